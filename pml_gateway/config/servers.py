@@ -1,0 +1,156 @@
+"""One entry of `servers:`, in the shape of any known client's `mcpServers`, becomes an `UpstreamDefinition`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+FOREIGN_KEYS = frozenset(
+    {
+        # Keys other clients write into a server entry; they mean nothing to a gateway and are not errors.
+        "alwaysAllow",
+        "alwaysLoad",
+        "autoApprove",
+        "description",
+        "dev",
+        "envFile",
+        "gallery",
+        "id",
+        "name",
+        "oauth",
+        "source",
+        "trust",
+        "version",
+    }
+)
+
+
+class Transport(StrEnum):
+    """How the gateway talks to an upstream."""
+
+    STDIO = "stdio"
+    HTTP = "http"
+    SSE = "sse"
+
+
+_TRANSPORT_SPELLINGS = {
+    "stdio": Transport.STDIO,
+    "local": Transport.STDIO,
+    "http": Transport.HTTP,
+    "streamable-http": Transport.HTTP,
+    "streamablehttp": Transport.HTTP,
+    "streamable_http": Transport.HTTP,
+    "remote": Transport.HTTP,
+    "sse": Transport.SSE,
+}
+
+
+def _transport(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    known = _TRANSPORT_SPELLINGS.get(value.lower())
+    if known is None:
+        raise ValueError(f"unknown transport {value!r}; use one of stdio, http, sse")
+    return known
+
+
+def _strings(value: object) -> object:
+    """Let YAML numbers and booleans stand for their text in `env`, `headers` and `args`."""
+    if isinstance(value, dict):
+        return {key: _string(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_string(item) for item in value]
+    return value
+
+
+def _string(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+class UpstreamDefinition(BaseModel):
+    """One MCP server behind the gateway. Secrets stay references (`${env:}`, `${file:}`) until it is started."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    command: str | None = None
+    args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
+    env: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
+        default_factory=dict, validation_alias=AliasChoices("headers", "http_headers")
+    )
+    transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
+        default=None, validation_alias=AliasChoices("transport", "type")
+    )
+    enabled: bool = True
+    sessions: Literal["shared", "per_client"] = "shared"
+    call_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.call_timeout")
+    connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
+    max_concurrent: int | None = Field(default=None, ge=1)
+    max_queue: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_client_shapes(cls, raw: object) -> object:
+        if not isinstance(raw, dict):
+            return raw
+        entry: dict[str, Any] = {key: value for key, value in raw.items() if key not in FOREIGN_KEYS}
+        if "serverUrl" in entry:
+            entry.setdefault("url", entry.pop("serverUrl"))
+        if "httpUrl" in entry:
+            entry.setdefault("url", entry.pop("httpUrl"))
+            entry.setdefault("transport", Transport.HTTP)
+        if isinstance(entry.get("command"), list):
+            command, *arguments = entry["command"]
+            entry["command"], entry["args"] = command, [*arguments, *entry.get("args", [])]
+        if isinstance(entry.get("command"), dict):
+            nested = entry.pop("command")
+            entry |= {
+                key: nested[source]
+                for key, source in (("command", "path"), ("args", "args"), ("env", "env"))
+                if nested.get(source) is not None
+            }
+        if "environment" in entry:
+            entry.setdefault("env", entry.pop("environment"))
+        if "disabled" in entry:
+            entry["enabled"] = not entry.pop("disabled")
+        if "timeout" in entry:
+            # Clients disagree on the unit: seconds below 1,000 and milliseconds above is what their docs show.
+            timeout = entry.pop("timeout")
+            if isinstance(timeout, int | float) and timeout > 0:
+                entry.setdefault("call_timeout", timeout / 1000 if timeout >= 1000 else timeout)
+        return entry
+
+    @model_validator(mode="after")
+    def _names_one_transport(self) -> UpstreamDefinition:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give either `command` (stdio) or `url` (HTTP, SSE), not both")
+        if self.command is not None and self.transport not in (None, Transport.STDIO):
+            raise ValueError(f"`command` starts a stdio server, but the transport is {self.transport}")
+        if self.url is not None:
+            if self.transport is Transport.STDIO:
+                raise ValueError("`url` needs transport http or sse")
+            if not self.url.startswith(("http://", "https://", "${")):
+                raise ValueError(f"url {self.url!r} must start with http:// or https://")
+        return self
+
+    @property
+    def resolved_transport(self) -> Transport:
+        """The transport named, or the one the other keys imply (a URL that ends in `/sse` is SSE)."""
+        if self.transport is not None:
+            return self.transport
+        if self.command is not None:
+            return Transport.STDIO
+        return Transport.SSE if (self.url or "").rstrip("/").endswith("/sse") else Transport.HTTP
+
+    def fingerprint(self) -> str:
+        """A hash of what decides which tools this upstream has; secrets enter as references only."""
+        identity = self.model_dump(mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"})
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

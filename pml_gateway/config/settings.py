@@ -1,0 +1,159 @@
+"""The whole configuration as one frozen tree: names, types, defaults and limits."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.types import ExposureMode, Ranking
+
+KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
+"""In the fixed order in which they are listed."""
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
+_FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+
+def _bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is no size; write for example 4MiB, 500KB or 1048576")
+    return int(float(match[1]) * _FACTORS[(match[2] or "B").lower()])
+
+
+ByteSize = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+"""Bytes, also written as `4MiB`."""
+
+
+class Section(BaseModel):
+    """A frozen part of the tree that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HybridSettings(Section):
+    """What hybrid lists; semantic uses the cap and the threshold."""
+
+    expose_meta_tools: bool = True
+    expose_underlying_tools: bool = True
+    apply_semantic_filter: bool = True
+    max_underlying_tools: int = Field(default=50, ge=0)
+    semantic_threshold: float = Field(default=0.6, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, gt=0, description="o200k_base tokens of the listed upstream tools")
+    fallback: Literal["none"] = "none"
+    whitelisted_tools: tuple[str, ...] = ()
+
+
+class FullProxySettings(Section):
+    """What full_proxy lists beside every upstream tool."""
+
+    expose_meta_tools: bool = False
+
+
+class GatewaySection(Section):
+    """How much of the catalog clients see."""
+
+    tools_exposure: ExposureMode = ExposureMode.META_ONLY
+    intent: str | None = None
+    style: Literal["tools", "namespaces"] = "tools"
+    legacy_tools: bool = False
+    meta_tools: tuple[str, ...] = KNOWN_META_TOOLS
+    direct_calls: Literal["visible", "listed"] = "visible"
+    blacklisted_tools: tuple[str, ...] = ()
+    hybrid: HybridSettings = HybridSettings()
+    full_proxy: FullProxySettings = FullProxySettings()
+
+
+class NamingSettings(Section):
+    """How upstream tools are named for clients."""
+
+    prefix: Literal["always", "on_collision", "never"] = "always"
+    max_length: int = Field(default=64, ge=16, le=128)
+
+
+class SearchSettings(Section):
+    """How tools are found."""
+
+    model: str = "builtin"
+    ranking: Ranking = Ranking.FUSED
+    min_score: float = Field(default=0.3, ge=0, le=1)
+    limit: int = Field(default=5, ge=1, le=50)
+
+
+class ReferenceSettings(Section):
+    """Which results are stored and answered by reference."""
+
+    mode: Literal["off", "workflow", "meta", "all"] = "workflow"
+    threshold_tokens: int = Field(default=4000, gt=0)
+    ttl_seconds: float = Field(default=3600, gt=0)
+    max_bytes: ByteSize = 256 * 1024**2
+    store: str = "memory"
+
+
+class WorkflowSettings(Section):
+    """Budgets of one workflow; a request may only tighten them."""
+
+    max_steps: int = Field(default=50, ge=1)
+    max_tokens: int = Field(default=50_000, ge=1)
+    max_seconds: float = Field(default=300, gt=0)
+    max_parallel: int = Field(default=8, ge=1)
+
+
+class UpstreamSettings(Section):
+    """Limits for every upstream that sets none of its own; times in seconds."""
+
+    call_timeout: float = Field(default=60, gt=0)
+    connect_timeout: float = Field(default=15, gt=0)
+    refresh_interval: float = Field(default=60, gt=0)
+    max_concurrent: int = Field(default=8, ge=1)
+    max_queue: int = Field(default=64, ge=0)
+    idle_timeout: float = Field(default=600, gt=0)
+
+
+class HttpSettings(Section):
+    """The HTTP endpoint."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8765, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: ByteSize = 4 * 1024**2
+    shutdown_seconds: float = Field(default=10, gt=0)
+
+
+class UsageSettings(Section):
+    """What is recorded locally about calls."""
+
+    record: bool = True
+    arguments: bool = False
+
+
+class ClientSettings(Section):
+    """One client with a bearer key: what it may see and call, and how it sees it."""
+
+    key: str = Field(description="${env:NAME} or ${file:PATH}")
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    mode: ExposureMode | None = None
+    intent: str | None = None
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    gateway: GatewaySection = GatewaySection()
+    naming: NamingSettings = NamingSettings()
+    search: SearchSettings = SearchSettings()
+    references: ReferenceSettings = ReferenceSettings()
+    workflow: WorkflowSettings = WorkflowSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    http: HttpSettings = HttpSettings()
+    usage: UsageSettings = UsageSettings()
+    servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
+    clients: dict[str, ClientSettings] = Field(default_factory=dict)
+    workflows: dict[str, Any] = Field(default_factory=dict)

@@ -1,0 +1,129 @@
+"""The error tree, grouped by who can act.
+
+GatewayError
+├── ConfigurationError          the operator
+│   ├── SecretError
+│   └── ModelError
+├── UpstreamError               the remote side
+│   ├── UpstreamUnavailableError
+│   ├── UpstreamAuthError
+│   ├── UpstreamTimeoutError
+│   ├── UpstreamBusyError
+│   └── UpstreamProtocolError
+└── ToolCallError               the calling model
+    ├── ToolNotFoundError
+    ├── ToolForbiddenError
+    └── InvalidInputError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """The published error codes of tool results."""
+
+    NOT_FOUND = "NOT_FOUND"
+    FORBIDDEN = "FORBIDDEN"
+    INVALID_INPUT = "INVALID_INPUT"
+    TIMEOUT = "TIMEOUT"
+    UPSTREAM_UNAVAILABLE = "UPSTREAM_UNAVAILABLE"
+    UPSTREAM_AUTH = "UPSTREAM_AUTH"
+    UPSTREAM_ERROR = "UPSTREAM_ERROR"
+    RATE_LIMITED = "RATE_LIMITED"
+    BUSY = "BUSY"
+    BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
+
+
+class GatewayError(Exception):
+    """Anything the gateway raises on purpose: a code, a message, a remedy and details as fields."""
+
+    code = ErrorCode.INTERNAL
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = dict(details or {})
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigurationError(GatewayError):
+    """The configuration cannot be used as it stands."""
+
+    code = ErrorCode.INVALID_INPUT
+
+
+class SecretError(ConfigurationError):
+    """A `${env:NAME}` or `${file:PATH}` reference cannot be resolved."""
+
+
+class ModelError(ConfigurationError):
+    """The embedding model named in the configuration cannot be loaded."""
+
+
+class UpstreamError(GatewayError):
+    """An upstream answered with an error of its own."""
+
+    code = ErrorCode.UPSTREAM_ERROR
+
+
+class UpstreamUnavailableError(UpstreamError):
+    """An upstream cannot be reached, or went away during the call."""
+
+    code = ErrorCode.UPSTREAM_UNAVAILABLE
+    retryable = True
+
+
+class UpstreamAuthError(UpstreamError):
+    """An upstream refused the gateway's credentials."""
+
+    code = ErrorCode.UPSTREAM_AUTH
+
+
+class UpstreamTimeoutError(UpstreamError):
+    """A call reached its deadline; whether the upstream executed it is unknown."""
+
+    code = ErrorCode.TIMEOUT
+    retryable = True
+
+
+class UpstreamBusyError(UpstreamError):
+    """The bounded queue in front of an upstream is full; nothing was sent."""
+
+    code = ErrorCode.BUSY
+    retryable = True
+
+
+class UpstreamProtocolError(UpstreamError):
+    """An upstream answered outside the protocol."""
+
+
+class ToolCallError(GatewayError):
+    """The calling model asked for something it can correct."""
+
+
+class ToolNotFoundError(ToolCallError):
+    """No tool of that name is visible to this client."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class ToolForbiddenError(ToolCallError):
+    """The tool is visible, but not callable this way."""
+
+    code = ErrorCode.FORBIDDEN
+
+
+class InvalidInputError(ToolCallError):
+    """Arguments that the tool's input schema refuses; nothing was sent upstream."""
+
+    code = ErrorCode.INVALID_INPUT
