@@ -73,10 +73,24 @@ def _string(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _flatten_command(entry: dict[str, Any]) -> None:
+    """Turn `command: [npx, -y, x]` and `command: {path: npx, args: [...]}` into `command` and `args`."""
+    match entry.get("command"):
+        case [command, *arguments]:
+            rest = entry.get("args", ())
+            entry["command"] = command
+            entry["args"] = [*arguments, *(rest if isinstance(rest, list | tuple) else [rest])]
+        case dict(nested):
+            del entry["command"]
+            for key, source in (("command", "path"), ("args", "args"), ("env", "env")):
+                if nested.get(source) is not None:
+                    entry[key] = nested[source]
+
+
 class UpstreamDefinition(BaseModel):
     """One MCP server behind the gateway. Secrets stay references (`${env:}`, `${file:}`) until it is started."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     command: str | None = None
     args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
@@ -101,31 +115,25 @@ class UpstreamDefinition(BaseModel):
     def _from_client_shapes(cls, raw: object) -> object:
         if not isinstance(raw, dict):
             return raw
-        entry: dict[str, Any] = {key: value for key, value in raw.items() if key not in FOREIGN_KEYS}
+        # Other clients write null for "not set".
+        entry: dict[str, Any] = {
+            key: value for key, value in raw.items() if key not in FOREIGN_KEYS and value is not None
+        }
         if "serverUrl" in entry:
             entry.setdefault("url", entry.pop("serverUrl"))
         if "httpUrl" in entry:
             entry.setdefault("url", entry.pop("httpUrl"))
             entry.setdefault("transport", Transport.HTTP)
-        if isinstance(entry.get("command"), list):
-            command, *arguments = entry["command"]
-            entry["command"], entry["args"] = command, [*arguments, *entry.get("args", [])]
-        if isinstance(entry.get("command"), dict):
-            nested = entry.pop("command")
-            entry |= {
-                key: nested[source]
-                for key, source in (("command", "path"), ("args", "args"), ("env", "env"))
-                if nested.get(source) is not None
-            }
+        _flatten_command(entry)
         if "environment" in entry:
             entry.setdefault("env", entry.pop("environment"))
-        if "disabled" in entry:
+        if isinstance(entry.get("disabled"), bool):
             entry["enabled"] = not entry.pop("disabled")
-        if "timeout" in entry:
+        timeout = entry.get("timeout")
+        if isinstance(timeout, int | float) and timeout > 0:
             # Clients disagree on the unit: seconds below 1,000 and milliseconds above is what their docs show.
-            timeout = entry.pop("timeout")
-            if isinstance(timeout, int | float) and timeout > 0:
-                entry.setdefault("call_timeout", timeout / 1000 if timeout >= 1000 else timeout)
+            entry.pop("timeout")
+            entry.setdefault("call_timeout", timeout / 1000 if timeout >= 1000 else timeout)
         return entry
 
     @model_validator(mode="after")
@@ -138,7 +146,7 @@ class UpstreamDefinition(BaseModel):
             if self.transport is Transport.STDIO:
                 raise ValueError("`url` needs transport http or sse")
             if not self.url.startswith(("http://", "https://", "${")):
-                raise ValueError(f"url {self.url!r} must start with http:// or https://")
+                raise ValueError("`url` must start with http:// or https://")
         return self
 
     @property
@@ -152,5 +160,7 @@ class UpstreamDefinition(BaseModel):
 
     def fingerprint(self) -> str:
         """A hash of what decides which tools this upstream has; secrets enter as references only."""
-        identity = self.model_dump(mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"})
+        identity = self.model_dump(
+            mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"}
+        )
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

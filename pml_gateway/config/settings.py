@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from pml_gateway.config.secrets import is_reference
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.types import ExposureMode, Ranking
 
 KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
 """In the fixed order in which they are listed."""
+
+META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info")
+"""All that `gateway.meta_tools` may name; `gateway_info` is off by default."""
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
@@ -33,7 +37,7 @@ ByteSize = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 class Section(BaseModel):
     """A frozen part of the tree that refuses keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class HybridSettings(Section):
@@ -67,6 +71,14 @@ class GatewaySection(Section):
     blacklisted_tools: tuple[str, ...] = ()
     hybrid: HybridSettings = HybridSettings()
     full_proxy: FullProxySettings = FullProxySettings()
+
+    @field_validator("meta_tools")
+    @classmethod
+    def _are_meta_tools(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in names if name not in META_TOOLS]
+        if unknown:
+            raise ValueError(f"no such meta-tool: {', '.join(unknown)}; choose from {', '.join(META_TOOLS)}")
+        return names
 
 
 class NamingSettings(Section):
@@ -141,6 +153,13 @@ class ClientSettings(Section):
     deny: tuple[str, ...] = ()
     mode: ExposureMode | None = None
     intent: str | None = None
+
+    @field_validator("key")
+    @classmethod
+    def _is_no_literal(cls, key: str) -> str:
+        if not is_reference(key):
+            raise ValueError("a client key is never written into the file; write ${env:NAME} or ${file:PATH}")
+        return key
 
 
 class Settings(Section):

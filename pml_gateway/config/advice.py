@@ -1,0 +1,69 @@
+"""Settings that are valid but will not do what their author expects become warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pml_gateway.config.settings import GatewaySection, Settings
+from pml_gateway.types import ExposureMode
+
+MAX_NAMED_CLIENTS = 5
+
+
+def intent_sources(settings: Settings) -> tuple[str, ...]:
+    """Where a mode selects tools by intent and nothing configured can ever supply one."""
+    gateway = settings.gateway
+    if gateway.intent:
+        return ()
+    warnings = []
+    clients_with_intent = [name for name, client in settings.clients.items() if client.intent]
+    if _needs_intent(gateway, gateway.tools_exposure) and not clients_with_intent:
+        warnings.append(
+            f"gateway.tools_exposure is {gateway.tools_exposure} and no intent is configured: a client that sends none "
+            f"sees only {_without_intent(gateway, gateway.tools_exposure)}; set gateway.intent (for example in the "
+            "project's .pml.yaml), clients.<name>.intent, or add ?query= to the endpoint URL"
+        )
+    blind = [
+        name
+        for name, client in settings.clients.items()
+        if client.mode is not None and _needs_intent(gateway, client.mode) and not client.intent
+    ]
+    if blind:
+        more = f" and {len(blind) - MAX_NAMED_CLIENTS} more" if len(blind) > MAX_NAMED_CLIENTS else ""
+        warnings.append(
+            f"clients {', '.join(blind[:MAX_NAMED_CLIENTS])}{more} pin a mode that selects tools by intent and have "
+            "none; set clients.<name>.intent or gateway.intent"
+        )
+    return tuple(warnings)
+
+
+def without_effect(settings: Settings) -> tuple[str, ...]:
+    """Settings of this tree that the gateway does not act on yet."""
+    return tuple(_without_effect(settings))
+
+
+def _without_effect(settings: Settings) -> Iterator[str]:
+    if settings.gateway.style == "namespaces":
+        yield "gateway.style: namespaces has no effect yet; tools are listed flat"
+    if settings.gateway.legacy_tools:
+        yield "gateway.legacy_tools has no effect yet; it belongs to gateway.style: namespaces"
+
+
+def _needs_intent(gateway: GatewaySection, mode: ExposureMode) -> bool:
+    match mode:
+        case ExposureMode.SEMANTIC:
+            return True
+        case ExposureMode.HYBRID:
+            return gateway.hybrid.expose_underlying_tools and gateway.hybrid.apply_semantic_filter
+        case ExposureMode.META_ONLY | ExposureMode.FULL_PROXY:
+            return False
+
+
+def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
+    if mode is ExposureMode.SEMANTIC:
+        return "the meta-tools"
+    parts = [
+        *(["the meta-tools"] if gateway.hybrid.expose_meta_tools else []),
+        *(["the whitelisted tools"] if gateway.hybrid.whitelisted_tools else []),
+    ]
+    return " and ".join(parts) or "an empty list"

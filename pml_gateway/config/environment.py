@@ -1,0 +1,132 @@
+"""`PML_SECTION__KEY=value` variables become a layer in the shape of the settings tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings.sources.types import EnvNoneType
+
+from pml_gateway.config.keys import ALIASES, all_keys, annotation_at, member_keys, nearest_key
+from pml_gateway.config.layers import KeyPath, Layer, layer_of, merge
+from pml_gateway.config.problems import Problem
+from pml_gateway.config.settings import Settings
+
+PREFIX = "PML_"
+DELIMITER = "__"
+NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG"})
+"""Variables of the program that name places; everything else with the prefix is a setting."""
+
+
+class _EnvironmentSettings(Settings, BaseSettings):
+    """The settings tree as pydantic-settings wants it; only its fields are read, it is never instantiated."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, case_sensitive=True, env_parse_none_str="null"
+    )
+
+
+class _EnvironmentSource(EnvSettingsSource):
+    """pydantic-settings' reader over one variable that is handed in, with comma separated lists beside JSON."""
+
+    def __init__(self, name: str, value: str) -> None:
+        super().__init__(_EnvironmentSettings)
+        self.env_vars = {name: EnvNoneType(value) if value == self.env_parse_none_str else value}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        is_list = field is not None and get_origin(field.annotation) is tuple
+        if is_list and isinstance(value, str) and not value.lstrip().startswith("["):
+            return [item.strip() for item in value.split(",") if item.strip()]
+        return super().decode_complex_value(field_name, field, value)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentLayer:
+    """What the environment sets, what is wrong with it, and names with the prefix that are no settings."""
+
+    layer: Layer
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+
+def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Collection[str]]) -> EnvironmentLayer:
+    """The settings in `environ`.
+
+    Args:
+        environ: All variables of the process; those without the prefix are not looked at.
+        known_names: Names already configured per section (`servers`, `clients`, `workflows`), since a variable
+            cannot spell lower case or a dash: `PML_SERVERS__MY_FILES__ENABLED` means `my-files`.
+    """
+    layers: list[Layer] = []
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    setters: dict[KeyPath, str] = {}
+    for variable in sorted(environ):
+        if not variable.upper().startswith(PREFIX) or variable.upper() in NOT_SETTINGS:
+            continue
+        path = _path(variable[len(PREFIX) :].split(DELIMITER), known_names)
+        complaint = _complaint(variable, path)
+        if complaint is None and path in setters:
+            complaint = f"sets the same key as {setters[path]}; keep one of them"
+        if complaint is not None:
+            if DELIMITER not in variable and not _starts_like_a_section(variable):
+                warnings.append(f"environment variable {variable} is no setting and was ignored")
+            else:
+                problems.append(Problem("environment", variable, complaint))
+            continue
+        setters[path] = variable
+        try:
+            values = _EnvironmentSource(PREFIX + DELIMITER.join(map(str, path)), environ[variable])()
+        except SettingsError:
+            kind = "JSON list or comma separated" if get_origin(annotation_at(path)) is tuple else "JSON object"
+            problems.append(Problem("environment", variable, f"is no {kind} value"))
+            continue
+        layers.append(layer_of("environment", values, variable))
+    merged = merge(layers)
+    return EnvironmentLayer(Layer("environment", merged.values, merged.origins), tuple(problems), tuple(warnings))
+
+
+def _path(parts: list[str], known_names: Mapping[str, Collection[str]]) -> KeyPath:
+    """The key a variable means: keys of the tree in lower case, names and foreign keys as they are."""
+    path: list[str] = []
+    for part in parts:
+        at = tuple(path)
+        if len(at) == 1 and at[0] in known_names:
+            wanted = part.lower()
+            path.append(next((name for name in known_names[at[0]] if _spelt(name) == wanted), wanted))
+        elif annotation_at(at) is None or get_origin(annotation_at(at)) is dict or annotation_at(at) is Any:
+            path.append(part)
+        else:
+            path.append(part.lower())
+    return ALIASES.get(tuple(path), tuple(path))
+
+
+def _spelt(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _complaint(variable: str, path: KeyPath) -> str | None:
+    if annotation_at(path) is not None:
+        return None
+    if len(path) == 1:
+        flat = str(path[0]).replace("_", "")
+        near = [known for known in all_keys() if "".join(map(str, known)).replace("_", "") == flat]
+        if near:
+            return f"unknown variable; did you mean {variable_name(near[0])}?"
+    depth = next(length for length in range(1, len(path) + 1) if annotation_at(path[:length]) is None)
+    nearest = nearest_key(path[:depth])
+    if nearest is None:
+        return "unknown variable"
+    return f"unknown variable; did you mean {variable_name((*nearest.split('.'), *path[depth:]))}?"
+
+
+def variable_name(path: KeyPath) -> str:
+    """The variable that sets `path`."""
+    return PREFIX + DELIMITER.join(str(part).upper() for part in path)
+
+
+def _starts_like_a_section(variable: str) -> bool:
+    return any(variable[len(PREFIX) :].lower().startswith(f"{name}_") for name in member_keys(()))

@@ -1,0 +1,179 @@
+"""Defaults, files, environment and command line become one `Settings`, with the origin of every value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pml_gateway.config.advice import intent_sources, without_effect
+from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.environment import environment_layer
+from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.presets import load_preset
+from pml_gateway.config.problems import Problem, configuration_error, did_you_mean, shown, validation_problems
+from pml_gateway.config.project import find_project_file, project_layer
+from pml_gateway.config.settings import GatewaySection, Settings
+from pml_gateway.config.shape import shaped
+from pml_gateway.config.trust import TrustStore
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.types import ExposureMode
+
+__all__ = ["LoadedSettings", "Origin", "load_settings"]
+
+DEFAULT_ORIGIN = Origin("default", "built in")
+
+_MODE: KeyPath = ("gateway", "tools_exposure")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings in force, where each value came from, and what the operator should know."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    warnings: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def load_settings(
+    *,
+    config_file: Path | None = None,
+    project_dir: Path | None = None,
+    mode: str | None = None,
+    preset: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> LoadedSettings:
+    """Read every source; later ones win: user file, project file, environment, preset, mode, overrides.
+
+    Args:
+        config_file: Replaces the user's file, and then must exist.
+        project_dir: Where to look for `.pml.yaml`; default the working directory.
+        mode: Exposure mode given on the command line.
+        preset: Preset given on the command line.
+        environ: The variables of the process.
+        overrides: Options of the command line by dotted key: `{"http.port": 9000}`.
+
+    Raises:
+        ConfigurationError: with every problem found, each with file, line, key, value and limit.
+    """
+    paths = Paths.from_environ(environ)
+    warnings: list[str] = []
+    files: list[Path] = []
+    layers = _user_layers(config_file, paths, environ, files)
+    project = find_project_file(project_dir or Path.cwd())
+    if project is not None:
+        found = project_layer(project, TrustStore(paths.trust_file), _gateway(layers))
+        layers.append(found.layer)
+        warnings += found.warnings
+        files += [file for file in (project, paths.trust_file) if file.exists()]
+    names = merge(layers).values
+    known = {section: list(names.get(section) or ()) for section in ("servers", "clients", "workflows")}
+    environment = environment_layer(environ, known)
+    warnings += environment.warnings
+    layers += [environment.layer, *_command_line(mode, preset, overrides or {})]
+    merged = merge(layers)
+    warnings += _known_mode(merged)
+    settings = _validated(merged, environment.problems)
+    warnings += [*without_effect(settings), *intent_sources(settings)]
+    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
+
+
+def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, str], files: list[Path]) -> list[Layer]:
+    file = (config_file or paths.config_file).expanduser().absolute()
+    is_named = config_file is not None or bool(environ.get("PML_CONFIG"))
+    if not file.exists() and not is_named:
+        return []
+    content = read_bytes(file)
+    files.append(file)
+    return [shaped(parse(content, "user", file))]
+
+
+def _gateway(layers: list[Layer]) -> GatewaySection:
+    """The exposure below a project file; the strictest one where it cannot be read, since loading fails later."""
+    merged = merge(layers)
+    _known_mode(merged)
+    try:
+        return GatewaySection.model_validate(merged.values.get("gateway", {}))
+    except ValidationError:
+        return GatewaySection()
+
+
+def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, Any]) -> list[Layer]:
+    layers = []
+    if preset is not None:
+        layers.append(layer_of("preset", load_preset(preset).values, f"--preset {preset}"))
+    if mode is not None:
+        modes = [str(known) for known in ExposureMode]
+        if mode not in modes:
+            near = did_you_mean(mode, modes)
+            raise ConfigurationError(f"--mode: no mode {mode!r}{near}", hint=f"choose from {', '.join(modes)}")
+        layers.append(layer_of("command line", {"gateway": {"tools_exposure": mode}}, "--mode"))
+    for key, value in overrides.items():
+        *sections, name = key.split(".")
+        tree: dict[str, Any] = {name: value}
+        for section in reversed(sections):
+            tree = {section: tree}
+        layers.append(layer_of("command line", tree, f"--{name.replace('_', '-')}"))
+    return layers
+
+
+def _known_mode(merged: Layer) -> list[str]:
+    """Replace an unknown configured mode by the one that shows least; returns the warning."""
+    gateway = merged.values.get("gateway")
+    if not isinstance(gateway, dict) or "tools_exposure" not in gateway:
+        return []
+    value, modes = gateway["tools_exposure"], [str(known) for known in ExposureMode]
+    if value in modes:
+        return []
+    gateway["tools_exposure"] = ExposureMode.META_ONLY.value
+    origin = merged.origin(_MODE) or DEFAULT_ORIGIN
+    return [
+        f"{origin.location}: gateway.tools_exposure: unknown mode {shown(value, _MODE)}, using meta_only; "
+        f"choose from {', '.join(modes)}{did_you_mean(value, modes)}"
+    ]
+
+
+def _validated(merged: Layer, known_problems: Sequence[Problem]) -> Settings:
+    problems = list(known_problems)
+    try:
+        settings = Settings.model_validate(merged.values)
+    except ValidationError as exc:
+        problems = [*validation_problems(exc, merged), *problems]
+    if problems:
+        # Outside the handler: a traceback must not carry the input, which may hold secrets.
+        raise configuration_error(problems)
+    return settings
+
+
+def _origins(settings: Settings, merged: Layer) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for path, _ in leaves(settings.model_dump(mode="json")):
+        found = merged.origins.get(path)
+        if found is None and _is_given(settings, path):
+            found = merged.origin(path)
+        origins[dotted(path)] = found or DEFAULT_ORIGIN
+    return origins
+
+
+def _is_given(settings: Settings, path: KeyPath) -> bool:
+    """Whether a server's value was given under another client's spelling, which has its own path."""
+    match path:
+        case ("servers", str(server), str(field), *_):
+            return field in settings.servers[server].model_fields_set
+        case ("workflows", _, *_):
+            return True
+        case _:
+            return False
+
+
+def problems_of(error: ConfigurationError) -> list[Problem]:
+    """The single problems of an error, for reports."""
+    records = error.details.get("problems", [])
+    return [Problem(**record) for record in records] or [Problem("", "", str(error))]

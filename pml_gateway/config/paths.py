@@ -1,0 +1,43 @@
+"""The environment becomes the places where the gateway keeps its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG_NAME = "config.yaml"
+PROJECT_NAME = ".pml.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where configuration and state live; nothing here is created by reading it."""
+
+    home: Path
+    config_file: Path
+    run_dir: Path
+    manifest_dir: Path
+    cache_dir: Path
+    logs_dir: Path
+    trust_file: Path
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
+        """`PML_HOME` or `~/.pml`; `PML_CONFIG` names another configuration file."""
+        home = _absolute(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / ".pml")
+        config = environ.get("PML_CONFIG")
+        return cls(
+            home=home,
+            config_file=_absolute(config) if config else home / CONFIG_NAME,
+            run_dir=home / "run",
+            manifest_dir=home / "manifest",
+            cache_dir=home / "cache",
+            logs_dir=home / "logs",
+            trust_file=home / "trust.json",
+        )
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(path).expanduser().absolute()

@@ -1,0 +1,77 @@
+"""Preset files become named exposure configurations."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.layers import KeyPath, leaves
+from pml_gateway.errors import ConfigurationError
+
+PRESET_NAMES = ("meta_only", "semantic", "hybrid_balanced", "hybrid_permissive", "full_proxy")
+"""From the fewest listed tools to all of them."""
+
+EXPOSURE_KEYS: tuple[KeyPath, ...] = (
+    ("gateway", "tools_exposure"),
+    ("gateway", "hybrid", "expose_meta_tools"),
+    ("gateway", "hybrid", "expose_underlying_tools"),
+    ("gateway", "hybrid", "apply_semantic_filter"),
+    ("gateway", "hybrid", "max_underlying_tools"),
+    ("gateway", "hybrid", "semantic_threshold"),
+    ("gateway", "hybrid", "max_tokens"),
+    ("gateway", "hybrid", "fallback"),
+    ("gateway", "full_proxy", "expose_meta_tools"),
+)
+"""All that a preset sets, and every one of them sets them all."""
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A complete exposure configuration; `summary` is the first line of its comment."""
+
+    name: str
+    path: Path
+    summary: str
+    values: Mapping[str, Any]
+
+    def leaves(self) -> dict[KeyPath, Any]:
+        """The exposure keys and what the preset sets them to."""
+        return dict(leaves(self.values))
+
+
+def preset_directory(package: Path = _PACKAGE) -> Path:
+    """The presets of an installed package, or those beside it in a checkout.
+
+    Raises:
+        ConfigurationError: neither exists.
+    """
+    shipped, checkout = package / "_shipped" / "presets", package.parent / "presets"
+    for directory in (shipped, checkout):
+        if (directory / f"{PRESET_NAMES[0]}.yaml").is_file():
+            return directory
+    raise ConfigurationError(
+        f"no presets in {shipped} or {checkout}", hint="the installation is incomplete; install pml-gateway again"
+    )
+
+
+def load_preset(name: str, package: Path = _PACKAGE) -> Preset:
+    """The preset called `name`.
+
+    Raises:
+        ConfigurationError: there is none; the message lists them and names the nearest.
+    """
+    if name not in PRESET_NAMES:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), PRESET_NAMES, n=1, cutoff=0.4)
+        suggestion = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigurationError(f"no preset {name!r}{suggestion}", hint=f"choose from {', '.join(PRESET_NAMES)}")
+    path = preset_directory(package) / f"{name}.yaml"
+    content = read_bytes(path)
+    layer = parse(content, "preset", path)
+    first = content.decode().partition("\n")[0]
+    return Preset(name, path, first.lstrip("# ").strip(), layer.values)

@@ -1,0 +1,193 @@
+"""A project's `.pml.yaml` becomes the layer it is allowed to be: everything once trusted, only restrictions before."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, leaves, nodes
+from pml_gateway.config.paths import PROJECT_NAME
+from pml_gateway.config.secrets import references
+from pml_gateway.config.settings import GatewaySection
+from pml_gateway.config.shape import shaped
+from pml_gateway.config.trust import TrustStore
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.types import ExposureMode
+
+MAX_INTENT_CHARACTERS = 500
+"""A sentence or two; more is an attempt to write into prompts or logs."""
+
+MAX_DENIED = 1_000
+MAX_PATTERN_CHARACTERS = 200
+MAX_NAMED_KEYS = 8
+
+_Comparison = Callable[[Any, float | None], bool]
+
+_LISTS_LESS = (ExposureMode.META_ONLY, ExposureMode.SEMANTIC, ExposureMode.HYBRID, ExposureMode.FULL_PROXY)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLayer:
+    """What a project file contributes, and what it asked for in vain."""
+
+    path: Path
+    layer: Layer
+    is_trusted: bool
+    warnings: tuple[str, ...]
+
+
+def find_project_file(directory: Path) -> Path | None:
+    """The `.pml.yaml` of `directory` or of the closest parent up to the git root; outside git, no parent."""
+    start = directory.resolve()
+    candidates = [start]
+    root = next((parent for parent in (start, *start.parents) if (parent / ".git").exists()), start)
+    candidates += [parent for parent in start.parents if parent.is_relative_to(root)]
+    return next((found for parent in candidates if (found := parent / PROJECT_NAME).is_file()), None)
+
+
+def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> ProjectLayer:
+    """Read `path` once, and let through what its trust allows.
+
+    Args:
+        path: The project file.
+        store: Which contents were approved.
+        gateway: The exposure without the project, which an untrusted file may only narrow.
+
+    Raises:
+        ConfigurationError: a trusted file is broken; an untrusted one is only ignored, with a warning.
+    """
+    try:
+        content = read_bytes(path)
+        is_trusted = store.is_trusted(path, content)
+    except ConfigurationError as exc:
+        return _ignored(path, str(exc))
+    if is_trusted:
+        return ProjectLayer(path, shaped(parse(content, "project", path)), True, ())
+    try:
+        written = shaped(parse(content, "project", path))
+    except ConfigurationError:
+        # Its words are not repeated: they could quote whatever the file, or a link in its place, contains.
+        return _ignored(path, "it is no valid YAML configuration")
+    narrowed = _Narrowed(gateway)
+    for key_path, value in leaves(written.values):
+        narrowed.consider(key_path, value)
+    layer = Layer("project", narrowed.values, narrowed.origins(written))
+    return ProjectLayer(path, layer, False, narrowed.warnings(path))
+
+
+def _ignored(path: Path, reason: str) -> ProjectLayer:
+    return ProjectLayer(path, Layer("project", {}, {}), False, (f"{path} was ignored: {reason}",))
+
+
+@dataclass(slots=True)
+class _Narrowed:
+    """Collects what an untrusted file may set."""
+
+    gateway: GatewaySection
+    values: dict[str, Any] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    widening: list[str] = field(default_factory=list)
+
+    def consider(self, path: KeyPath, value: Any) -> None:
+        """Keep `value` if it is an intent or lets clients see less."""
+        hybrid = self.gateway.hybrid
+        match path:
+            case ("gateway", "intent"):
+                self._intent(path, value)
+            case ("gateway", "tools_exposure"):
+                self._mode(path, value)
+            case ("gateway", "blacklisted_tools"):
+                self._denials(path, value)
+            case ("gateway", "hybrid", "max_underlying_tools"):
+                self._number(path, value, hybrid.max_underlying_tools, is_narrower=_is_count_below)
+            case ("gateway", "hybrid", "max_tokens"):
+                self._number(path, value, hybrid.max_tokens, is_narrower=_is_positive_count_below)
+            case ("gateway", "hybrid", "semantic_threshold"):
+                self._number(path, value, hybrid.semantic_threshold, is_narrower=_is_share_above)
+            case _:
+                name = _clean(dotted(path[:2]), 60)
+                if name not in self.refused:
+                    self.refused.append(name)
+
+    def origins(self, written: Layer) -> dict[KeyPath, Origin]:
+        """The origins of what was kept."""
+        return {path: origin for path, _ in nodes(self.values) if (origin := written.origin(path)) is not None}
+
+    def warnings(self, path: Path) -> tuple[str, ...]:
+        """What was not kept, and what to do about it."""
+        remedy = f"this file is not trusted; read it, then run `pml trust {path.parent}`"
+        texts = []
+        if self.refused:
+            more = len(self.refused) - MAX_NAMED_KEYS
+            names = ", ".join(self.refused[:MAX_NAMED_KEYS]) + (f" and {more} more" if more > 0 else "")
+            texts.append(f"{path}: ignored {names}: {remedy}")
+        texts += [f"{path}: ignored {text}: {remedy}" for text in self.widening]
+        return tuple(texts)
+
+    def _set(self, path: KeyPath, value: Any) -> None:
+        section = self.values
+        for key in path[:-1]:
+            section = section.setdefault(str(key), {})
+        section[str(path[-1])] = value
+
+    def _intent(self, path: KeyPath, value: Any) -> None:
+        if not isinstance(value, str):
+            self.widening.append("gateway.intent, which is no text")
+        elif references(value):
+            self.widening.append("gateway.intent, which refers to a secret")
+        else:
+            self._set(path, _clean(value, MAX_INTENT_CHARACTERS) or None)
+
+    def _mode(self, path: KeyPath, value: Any) -> None:
+        if value not in list(ExposureMode):
+            self.widening.append("gateway.tools_exposure, which names no mode")
+            return
+        current = self.gateway.tools_exposure
+        if current is ExposureMode.HYBRID and not self.gateway.hybrid.expose_underlying_tools:
+            current = ExposureMode.META_ONLY
+        asked = ExposureMode(value)
+        if _LISTS_LESS.index(asked) < _LISTS_LESS.index(current):
+            self._set(path, asked.value)
+        elif asked is not self.gateway.tools_exposure:
+            self.widening.append(f"gateway.tools_exposure, since {asked} lists more than {current}")
+
+    def _number(self, path: KeyPath, value: Any, current: float | None, is_narrower: _Comparison) -> None:
+        if is_narrower(value, current):
+            self._set(path, value)
+        elif value != current:
+            allowed = "null" if current is None else current
+            self.widening.append(f"{dotted(path)}, which does not narrow the configured {allowed}")
+
+    def _denials(self, path: KeyPath, value: Any) -> None:
+        patterns = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+        kept = [
+            item for item in patterns if 0 < len(item) <= MAX_PATTERN_CHARACTERS and item == _clean(item, len(item))
+        ]
+        if not isinstance(value, list) or len(kept) < len(value) or len(kept) > MAX_DENIED:
+            self.widening.append("some entries of gateway.blacklisted_tools, which are no tool names")
+        if kept:
+            self._set(path, kept[:MAX_DENIED])
+
+
+def _is_count_below(value: Any, current: float | None) -> bool:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_count and (current is None or value < current)
+
+
+def _is_positive_count_below(value: Any, current: float | None) -> bool:
+    return _is_count_below(value, current) and value > 0
+
+
+def _is_share_above(value: Any, current: float | None) -> bool:
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return is_share and current is not None and value > current
+
+
+def _clean(text: str, limit: int) -> str:
+    """Printable characters only (no terminal escapes, no bidirectional or invisible ones), of bounded length."""
+    printable = "".join(" " if unicodedata.category(character)[0] in "CZ" else character for character in text)
+    return " ".join(printable.split())[:limit]

@@ -1,0 +1,87 @@
+"""The project files a person has approved, pinned to the hash of what they read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.config.document import read_bytes
+from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.errors import ConfigurationError
+
+
+class TrustedFile(BaseModel):
+    """One approval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: str
+    trusted_at: datetime
+
+
+class _Record(BaseModel):
+    """The content of the trust file."""
+
+    version: int = 1
+    files: dict[str, TrustedFile] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustStore:
+    """`trust.json`: which project files are approved, and in which version."""
+
+    path: Path
+
+    def is_trusted(self, file: Path, content: bytes) -> bool:
+        """Whether exactly this `content` of `file` was approved."""
+        entry = self._read().files.get(_identity(file))
+        return entry is not None and entry.sha256 == fingerprint(content)
+
+    def entries(self) -> dict[Path, TrustedFile]:
+        """Every approval, by file."""
+        return {Path(name): entry for name, entry in sorted(self._read().files.items())}
+
+    def trust(self, file: Path, content: bytes) -> TrustedFile:
+        """Approve `content` as what `file` may say."""
+        entry = TrustedFile(sha256=fingerprint(content), trusted_at=datetime.now(UTC).replace(microsecond=0))
+        with locked(self.path):
+            record = self._read()
+            record.files[_identity(file)] = entry
+            self._write(record)
+        return entry
+
+    def revoke(self, file: Path) -> bool:
+        """Withdraw the approval of `file`; False where there was none."""
+        with locked(self.path):
+            record = self._read()
+            if record.files.pop(_identity(file), None) is None:
+                return False
+            self._write(record)
+            return True
+
+    def _read(self) -> _Record:
+        if not self.path.exists():
+            return _Record()
+        try:
+            return _Record.model_validate_json(read_bytes(self.path))
+        except ValidationError as exc:
+            raise ConfigurationError(
+                f"{self.path} is damaged", hint="delete it, then run `pml trust` again in the projects you trust"
+            ) from exc
+
+    def _write(self, record: _Record) -> None:
+        write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+
+
+def fingerprint(content: bytes) -> str:
+    """The SHA-256 of a file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _identity(file: Path) -> str:
+    return str(file.resolve())
