@@ -1,0 +1,179 @@
+"""Calibration: turns raw evidence for a tool into a score whose thresholds mean coverage.
+
+A score of 0.5 / 0.6 / 0.7 is where lists cut there still hold the right tool for 96 / 92 / 87 % of labelled intents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from pml_gateway.errors import ModelError
+from pml_gateway.index.embedder import Embedder, Embeddings
+
+CALIBRATION_FILE = "calibration.json"
+
+COVERAGE = ((0.3, 0.985), (0.5, 0.96), (0.6, 0.92), (0.7, 0.87), (0.8, 0.78), (0.9, 0.6), (0.99, 0.02))
+"""(score, share of the right tools scoring at least this). 0.5 to 0.7 are promised; the others spread the rest."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A monotone piecewise-linear map from evidence to a score.
+
+    Evidence is what speaks for a tool minus a share of what speaks for the best one: lists get short when one tool
+    stands out. The best counts as at least `floor`, so a catalog with nothing fitting gets low scores throughout.
+    """
+
+    knots: tuple[tuple[float, float], ...]
+    """(evidence, score) pairs, both increasing."""
+    share: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        if len(self.knots) < 2 or any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(self.knots)):
+            raise ValueError(f"knots {self.knots} do not increase")
+
+    def evidence(self, raw: Floats) -> Floats:
+        """Evidence of all candidates of one query from their raw strengths (n,)."""
+        best = max(float(raw.max(initial=self.floor)), self.floor)
+        evidence: Floats = raw - np.float32(self.share * best)
+        return evidence
+
+    def scores(self, raw: Floats) -> Floats:
+        """Scores in [0, 1) of all candidates of one query from their raw strengths (n,)."""
+        evidence, scores = zip(*self.knots, strict=True)
+        interpolated: Floats = np.interp(self.evidence(raw), evidence, scores).astype(np.float32)
+        return interpolated
+
+
+LEXICAL_CURVE = Curve(
+    knots=((-3.0, 0.0), (0.0, 0.5), (1.0, 0.99)),
+    share=0.6,
+    floor=6.0,
+)
+"""For BM25 without a model, fitted by `models/calibrate.py`. Coverage is among intents that share a word with the
+right tool; without one the lexical index cannot find it at any threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How the cosines of one model are read."""
+
+    fused: Curve
+    dense: Curve
+    related: float
+    """Mean cosine of the probe pairs below."""
+    unrelated: float
+    """Mean cosine of probes that do not belong together."""
+    scale: float = 1.0
+    offset: float = 0.0
+
+    @classmethod
+    def read(cls, directory: Path) -> Calibration:
+        """Read the calibration stored with a model; raises ModelError when it is missing or malformed."""
+        path = directory / CALIBRATION_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                fused=_curve(content["fused"]),
+                dense=_curve(content["dense"]),
+                related=float(content["probes"]["related"]),
+                unrelated=float(content["probes"]["unrelated"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise ModelError(
+                f"the calibration {path} cannot be read: {exc}",
+                hint="reinstall pml-gateway, or make the file again with models/calibrate.py",
+                details={"path": str(path)},
+            ) from exc
+
+    def transferred(self, related: float, unrelated: float) -> Calibration:
+        """This calibration for a model whose probe cosines differ, on the assumption of a linear relation."""
+        spread = related - unrelated
+        if spread < 0.01:  # a model that cannot tell the probes apart gives no scale; its cosines are taken as they are
+            return self
+        scale = (self.related - self.unrelated) / spread
+        return replace(self, scale=scale, offset=self.unrelated - scale * unrelated)
+
+    def cosines(self, cosines: Floats) -> Floats:
+        """Cosines of the model (n,) on the scale of the curves."""
+        return cosines * np.float32(self.scale) + np.float32(self.offset)
+
+
+@runtime_checkable
+class CalibratedEmbedder(Protocol):
+    """An embedder that carries the calibration fitted for it."""
+
+    @property
+    def calibration(self) -> Calibration:
+        """Fitted on labelled intents with this very model."""
+        ...
+
+
+def calibration_for(embedder: Embedder, reference: Callable[[], Calibration]) -> Calibration:
+    """The embedder's own calibration, else the reference transferred by what the embedder makes of the probes."""
+    if isinstance(embedder, CalibratedEmbedder):
+        return embedder.calibration
+    return reference().transferred(*probe_cosines(embedder))
+
+
+def probe_cosines(embedder: Embedder) -> tuple[float, float]:
+    """Mean cosines of (related, unrelated) probe pairs."""
+    queries = embedder.encode([query for query, _ in PROBES])
+    tools = embedder.encode([tool for _, tool in PROBES])
+    return _diagonal_means(queries, tools)
+
+
+def _diagonal_means(queries: Embeddings, tools: Embeddings) -> tuple[float, float]:
+    cosines = np.einsum("qd,td->qt", queries, tools)
+    own = np.eye(len(cosines), dtype=bool)
+    return float(cosines[own].mean()), float(cosines[~own].mean())
+
+
+def fit_knots(evidence: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    """Knots that give COVERAGE on the evidence (n,) of right tools with the given weights (n,)."""
+    order = np.argsort(evidence)
+    passed = np.cumsum(weights[order]) / weights.sum()
+    inner = [(float(evidence[order][np.searchsorted(passed, 1 - share)]), score) for score, share in COVERAGE]
+    span = inner[2][0] - inner[0][0]
+    return ((inner[0][0] - span, 0.0), *inner, (inner[-1][0] + span, 0.999))
+
+
+def _curve(content: Mapping[str, Any]) -> Curve:
+    knots: Sequence[Sequence[float]] = content["knots"]
+    return Curve(
+        tuple((float(evidence), float(score)) for evidence, score in knots),
+        float(content["share"]),
+        float(content["floor"]),
+    )
+
+
+PROBES = (
+    ("what is the temperature outside right now", "weather get current weather Returns current conditions for a city"),
+    ("open a ticket about the broken login", "tracker create issue Creates an issue in a repository"),
+    ("who is calling this function", "code find references Lists all places where a symbol is used"),
+    ("put this text into a document on disk", "filesystem write file Writes content to a file, replacing it"),
+    ("let the team know in the chat", "chat send message Posts a message to a channel"),
+    ("when am I free on Friday", "calendar list events Returns events between two dates"),
+    ("how many customers signed up last month", "database run query Executes a read-only SQL statement"),
+    ("look this up on the internet", "web search Searches the web and returns result pages"),
+    ("take a picture of this page", "browser screenshot Captures an image of the current page"),
+    ("how do I get to the station", "maps directions Calculates a route between two places"),
+    ("remember that I prefer tea", "memory add observation Stores a fact in the knowledge graph"),
+    ("move ten euros to Anna", "bank transfer money Transfers an amount between accounts"),
+    ("restart the crashed container", "docker restart Restarts a container by its id"),
+    ("make this photo smaller", "image resize Changes the size of a picture"),
+    ("reply that I will be late", "mail send email Sends an electronic message to recipients"),
+    ("what changed since yesterday", "git log Shows the commit history of a branch"),
+)
+"""Intents and dense texts of the tools that serve them, to compare the cosines of two models."""
