@@ -1,0 +1,1 @@
+"""Files, environment and command line become the settings every other stage reads."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 
+from pml_gateway.config.masking import MASK, is_secret_name, mask_secret
+from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import GatewaySection, Settings
+from pml_gateway.errors import SecretError
 from pml_gateway.types import ExposureMode
 
 MAX_NAMED_CLIENTS = 5
@@ -67,3 +71,44 @@ def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
         *(["the whitelisted tools"] if gateway.hybrid.whitelisted_tools else []),
     ]
     return " and ".join(parts) or "an empty list"
+
+
+def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """References of enabled servers and of clients that stand for nothing right now."""
+    warnings = []
+    for key, text in _reference_texts(settings):
+        try:
+            resolve(text, environ)
+        except SecretError as exc:
+            warnings.append(f"{key}: {exc}")
+    return tuple(warnings)
+
+
+def literal_secrets(settings: Settings) -> tuple[str, ...]:
+    """Variables and headers of servers that hold a credential instead of a reference to it."""
+    return tuple(
+        f"{key} holds a literal secret; move it out of the file and write ${{env:NAME}} or ${{file:PATH}}"
+        for key, name, text in _server_variables(settings)
+        if is_secret_name(name) and mask_secret(text) == MASK and "${" not in text
+    )
+
+
+def _server_variables(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    for server, definition in settings.servers.items():
+        for section, values in (("env", definition.env), ("headers", definition.headers)):
+            for name, text in values.items():
+                yield f"servers.{server}.{section}.{name}", name, text
+
+
+def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
+    enabled = {name: definition for name, definition in settings.servers.items() if definition.enabled}
+    for key, _, text in _server_variables(settings.model_copy(update={"servers": enabled})):
+        yield key, text
+    for server, definition in enabled.items():
+        for field, value in (("command", definition.command), ("url", definition.url), ("cwd", definition.cwd)):
+            if value is not None:
+                yield f"servers.{server}.{field}", value
+        for position, text in enumerate(definition.args):
+            yield f"servers.{server}.args[{position}]", text
+    for client, section in settings.clients.items():
+        yield f"clients.{client}.key", section.key

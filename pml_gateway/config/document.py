@@ -46,6 +46,14 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
+def is_there(path: Path) -> bool:
+    """Whether `path` exists; False also where the system does not let us look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def parse(content: bytes | str, source: Source, path: Path) -> Layer:
     """The values in `content`, each with its `file:line`.
 

@@ -65,7 +65,7 @@ def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Coll
     warnings: list[str] = []
     setters: dict[KeyPath, str] = {}
     for variable in sorted(environ):
-        if not variable.upper().startswith(PREFIX) or variable.upper() in NOT_SETTINGS:
+        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         path = _path(variable[len(PREFIX) :].split(DELIMITER), known_names)
         complaint = _complaint(variable, path)

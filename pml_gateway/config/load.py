@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pml_gateway.config.advice import intent_sources, without_effect
-from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
 from pml_gateway.config.paths import Paths
@@ -67,12 +67,12 @@ def load_settings(
     warnings: list[str] = []
     files: list[Path] = []
     layers = _user_layers(config_file, paths, environ, files)
-    project = find_project_file(project_dir or Path.cwd())
+    project = find_project_file(project_dir or _working_directory())
     if project is not None:
         found = project_layer(project, TrustStore(paths.trust_file), _gateway(layers))
         layers.append(found.layer)
         warnings += found.warnings
-        files += [file for file in (project, paths.trust_file) if file.exists()]
+        files += [file for file in (project, paths.trust_file) if is_there(file)]
     names = merge(layers).values
     known = {section: list(names.get(section) or ()) for section in ("servers", "clients", "workflows")}
     environment = environment_layer(environ, known)
@@ -88,11 +88,24 @@ def load_settings(
 def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, str], files: list[Path]) -> list[Layer]:
     file = (config_file or paths.config_file).expanduser().absolute()
     is_named = config_file is not None or bool(environ.get("PML_CONFIG"))
-    if not file.exists() and not is_named:
-        return []
+    try:
+        if not is_named and not file.exists():
+            return []
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{file} cannot be read: {exc.strerror}", hint="check the mode of its folders"
+        ) from exc
     content = read_bytes(file)
     files.append(file)
     return [shaped(parse(content, "user", file))]
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        # Deleted under us: a client may start the gateway anywhere, and there is no project then.
+        return Path("/")
 
 
 def _gateway(layers: list[Layer]) -> GatewaySection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, leaves, nodes
 from pml_gateway.config.paths import PROJECT_NAME
 from pml_gateway.config.secrets import references
@@ -20,6 +20,9 @@ from pml_gateway.types import ExposureMode
 
 MAX_INTENT_CHARACTERS = 500
 """A sentence or two; more is an attempt to write into prompts or logs."""
+
+MAX_UNTRUSTED_BYTES = 64 * 1024
+"""Bounds the time a file that nobody approved can cost at every start (about a third of a second)."""
 
 MAX_DENIED = 1_000
 MAX_PATTERN_CHARACTERS = 200
@@ -44,9 +47,9 @@ def find_project_file(directory: Path) -> Path | None:
     """The `.pml.yaml` of `directory` or of the closest parent up to the git root; outside git, no parent."""
     start = directory.resolve()
     candidates = [start]
-    root = next((parent for parent in (start, *start.parents) if (parent / ".git").exists()), start)
+    root = next((parent for parent in (start, *start.parents) if is_there(parent / ".git")), start)
     candidates += [parent for parent in start.parents if parent.is_relative_to(root)]
-    return next((found for parent in candidates if (found := parent / PROJECT_NAME).is_file()), None)
+    return next((found for parent in candidates if is_there(found := parent / PROJECT_NAME)), None)
 
 
 def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> ProjectLayer:
@@ -67,6 +70,8 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
         return _ignored(path, str(exc))
     if is_trusted:
         return ProjectLayer(path, shaped(parse(content, "project", path)), True, ())
+    if len(content) > MAX_UNTRUSTED_BYTES:
+        return _ignored(path, f"it is not trusted and larger than {MAX_UNTRUSTED_BYTES} bytes")
     try:
         written = shaped(parse(content, "project", path))
     except ConfigurationError:

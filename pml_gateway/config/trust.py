@@ -7,12 +7,15 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.document import read_bytes
 from pml_gateway.config.files import locked, write_atomically
 from pml_gateway.errors import ConfigurationError
+
+TrustState = Literal["trusted", "changed", "missing"]
 
 
 class TrustedFile(BaseModel):
@@ -41,6 +44,13 @@ class TrustStore:
         """Whether exactly this `content` of `file` was approved."""
         entry = self._read().files.get(_identity(file))
         return entry is not None and entry.sha256 == fingerprint(content)
+
+    def state(self, file: Path) -> TrustState:
+        """Whether the approval of `file` still covers what it says."""
+        try:
+            return "trusted" if self.is_trusted(file, read_bytes(file)) else "changed"
+        except ConfigurationError:
+            return "missing"
 
     def entries(self) -> dict[Path, TrustedFile]:
         """Every approval, by file."""

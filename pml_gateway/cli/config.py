@@ -1,0 +1,196 @@
+"""`pml config`: apply a preset, show what is in force and where it came from, check it, list presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.edit import apply_preset, scalar
+from pml_gateway.config.layers import KeyPath, Origin, dotted
+from pml_gateway.config.load import load_settings, problems_of
+from pml_gateway.config.masking import masked_settings
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.presets import EXPOSURE_KEYS, PRESET_NAMES, Preset, load_preset
+from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.errors import ConfigurationError
+
+config_app = typer.Typer(name="config", help="Show, check and change the configuration.", no_args_is_help=False)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@config_app.callback(invoke_without_command=True)
+def config(
+    context: typer.Context,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help=f"Apply a preset: {', '.join(PRESET_NAMES)}.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")] = False,
+    config_file: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show, check and change the configuration.
+
+    `pml config --preset NAME` rewrites the exposure keys of your file and nothing else: servers, whitelist,
+    blacklist, clients and comments stay. It shows the change and keeps a backup.
+    """
+    if context.invoked_subcommand is not None:
+        if preset is not None:
+            raise typer.BadParameter("takes no subcommand", param_hint="--preset")
+        return
+    if preset is None:
+        say(context.get_help())
+        return
+    try:
+        _write_preset(load_preset(preset), config_file, dry_run=dry_run, as_json=as_json)
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+
+
+@config_app.command("show")
+def show(
+    context: typer.Context,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value came from.")] = False,
+    config_file: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the configuration in force. Credentials are masked, references stay."""
+    try:
+        loaded = load_settings(config_file=_config_file(context, config_file))
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    tree = masked_settings(loaded.settings)
+    if as_json:
+        print_json(
+            {
+                "settings": tree,
+                "origins": {
+                    key: {"source": found.source, "location": found.location} for key, found in loaded.origins.items()
+                },
+                "warnings": loaded.warnings,
+                "files": [str(path) for path in loaded.files],
+            }
+        )
+        return
+    for line in _lines(tree, loaded.origins if origin else {}, ()):
+        say(line)
+    for warning in loaded.warnings:
+        warn(warning)
+
+
+@config_app.command("validate")
+def validate(context: typer.Context, config_file: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Check every source of the configuration; exits with 78 where something has to be corrected."""
+    try:
+        loaded = load_settings(config_file=_config_file(context, config_file))
+    except ConfigurationError as error:
+        if not as_json:
+            fail(error)
+        problems = [
+            {"location": item.location, "key": item.key, "message": item.message} for item in problems_of(error)
+        ]
+        print_json({"valid": False, "files": [], "problems": problems, "warnings": []})
+        raise typer.Exit(exit_code(error)) from None
+    warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
+    files = [str(path) for path in loaded.files]
+    if as_json:
+        print_json({"valid": True, "files": files, "problems": [], "warnings": warnings})
+        return
+    for warning in warnings:
+        warn(warning)
+    say(f"valid: {', '.join(files) or 'built-in defaults, there is no file yet'}")
+
+
+@config_app.command("presets")
+def presets(as_json: JsonOption = False) -> None:
+    """List the presets, from the fewest listed tools to all of them."""
+    try:
+        found = [load_preset(name) for name in PRESET_NAMES]
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json(
+            [
+                {"name": item.name, "summary": item.summary, "path": str(item.path), "settings": item.values}
+                for item in found
+            ]
+        )
+        return
+    print_table(("PRESET", "WHAT CLIENTS SEE"), [(item.name, item.summary) for item in found])
+    note(f"Each file says what it costs and when to choose it: {found[0].path.parent}")
+
+
+def _config_file(context: typer.Context, given: Path | None) -> Path | None:
+    """The `--config` of the subcommand, or the one given before it."""
+    before = context.parent.params.get("config_file") if context.parent is not None else None
+    return given or before
+
+
+def _write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_json: bool) -> None:
+    file = config_file or Paths.from_environ().config_file
+    edit = edit_file(file, lambda text: apply_preset(text, preset, file), dry_run=dry_run)
+    warnings = _consequences(preset, edit)
+    if as_json:
+        print_json(
+            {
+                "preset": preset.name,
+                "file": str(edit.path),
+                "changed": edit.has_changed,
+                "written": edit.has_changed and not dry_run,
+                "backup": str(edit.backup) if edit.backup else None,
+                "diff": edit.diff,
+                "warnings": warnings,
+            }
+        )
+        return
+    print_diff(edit.diff)
+    if not edit.has_changed:
+        note(f"{edit.path} already says what {preset.name} says")
+    elif dry_run:
+        note(f"nothing was written; without --dry-run {edit.path} is changed as shown")
+    else:
+        note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
+    for warning in warnings:
+        warn(warning)
+
+
+def _consequences(preset: Preset, edit: FileEdit) -> list[str]:
+    """What the operator should know about the preset: no intent, or another source that wins over the file."""
+    is_readable = edit.path.exists()
+    try:
+        loaded = load_settings(config_file=edit.path if is_readable else None, preset=preset.name)
+        in_force = load_settings(config_file=edit.path if is_readable else None)
+    except ConfigurationError as error:
+        return [f"the configuration has other problems: {error}"]
+    overruled = [
+        f"{found.location} sets {key} and wins over the file"
+        for key in map(dotted, EXPOSURE_KEYS)
+        if (found := in_force.origins[key]).source in ("project", "environment")
+    ]
+    return [*overruled, *intent_sources(loaded.settings)]
+
+
+def _lines(tree: Mapping[str, Any], origins: Mapping[str, Origin], at: KeyPath) -> Iterator[str]:
+    """The tree as YAML, one value per line, each followed by its origin where origins are wanted."""
+    for name, value in tree.items():
+        path = (*at, name)
+        indent = "  " * len(at)
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{scalar(name)}:"
+            yield from _lines(value, origins, path)
+        else:
+            found = origins.get(dotted(path))
+            comment = f"  # {_origin_text(found)}" if found else ""
+            yield f"{indent}{scalar(name)}: {scalar(value)}{comment}"
+
+
+def _origin_text(origin: Origin) -> str:
+    return origin.source if origin.source == "default" else f"{origin.source}: {origin.location}"

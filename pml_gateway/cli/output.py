@@ -1,0 +1,105 @@
+"""What commands say: answers on stdout, messages on stderr, and one place that turns an error into an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pml_gateway.errors import ConfigurationError, GatewayError
+
+
+class ExitCode(IntEnum):
+    """The exit codes of `pml`; 78 is EX_CONFIG of sysexits.h."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CONFIGURATION = 78
+
+
+def answers() -> Console:
+    """The console of answers, on stdout; without colour where it is no terminal or `NO_COLOR` is set."""
+    return Console(file=sys.stdout, highlight=False)
+
+
+def messages() -> Console:
+    """The console of messages, on stderr, so that an answer can be piped."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def say(text: str = "", style: str = "") -> None:
+    """Print one answer as it is: never wrapped, no markup."""
+    answers().print(Text(text, style=style), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a message that is no part of the answer."""
+    messages().print(Text(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    messages().print(f"[yellow]warning:[/yellow] {escape(text)}", soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON, for programs."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def print_diff(diff: str) -> None:
+    """Print a unified diff, coloured where colours are shown."""
+    for line in diff.splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        say(line, style=style)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under headings, readable at 80 columns and without colour: long cells wrap, nothing is cut."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=position == 0)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    answers().print(table)
+
+
+def error_object(error: GatewayError) -> dict[str, Any]:
+    """The error as `--json` prints it."""
+    return {
+        "error": {
+            "code": str(error.code),
+            "message": error.message,
+            "hint": error.hint,
+            "details": error.details,
+        }
+    }
+
+
+def exit_code(error: GatewayError) -> ExitCode:
+    """What the process exits with after `error`."""
+    return ExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else ExitCode.FAILED
+
+
+def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
+    """Print `error: ...` with its remedy and leave with its exit code.
+
+    Raises:
+        typer.Exit: always.
+    """
+    if as_json:
+        print_json(error_object(error))
+    else:
+        messages().print(f"[bold red]error:[/bold red] {escape(error.message)}", soft_wrap=True)
+        if error.hint:
+            messages().print(f"  {escape(error.hint)}", soft_wrap=True)
+    raise typer.Exit(exit_code(error))

@@ -1,0 +1,88 @@
+"""`pml trust`: approve what a project's `.pml.yaml` says, as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
+from pml_gateway.config.approval import Approval, approve
+from pml_gateway.config.paths import PROJECT_NAME, Paths
+from pml_gateway.config.project import find_project_file
+from pml_gateway.config.trust import TrustStore
+from pml_gateway.errors import ConfigurationError
+
+
+def trust(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Project; default the current one.")] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the approval.")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List what is approved.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let a project's .pml.yaml set more than its intent and a narrower exposure.
+
+    The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
+    clients and lists are ignored.
+    """
+    if revoke and list_all:
+        raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")
+    store = TrustStore(Paths.from_environ().trust_file)
+    try:
+        if list_all:
+            _list(store, as_json=as_json)
+        elif revoke:
+            _revoke(store, directory or Path.cwd(), as_json=as_json)
+        else:
+            _trust(store, directory or Path.cwd(), as_json=as_json)
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+
+
+def _trust(store: TrustStore, directory: Path, *, as_json: bool) -> None:
+    file = find_project_file(directory)
+    if file is None:
+        raise ConfigurationError(f"no {PROJECT_NAME} in {directory.absolute()}", hint="name the project's directory")
+    approval = approve(file, store)
+    if as_json:
+        print_json({"trusted": str(file), "sha256": approval.sha256, "sets": approval.keys, "starts": approval.starts})
+        return
+    _show(approval)
+    say(f"trusted: {file}")
+    note(f"sha256 {approval.sha256}; a changed file has to be trusted again")
+
+
+def _show(approval: Approval) -> None:
+    for key in approval.keys:
+        note(f"  sets    {key}")
+    for start in approval.starts:
+        warn(f"a server of this file: {start}")
+
+
+def _revoke(store: TrustStore, directory: Path, *, as_json: bool) -> None:
+    file = find_project_file(directory) or directory.absolute() / PROJECT_NAME
+    was_trusted = store.revoke(file)
+    if as_json:
+        print_json({"revoked": str(file), "was_trusted": was_trusted})
+    else:
+        say(f"no longer trusted: {file}" if was_trusted else f"was not trusted: {file}")
+
+
+def _list(store: TrustStore, *, as_json: bool) -> None:
+    entries = store.entries()
+    states = [(path, store.state(path), entry) for path, entry in entries.items()]
+    if as_json:
+        print_json(
+            [
+                {"file": str(path), "state": state, "sha256": entry.sha256, "trusted_at": entry.trusted_at.isoformat()}
+                for path, state, entry in states
+            ]
+        )
+    elif not states:
+        note("no project file is trusted")
+    else:
+        print_table(
+            ("STATE", "SINCE", "FILE"),
+            [(state, f"{entry.trusted_at:%Y-%m-%d}", path) for path, state, entry in states],
+        )

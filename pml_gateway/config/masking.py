@@ -1,0 +1,171 @@
+"""Settings become a tree that is safe to show: references stay, whatever may be a credential is masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import Settings
+from pml_gateway.types import JsonObject
+
+MASK = "***"
+
+_SECRET_NAME = re.compile(
+    r"token|secret|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|auth(?!or)|"
+    r"bearer|cookie|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
+    re.IGNORECASE,
+)
+_KNOWN_CREDENTIAL = re.compile(
+    r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|sk[-_]|[rp]k_(?:live|test)_|xox[a-z]-|xapp-|AKIA|ASIA|AIza|"
+    r"ya29\.|hf_|npm_|pypi-|dop_v1_|lin_(?:api|oauth)_|ntn_|secret_|figd_|tvly-|fc-|gsk_|r8_|SG\.|eyJ|shp(?:at|ss)_|"
+    r"sntry[su]_|dckr_pat_|ATATT|atlasv1\.|EAA|key-|pat[-_])(?=[A-Za-z_\-./+=]*\d)[A-Za-z0-9_\-./+=]{8,}"
+)
+_RANDOM = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|"
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?![A-Za-z0-9])"
+)
+"""Words of package and tool names are shorter or have no digits; keys and identifiers in URLs look like this."""
+
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
+_DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-[^{}]*\}")
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
+    r"(?P<query>\?[^#\s]*)?(?P<fragment>#\S*)?",
+    re.IGNORECASE,
+)
+_ASSIGNMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+)
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
+
+_HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
+_ENV_FLAGS = frozenset({"-e", "--env"})
+_LOGIN_FLAGS = frozenset({"-u", "--user"})
+
+
+def masked_settings(settings: Settings) -> JsonObject:
+    """The whole tree as JSON values, without anything that may be a credential."""
+    tree = settings.model_dump(mode="json")
+    shown: JsonObject = {key: _tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
+    shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}
+    shown["clients"] = {
+        client: {key: mask_secret(value) if key == "key" else _tree(value) for key, value in section.items()}
+        for client, section in tree["clients"].items()
+    }
+    return shown
+
+
+def masked_server(definition: UpstreamDefinition) -> JsonObject:
+    """One server without its defaults and without its credentials."""
+    shown: JsonObject = {}
+    for key, value in definition.model_dump(mode="json", exclude_defaults=True).items():
+        match key:
+            case "env" | "headers":
+                shown[key] = {name: mask_secret(text) for name, text in value.items()}
+            case "args":
+                shown[key] = mask_arguments(value)
+            case _:
+                shown[key] = _tree(value)
+    return shown
+
+
+def mask_secret(text: str) -> str:
+    """`text` where it is a reference (after `Bearer ` or the like too), else the mask."""
+    scheme = _SCHEME.match(text)
+    start = scheme.end() if scheme else 0
+    if _REFERENCE.fullmatch(text, start):
+        return text[:start] + _without_default(text[start:])
+    return MASK if text else text
+
+
+def mask_text(text: str) -> str:
+    """`text` without URL credentials, assigned secrets and anything with the look of a key."""
+    text = _without_default(text)
+    text = _URL.sub(_masked_url, text)
+    text = _ASSIGNMENT.sub(_masked_assignment, text)
+    return mask_keys(text)
+
+
+def mask_arguments(arguments: Iterable[str]) -> list[str]:
+    """Command line arguments without the values of secret options, headers and variables."""
+    shown: list[str] = []
+    before = ""
+    for argument in arguments:
+        shown.append(_argument(argument, before))
+        before = argument
+    return shown
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, option or key of this name usually holds a credential."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _argument(argument: str, before: str) -> str:
+    if before in _HEADER_FLAGS:
+        name, colon, value = argument.partition(":")
+        gap = value[: len(value) - len(value.lstrip())]
+        return f"{name}{colon}{gap}{mask_secret(value.strip())}" if colon else mask_secret(argument)
+    if before in _ENV_FLAGS:
+        name, sign, value = argument.partition("=")
+        return f"{name}{sign}{mask_secret(value)}"
+    if before in _LOGIN_FLAGS and ":" in argument:
+        return mask_secret(argument)
+    if _FLAG.match(before) and is_secret_name(before.lstrip("-")) and not argument.startswith("--"):
+        return mask_secret(argument)
+    if argument.lstrip().startswith("{") and _SECRET_NAME.search(argument):
+        return mask_secret(argument)
+    name, sign, value = argument.partition("=")
+    if sign and is_secret_name(name.lstrip("-")) and "://" not in name:
+        return f"{name}={mask_secret(value)}"
+    return mask_text(argument)
+
+
+def _masked_url(match: re.Match[str]) -> str:
+    query = match["query"] or ""
+    if query:
+        pairs = (pair.partition("=") for pair in query[1:].split("&"))
+        query = "?" + "&".join(
+            f"{name}={mask_secret(value)}" if sign else mask_secret(name) for name, sign, value in pairs
+        )
+    user = f"{MASK}@" if match["user"] else ""
+    return f"{match['scheme']}{user}{mask_keys(match['rest'])}{query}{'#' + MASK if match['fragment'] else ''}"
+
+
+def _masked_assignment(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]) or match["value"].startswith("//"):
+        return match[0]
+    return f"{match['name']}{match['sign']}{mask_secret(match['value'])}"
+
+
+def mask_keys(text: str) -> str:
+    """`text` without anything that has the look of a key, whatever it is called; references stay."""
+    parts: list[str] = []
+    end = 0
+    for match in _REFERENCE.finditer(text):
+        parts += [_without_keys(text[end : match.start()]), match[0]]
+        end = match.end()
+    return "".join([*parts, _without_keys(text[end:])])
+
+
+def _without_keys(text: str) -> str:
+    return _RANDOM.sub(MASK, _KNOWN_CREDENTIAL.sub(MASK, text))
+
+
+def _without_default(text: str) -> str:
+    return _DEFAULT.sub(rf"\1:-{MASK}}}", text)
+
+
+def _tree(value: Any, name: str = "") -> Any:
+    match value:
+        case str():
+            return mask_secret(value) if is_secret_name(name) else mask_text(value)
+        case Mapping():
+            return {key: _tree(item, str(key)) for key, item in value.items()}
+        case list() | tuple():
+            return [_tree(item) for item in value]
+        case _:
+            return value
