@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .inspector import Inspector
+from .install import Installation, InstallationError, install
+from .servers import everything_over_http, real_servers
+
+
+def _unavailable(reason: InstallationError) -> None:
+    """Without a network a developer skips these tests; CI must not pass without them."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(str(reason))
+    pytest.skip(str(reason))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def installation() -> Installation:
+    """The installed real servers and clients."""
+    try:
+        return install()
+    except InstallationError as exc:
+        _unavailable(exc)
+        raise
+
+
+@pytest.fixture
+def servers(installation: Installation, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Fresh `servers:` entries of the real stdio servers."""
+    try:
+        return real_servers(installation, tmp_path / "servers")
+    except InstallationError as exc:
+        _unavailable(exc)
+        raise
+
+
+@pytest.fixture(scope="session")
+def everything_url(installation: Installation) -> Iterator[str]:
+    """The URL of server-everything over streamable HTTP."""
+    with everything_over_http(installation) as url:
+        yield url
+
+
+@pytest.fixture
+def inspector(installation: Installation, tmp_path: Path) -> Callable[..., Inspector]:
+    """Makes an `Inspector` for a URL or a command."""
+    return partial(Inspector, installation, tmp_path)

