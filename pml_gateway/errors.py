@@ -127,3 +127,10 @@ class InvalidInputError(ToolCallError):
     """Arguments that the tool's input schema refuses; nothing was sent upstream."""
 
     code = ErrorCode.INVALID_INPUT
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first leaf of nested exception groups, which task groups wrap around every fault."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

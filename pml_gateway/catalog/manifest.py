@@ -1,0 +1,150 @@
+"""The last good listing of every upstream and the names given, on disk, shared by several gateway processes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to."""
+
+    fingerprint: str
+    tools: tuple[JsonObject, ...]
+    listed_at: float
+    era: str = ""
+    server_name: str = ""
+    server_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything the gateway needs to answer before any upstream is up."""
+
+    entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
+    names: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+class ManifestFile:
+    """The manifest of one configuration; every write merges with what other processes wrote."""
+
+    def __init__(self, directory: Path, identity: str) -> None:
+        self._path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+
+    @property
+    def path(self) -> Path:
+        """Where the manifest lies."""
+        return self._path
+
+    def load(self) -> Manifest:
+        """The manifest on disk; an absent or damaged one is empty."""
+        try:
+            raw = json.loads(self._path.read_bytes())
+            return _decode(raw) if raw.get("format") == FORMAT else Manifest()
+        except FileNotFoundError:
+            return Manifest()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("manifest %s is unreadable (%s); starting without it", self._path, error)
+            return Manifest()
+
+    def save(self, manifest: Manifest) -> Manifest:
+        """Write the manifest; per upstream the newest listing wins, per tool the first name given."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._locked():
+            on_disk = self.load()
+            entries = dict(manifest.entries)
+            for upstream_id, other in on_disk.entries.items():
+                mine = entries.get(upstream_id)
+                if mine is not None and mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at:
+                    entries[upstream_id] = other
+            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, frozenset(entries)))
+            _write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")).encode())
+        return merged
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._path.with_suffix(".lock").open("w") as handle:
+            deadline = time.monotonic() + 5
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{self._path}: another process holds the lock for over 5 s") from None
+                    time.sleep(0.01)
+            yield
+
+
+def _merge_names(
+    mine: Mapping[tuple[str, str], str], theirs: Mapping[tuple[str, str], str], upstream_ids: frozenset[str]
+) -> dict[tuple[str, str], str]:
+    merged = {owner: name for owner, name in theirs.items() if owner[0] in upstream_ids}
+    taken = set(merged.values())
+    for owner, name in mine.items():
+        if owner not in merged and name not in taken:
+            merged[owner] = name
+            taken.add(name)
+    return merged
+
+
+def _encode(manifest: Manifest) -> JsonObject:
+    names: dict[str, dict[str, str]] = {}
+    for (upstream_id, tool), name in manifest.names.items():
+        names.setdefault(upstream_id, {})[tool] = name
+    upstreams = {
+        upstream_id: {
+            "fingerprint": entry.fingerprint,
+            "tools": list(entry.tools),
+            "listed_at": entry.listed_at,
+            "era": entry.era,
+            "server": [entry.server_name, entry.server_version],
+        }
+        for upstream_id, entry in manifest.entries.items()
+    }
+    return {"format": FORMAT, "names": names, "upstreams": upstreams}
+
+
+def _decode(raw: JsonObject) -> Manifest:
+    entries = {
+        upstream_id: ManifestEntry(
+            fingerprint=entry["fingerprint"],
+            tools=tuple(tool for tool in entry["tools"] if isinstance(tool, dict)),
+            listed_at=float(entry["listed_at"]),
+            era=entry["era"],
+            server_name=entry["server"][0],
+            server_version=entry["server"][1],
+        )
+        for upstream_id, entry in raw["upstreams"].items()
+    }
+    names = {(upstream_id, tool): name for upstream_id, own in raw["names"].items() for tool, name in own.items()}
+    return Manifest(entries, names)
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,84 @@
+"""The catalog: an immutable snapshot of every tool of every upstream, under the names clients see."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from pml_gateway.types import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamListing:
+    """What one upstream last said about its tools, in its order and its own words."""
+
+    upstream_id: str
+    tools: tuple[JsonObject, ...]
+    stale: bool = False
+    instructions: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CatalogTool:
+    """One tool: the definition clients get, and the original schema that calls are checked against."""
+
+    qualified_name: str
+    upstream_id: str
+    name: str
+    definition: JsonObject
+    input_schema: JsonObject
+    repairs: tuple[str, ...] = ()
+    stale: bool = False
+    task_only: bool = False
+
+    @property
+    def description(self) -> str:
+        """The upstream's description, or nothing."""
+        return str(self.definition.get("description") or "")
+
+    @property
+    def title(self) -> str:
+        """The display name, from `title` or the annotations."""
+        annotations = self.definition.get("annotations") or {}
+        return str(self.definition.get("title") or annotations.get("title") or "")
+
+    @property
+    def source(self) -> str:
+        """The upstream and its own tool name, as patterns and messages write it."""
+        return f"{self.upstream_id}:{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Catalog:
+    """All tools in catalog order: servers as configured, tools as the server lists them."""
+
+    tools: tuple[CatalogTool, ...] = ()
+    upstream_ids: tuple[str, ...] = ()
+    assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Qualified name to position in `tools`."""
+        return {tool.qualified_name: position for position, tool in enumerate(self.tools)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of every definition, name and staleness-free fact a client can observe."""
+        digest = hashlib.sha256()
+        for tool in self.tools:
+            digest.update(json.dumps([tool.upstream_id, tool.definition], sort_keys=True).encode())
+        return digest.hexdigest()[:16]
+
+    def by_name(self, qualified_name: str) -> CatalogTool | None:
+        """The tool of exactly this qualified name."""
+        position = self.positions.get(qualified_name)
+        return None if position is None else self.tools[position]
+
+
+def same_definitions(left: Sequence[CatalogTool], right: Sequence[CatalogTool]) -> bool:
+    """Whether two selections put the same definitions on the wire."""
+    return [tool.definition for tool in left] == [tool.definition for tool in right]

@@ -1,0 +1,40 @@
+"""A tool's definition becomes the JSON that one protocol version allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pml_gateway.types import JsonObject
+
+LATEST_VERSION = "2026-07-28"
+
+_FIELDS_SINCE: Mapping[str, tuple[str, ...]] = {
+    "2024-11-05": ("name", "description", "inputSchema"),
+    "2025-03-26": ("annotations",),
+    "2025-06-18": ("title", "outputSchema", "_meta"),
+    "2025-11-25": ("icons", "execution"),
+}
+_REMOVED_IN: Mapping[str, tuple[str, ...]] = {LATEST_VERSION: ("execution",)}
+
+
+def allowed_fields(version: str) -> frozenset[str]:
+    """The tool fields that exist in a protocol version."""
+    fields = {name for since, names in _FIELDS_SINCE.items() if since <= version for name in names}
+    removed = {name for since, names in _REMOVED_IN.items() if since <= version for name in names}
+    return frozenset(fields - removed)
+
+
+def tool_for_version(definition: JsonObject, version: str) -> JsonObject:
+    """The definition with the fields and the schema shapes this version knows."""
+    allowed = allowed_fields(version)
+    tool = {key: value for key, value in definition.items() if key in allowed}
+    if version < LATEST_VERSION and "outputSchema" in tool and tool["outputSchema"].get("type") != "object":
+        # Array and primitive outputs are legal from 2026 on; older clients reject the whole list for one.
+        del tool["outputSchema"]
+    return tool
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON as it goes over the wire, with the SDK's escaping."""
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,72 @@
+"""The `pml` command: mounts every command group and has the last word on unforeseen faults."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from pml_gateway import __version__
+from pml_gateway.cli.config import config_app
+from pml_gateway.cli.demo import demo
+from pml_gateway.cli.inspect import call, schema, search, tools
+from pml_gateway.cli.operate import refresh, tokens, upstreams
+from pml_gateway.cli.output import ExitCode, messages
+from pml_gateway.cli.serve import serve
+from pml_gateway.cli.trust import trust
+from pml_gateway.errors import innermost
+
+app = typer.Typer(
+    name="pml",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"pml {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees."""
+
+
+app.command()(demo)
+app.command()(serve)
+app.command()(tools)
+app.command()(search)
+app.command()(schema)
+app.command()(call)
+app.command()(tokens)
+app.command()(upstreams)
+app.command()(refresh)
+app.add_typer(config_app)
+app.command()(trust)
+
+
+def main() -> None:
+    """Run the command line; whatever is not foreseen ends as one line and exit code 1."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(ExitCode.FAILED)
+    # The last line of defence: a person gets a sentence, and the whole story with PML_DEBUG=1.
+    except Exception as raised:
+        if os.environ.get("PML_DEBUG"):
+            raise
+        error = innermost(raised)
+        messages().print(Text(f"internal error: {type(error).__name__}: {error} (PML_DEBUG=1 shows where)"))
+        sys.exit(ExitCode.FAILED)

@@ -1,0 +1,98 @@
+"""Options become loaded settings and, where a command needs one, a gateway that lives as long as the command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import anyio
+import typer
+
+from pml_gateway.cli.output import fail, messages, warn
+from pml_gateway.config.load import LoadedSettings, load_settings
+from pml_gateway.config.paths import Paths
+from pml_gateway.errors import ConfigurationError, GatewayError, innermost
+
+if TYPE_CHECKING:
+    from pml_gateway.server.gateway import Gateway
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
+]
+ModeOption = Annotated[
+    str | None, typer.Option("--mode", metavar="MODE", help="meta_only, semantic, hybrid or full_proxy.")
+]
+PresetOption = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="Exposure of a preset.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command was started with."""
+
+    config_file: Path | None = None
+    mode: str | None = None
+    preset: str | None = None
+    as_json: bool = False
+    overrides: dict[str, Any] | None = None
+
+    @property
+    def paths(self) -> Paths:
+        """Where the gateway's files lie."""
+        return Paths.from_environ(os.environ)
+
+    @property
+    def identity(self) -> str:
+        """What names this configuration: its file."""
+        return str((self.config_file or self.paths.config_file).expanduser().absolute())
+
+    def load(self) -> LoadedSettings:
+        """The settings in force.
+
+        Raises:
+            ConfigurationError: with every problem found.
+        """
+        loaded = load_settings(
+            config_file=self.config_file, mode=self.mode, preset=self.preset, overrides=self.overrides
+        )
+        if not loaded.settings.servers:
+            raise ConfigurationError(
+                f"no servers are configured in {self.identity}",
+                hint="add a `servers:` section, or see it work first: pml demo",
+            )
+        return loaded
+
+    def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Run a command's work; an error of the gateway ends the process with its message and exit code."""
+        try:
+            return anyio.run(work)
+        except (GatewayError, BaseExceptionGroup) as raised:
+            error = innermost(raised)
+            if not isinstance(error, GatewayError):
+                raise
+            fail(error, as_json=self.as_json)
+
+
+@asynccontextmanager
+async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIterator[Gateway]:
+    """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first."""
+    # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
+    from pml_gateway.server.gateway import open_gateway
+
+    loaded = command.load()
+    if not command.as_json:
+        for warning in loaded.warnings:
+            warn(warning)
+    settings = loaded.settings
+    async with open_gateway(settings, command.paths, identity=command.identity, connect=connect) as gateway:
+        if connect or not gateway.state.catalog.tools:
+            slowest = max(upstream.connect_timeout for upstream in gateway.pool.upstreams.values())
+            with messages().status(f"asking {len(gateway.pool.upstreams)} servers for their tools"):
+                await gateway.refresh(slowest + 1)
+        yield gateway

@@ -1,0 +1,86 @@
+"""`pml demo`: three bundled servers, the gateway in front, a real client, and what each mode costs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from pml_gateway.cli.context import Command
+from pml_gateway.cli.output import messages, note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from pml_gateway.demo.walkthrough import DemoReport
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the gateway running until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """See the gateway work: three bundled MCP servers behind it, a real MCP client in front.
+
+    Example: pml demo --keep
+    """
+    command = Command(as_json=as_json)
+    folder = Path(tempfile.mkdtemp(prefix="pml-demo-"))
+    try:
+        command.run(lambda: _demo(folder, port, keep=keep, as_json=as_json))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _demo(folder: Path, port: int, *, keep: bool, as_json: bool) -> None:
+    from pml_gateway import log
+    from pml_gateway.demo.walkthrough import running_demo, walk_through
+
+    log.configure("WARNING")
+    with messages().status("starting three MCP servers and the gateway") as status:
+        async with running_demo(folder, port) as url:
+            report = await walk_through(url)
+            status.stop()
+            if as_json:
+                print_json(report.as_json())
+            else:
+                _show(report, keep=keep)
+            if keep:
+                note(f"serving on {url} until Ctrl-C; sample files and notes are in {folder}")
+                await anyio.sleep_forever()
+
+
+def _show(report: DemoReport, *, keep: bool) -> None:
+    servers = ", ".join(f"{name} ({count})" for name, count in report.servers.items())
+    say(f"Three MCP servers behind one endpoint: {servers} — {report.catalog_tools} tools", style="bold")
+    say()
+    full = report.modes[-1].tokens
+    print_table(
+        ("mode", "tools listed", "tokens", "saved"),
+        ((row.label, row.tools, f"{row.tokens:,}", f"{1 - row.tokens / full:.0%}") for row in report.modes),
+    )
+    say(f"{report.tokenizer} tokens of the tools/list JSON, as a client received it", style="dim")
+    say(f'* asked for "{report.intent}"', style="dim")
+    for step in report.steps:
+        say()
+        say(step.title, style="bold")
+        say(f"  > {step.request}", style="cyan")
+        for line in step.answer.splitlines():
+            say(f"  {line}")
+    say()
+    say("Connect a client to your own servers (pml serve reads ~/.pml/config.yaml)", style="bold")
+    for client, how in connecting("http://127.0.0.1:8765/mcp" if not keep else report.url):
+        say(f"  {client}")
+        say(f"    {how}", style="cyan")
+
+
+def connecting(url: str) -> list[tuple[str, str]]:
+    """How each client is pointed at the gateway."""
+    return [
+        ("Claude Code, stdio", "claude mcp add pml -- pml serve"),
+        ("Claude Code, HTTP", f"claude mcp add --transport http pml {url}"),
+        ("Cursor, in ~/.cursor/mcp.json", '{"mcpServers": {"pml": {"command": "pml", "args": ["serve"]}}}'),
+        ("VS Code", f"""code --add-mcp '{{"name": "pml", "type": "http", "url": "{url}"}}'"""),
+    ]

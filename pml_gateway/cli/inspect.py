@@ -1,0 +1,209 @@
+"""`pml tools`, `search`, `schema`, `call`: the catalog as clients meet it, from the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio.to_thread
+import typer
+
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say
+from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundError
+from pml_gateway.types import ExposureMode
+
+if TYPE_CHECKING:
+    from pml_gateway.server.gateway import Gateway
+    from pml_gateway.types import JsonObject
+
+
+def tools(
+    query: Annotated[str | None, typer.Option("--query", help="Intent that selects tools.")] = None,
+    config: ConfigOption = None,
+    mode: ModeOption = None,
+    preset: PresetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the whole catalog, or with --mode or --preset exactly what a client would get.
+
+    Example: pml tools --mode hybrid --query "work with pull requests"
+    """
+    command = Command(config, mode, preset, as_json)
+    rows = command.run(lambda: _tools(command, query, as_client=mode is not None or preset is not None))
+    if as_json:
+        print_json({"tools": rows})
+        return
+    print_table(
+        ("tool", "server", "why" if mode or preset else "state", "description"),
+        (
+            (row["name"], row["server"] or "(gateway)", row["reason"] or row["state"], row["description"])
+            for row in rows
+        ),
+    )
+    say(f"{len(rows)} tools", style="dim")
+
+
+async def _tools(command: Command, query: str | None, *, as_client: bool) -> list[JsonObject]:
+    from pml_gateway.exposure.signature import first_sentence
+    from pml_gateway.policy.client import LOCAL
+    from pml_gateway.server.meta_definitions import meta_tool_definitions
+
+    async with command_gateway(command) as gateway:
+        state = await gateway.searchable(30) if query else await gateway.ready()
+        view = state.view(LOCAL)
+        settings = state.settings.gateway
+        mode = settings.tools_exposure if as_client else ExposureMode.FULL_PROXY
+        exposure = await anyio.to_thread.run_sync(state.expose, view, mode, query or settings.intent)
+        meta = meta_tool_definitions(settings.meta_tools, ()) if exposure.meta_tools and as_client else []
+        rows: list[JsonObject] = [
+            {
+                "name": definition["name"],
+                "server": None,
+                "reason": "meta-tool",
+                "score": None,
+                "state": "",
+                "description": first_sentence(definition["description"], 70),
+            }
+            for definition in meta
+        ]
+        rows += [
+            {
+                "name": listed.tool.qualified_name,
+                "server": listed.tool.upstream_id,
+                "reason": listed.reason.value if as_client else None,
+                "score": listed.score,
+                "state": "stale" if listed.tool.stale else "ok",
+                "description": first_sentence(listed.tool.description, 70),
+            }
+            for listed in exposure.tools
+        ]
+        return rows
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="What the tool should do; '*' lists the servers.")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=50)] = 5,
+    server: Annotated[str | None, typer.Option("--server", help="Only this server's tools.")] = None,
+    detail: Annotated[str, typer.Option("--detail", help="signature, name or schema.")] = "signature",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find tools by what they do, as search_tools does.
+
+    Example: pml search "read a file"
+    """
+    arguments: JsonObject = {"query": query, "limit": limit, "detail": detail}
+    if server is not None:
+        arguments["server"] = server
+    answer = _ask(Command(config, as_json=as_json), "search_tools", arguments)
+    if as_json:
+        print_json(answer)
+    elif "servers" in answer:
+        print_table(("server", "tools"), ((row["server"], row["tools"]) for row in answer["servers"]))
+    elif answer["hits"]:
+        for hit in answer["hits"]:
+            say(f"{hit['score']:.2f}  {hit.get('signature', hit['name'])}", style="bold")
+            if hit.get("description"):
+                say(f"      {hit['description']}")
+    else:
+        say(answer["reason"])
+    if not as_json and answer.get("ranking"):
+        say(f"ranked by: {answer['ranking']}", style="dim")
+
+
+def schema(
+    names: Annotated[list[str], typer.Argument(help="Tool names.")],
+    format_: Annotated[str, typer.Option("--format", help="json, typescript or markdown.")] = "markdown",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Describe tools in full, as tool_schema does.
+
+    Example: pml schema files__read_file --format typescript
+    """
+    chosen = "json" if as_json else format_
+    answer = _ask(Command(config, as_json=as_json), "tool_schema", {"names": names, "format": chosen})
+    if as_json or chosen == "json":
+        print_json(answer)
+        return
+    for tool in answer["tools"]:
+        say(tool[chosen])
+        say()
+    if answer.get("errors"):
+        fail(ToolNotFoundError(answer["errors"][0]["message"], hint=answer["errors"][0]["hint"]))
+
+
+def call(
+    name: Annotated[str, typer.Argument(help="Tool name, also as server:tool.")],
+    arguments: Annotated[str | None, typer.Argument(help="Arguments as a JSON object.")] = None,
+    argument: Annotated[
+        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="One argument; the value as JSON or text.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Call a tool and print its result.
+
+    Example: pml call calc__evaluate '{"expression": "6 * 7"}'
+    """
+    command = Command(config, as_json=as_json)
+    try:
+        given = _arguments(arguments, argument or [])
+    except InvalidInputError as error:
+        fail(error, as_json=as_json)
+    result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
+    if as_json:
+        print_json(result)
+    else:
+        for item in result.get("content", ()):
+            say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")
+    if result.get("isError"):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
+    """A meta-tool's data; its error ends the command."""
+    result = command.run(lambda: _call(command, meta_tool, arguments))
+    data: JsonObject = result["structuredContent"]
+    if result.get("isError"):
+        error = data["error"]
+        fail(GatewayError(error["message"], hint=error["hint"], details=error["details"]), as_json=command.as_json)
+    return data
+
+
+async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
+    from pml_gateway.server.meta_tools import build_caller
+    from pml_gateway.server.request import CallOptions, RequestScope
+
+    async with command_gateway(command) as gateway:
+        await _wait_for_index(gateway, meta_tool)
+        return await build_caller(gateway).call(RequestScope(), meta_tool, arguments, CallOptions())
+
+
+async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:
+    # A person waits for the model rather than reading a worse ranking.
+    if meta_tool == "search_tools":
+        await gateway.searchable(60)
+
+
+def _arguments(text: str | None, pairs: list[str]) -> JsonObject:
+    given: Any = {}
+    if text:
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"the arguments are no JSON: {error}", hint='for example \'{"path": "a.txt"}\''
+            ) from None
+    if not isinstance(given, dict):
+        raise InvalidInputError("the arguments are no JSON object", hint='for example \'{"path": "a.txt"}\'')
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InvalidInputError(f"--arg {pair!r} is not NAME=VALUE")
+        try:
+            given[key] = json.loads(value)
+        except ValueError:
+            given[key] = value
+    return given

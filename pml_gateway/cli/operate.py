@@ -1,0 +1,154 @@
+"""`pml tokens`, `upstreams`, `refresh`: what lists cost, how the servers are, and asking them anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import anyio.to_thread
+import typer
+
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.output import ExitCode, note, print_json, print_table, say, warn
+from pml_gateway.types import ExposureMode
+
+if TYPE_CHECKING:
+    from pml_gateway.types import JsonObject
+
+
+def tokens(
+    query: Annotated[str | None, typer.Option("--query", help="Intent for semantic and hybrid.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the tokens of the actual tools/list in every mode.
+
+    Example: pml tokens --query "review pull requests"
+    """
+    command = Command(config, as_json=as_json)
+    report = command.run(lambda: _tokens(command, query))
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("mode", "tools", "tokens", "saved"),
+        (
+            (
+                f"{row['mode']}{' *' if row['configured'] else ''}",
+                row["tools"],
+                f"{row['tokens']:,}",
+                f"{row['saved']:.0%}",
+            )
+            for row in report["modes"]
+        ),
+    )
+    say(f"{report['tokenizer']} tokens of the tools/list JSON; * is configured", style="dim")
+    if report["intent"] is None:
+        warn("no intent: semantic lists meta-tools only, hybrid adds the whitelist; give one with --query")
+
+
+async def _tokens(command: Command, query: str | None) -> JsonObject:
+    from pml_gateway.exposure.tokens import TOKENIZER
+    from pml_gateway.server.tokens import COUNTED_VERSION, list_tokens
+
+    async with command_gateway(command) as gateway:
+        state = await gateway.searchable(60)
+        intent = query or state.settings.gateway.intent
+        costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent) for mode in ExposureMode]
+        full = next(cost.tokens for cost in costs if cost.mode is ExposureMode.FULL_PROXY)
+        return {
+            "tokenizer": TOKENIZER,
+            "protocol_version": COUNTED_VERSION,
+            "intent": intent,
+            "catalog_tools": len(state.catalog.tools),
+            "modes": [
+                {
+                    "mode": cost.mode.value,
+                    "configured": cost.mode is state.settings.gateway.tools_exposure,
+                    "tools": cost.tools,
+                    "bytes": cost.bytes,
+                    "tokens": cost.tokens,
+                    "saved": round(1 - cost.tokens / full, 4) if full else 0.0,
+                }
+                for cost in costs
+            ],
+        }
+
+
+def upstreams(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show every server: state, tools, latency and age. Asks the running gateways, else connects by itself.
+
+    Example: pml upstreams --json
+    """
+    command = Command(config, as_json=as_json)
+    reports = command.run(lambda: _upstreams(command))
+    _show(reports, as_json=as_json)
+
+
+async def _upstreams(command: Command) -> list[JsonObject]:
+    from pml_gateway.server.control import ask_gateways
+    from pml_gateway.server.status import gateway_status
+
+    running = [] if command.config_file is not None else await ask_gateways(command.paths, "status")
+    if running:
+        return running
+    async with command_gateway(command, connect=True) as gateway:
+        return [{**gateway_status(gateway), "pid": None}]
+
+
+def refresh(as_json: JsonOption = False) -> None:
+    """Make every running gateway list its servers' tools anew.
+
+    Example: pml refresh
+    """
+    from pml_gateway.server.control import ask_gateways
+
+    command = Command(as_json=as_json)
+
+    async def ask() -> list[JsonObject]:
+        return await ask_gateways(command.paths, "refresh", timeout=40)
+
+    reports = command.run(ask)
+    if not reports:
+        note(f"no gateway runs with {command.paths.home}")
+        raise typer.Exit(ExitCode.FAILED)
+    _show(reports, as_json=as_json)
+
+
+def _show(reports: list[JsonObject], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"gateways": reports})
+        return
+    for report in reports:
+        if "error" in report:
+            warn(report["error"])
+            continue
+        if report["pid"] is not None:
+            say(f"gateway {report['pid']}, mode {report['mode']}, {report['tools']} tools", style="bold")
+        print_table(
+            ("server", "state", "tools", "latency", "age"),
+            ((row["server"], _state(row), row["tools"], _milliseconds(row), _age(row)) for row in report["upstreams"]),
+        )
+        for row in report["upstreams"]:
+            if row["error"]:
+                warn(row["error"])
+
+
+def _state(row: JsonObject) -> str:
+    return f"{row['state']}{', tools stale' if row['stale'] else ''}"
+
+
+def _milliseconds(row: JsonObject) -> str:
+    return "" if row["latency_seconds"] is None else f"{row['latency_seconds'] * 1000:.0f} ms"
+
+
+def _age(row: JsonObject) -> str:
+    seconds = row["age_seconds"]
+    if seconds is None:
+        return "never"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )

@@ -1,0 +1,143 @@
+"""The demo's gateway, and a client's tour of it: what each mode lists, a search, a direct call, a call by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+from mcp.client.client import Client
+from mcp_types import CallToolResult, TextContent, Tool
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.demo.definitions import demo_servers
+from pml_gateway.errors import UpstreamTimeoutError
+from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
+from pml_gateway.server.runtime import open_runtime
+from pml_gateway.server.serve_http import serve_http
+from pml_gateway.types import ExposureMode, JsonObject
+
+INTENT = "keep notes about a project and search its files"
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRow:
+    """What one mode lists."""
+
+    label: str
+    tools: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request of the tour and its answer, shortened for people."""
+
+    title: str
+    request: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """Everything the tour saw."""
+
+    url: str
+    tokenizer: str
+    intent: str
+    catalog_tools: int
+    servers: dict[str, int]
+    modes: list[ModeRow]
+    steps: list[Step]
+
+    def as_json(self) -> JsonObject:
+        """The report as plain JSON."""
+        return asdict(self)
+
+
+@asynccontextmanager
+async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
+    """The demo's gateway over HTTP with all state in `folder`; yields its URL once every server has answered."""
+    settings = Settings.model_validate(
+        {
+            "servers": demo_servers(folder / "work"),
+            "http": {"port": port},
+            "gateway": {"hybrid": {"max_underlying_tools": 20, "whitelisted_tools": ["calc:current_time"]}},
+        }
+    )
+    loaded = LoadedSettings(settings, origins={}, warnings=(), files=())
+    paths = Paths.from_environ({"PML_HOME": str(folder / "home"), "HOME": os.environ.get("HOME", str(folder))})
+    opener = partial(open_runtime, loaded, paths, identity="demo", load=lambda: loaded)
+    stop, listening = anyio.Event(), anyio.Event()
+    urls: list[str] = []
+
+    def on_listening(url: str) -> None:
+        urls.append(url)
+        listening.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve_http, opener, HttpSettings(port=port), on_listening, stop)
+        with anyio.move_on_after(START_SECONDS):
+            await listening.wait()
+        if not urls:
+            tasks.cancel_scope.cancel()
+            raise UpstreamTimeoutError(f"the demo gateway did not start within {START_SECONDS:g} s")
+        try:
+            yield urls[0]
+        finally:
+            stop.set()
+
+
+async def walk_through(url: str) -> DemoReport:
+    """Be a client of the demo gateway and note what it answers."""
+    modes = [await _mode_row(url, mode) for mode in ExposureMode]
+    async with Client(url) as client:
+        full = await _client_tools(f"{url}/full_proxy")
+        overview = _data(await client.call_tool("search_tools", {"query": "*"}))
+        servers = {row["server"]: row["tools"] for row in overview["servers"]}
+        found = await client.call_tool("search_tools", {"query": "how many days between two dates", "limit": 3})
+        direct = await client.call_tool("files__list_directory", {"path": "projects"})
+        by_name = await client.call_tool(
+            "call_tool", {"name": "calc__evaluate_expression", "arguments": {"expression": "(17 + 25) * 100 / 7"}}
+        )
+    hits = "\n".join(f"{hit['score']:.2f}  {hit['signature']}" for hit in _data(found)["hits"])
+    steps = [
+        Step("A search", 'search_tools(query="how many days between two dates", limit=3)', hits),
+        Step("A direct call of a tool that is not listed", 'files__list_directory(path="projects")', _shown(direct)),
+        Step(
+            "A call through call_tool",
+            'call_tool(name="calc__evaluate_expression", arguments={"expression": "(17 + 25) * 100 / 7"})',
+            _shown(by_name),
+        ),
+    ]
+    return DemoReport(url, TOKENIZER, INTENT, len(full), servers, modes, steps)
+
+
+async def _mode_row(url: str, mode: ExposureMode) -> ModeRow:
+    reads_intent = mode in (ExposureMode.SEMANTIC, ExposureMode.HYBRID)
+    endpoint = f"{url}/{mode}" + (f"?query={INTENT.replace(' ', '+')}" if reads_intent else "")
+    listed = await _client_tools(endpoint)
+    text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in listed], separators=(",", ":"))
+    return ModeRow(f"{mode} *" if reads_intent else str(mode), len(listed), count_tokens(text))
+
+
+async def _client_tools(url: str) -> list[Tool]:
+    async with Client(url) as client:
+        return (await client.list_tools()).tools
+
+
+def _data(result: CallToolResult) -> JsonObject:
+    return result.structured_content or {}
+
+
+def _shown(result: CallToolResult) -> str:
+    text = "\n".join(item.text for item in result.content if isinstance(item, TextContent))
+    return text if len(text) <= 400 else f"{text[:399]}…"

@@ -1,0 +1,137 @@
+"""One function per exposure mode: from what a client may see to what it gets listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode
+from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.tokens import count_definition_tokens
+from pml_gateway.types import ExposureMode
+
+ScoredTools = Sequence[tuple[CatalogTool, float]]
+SearchTools = Callable[[str, int], ScoredTools]
+"""(intent, limit) to the best tools among those the client may see, best first, with calibrated scores."""
+
+
+class Reason(StrEnum):
+    """Why a tool is listed."""
+
+    WHITELISTED = "whitelisted"
+    HIT = "hit"
+    FIRST = "first in catalog order"
+    EVERYTHING = "everything is listed"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """One upstream tool on the list, and why."""
+
+    tool: CatalogTool
+    reason: Reason
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What one request gets listed: the meta-tools or not, and upstream tools sorted by name."""
+
+    meta_tools: bool
+    tools: tuple[ListedTool, ...] = ()
+    selected_by_intent: bool = False
+
+    def names(self) -> frozenset[str]:
+        """The qualified names of the listed upstream tools."""
+        return frozenset(listed.tool.qualified_name for listed in self.tools)
+
+
+def expose(
+    mode: ExposureMode,
+    visible: Sequence[CatalogTool],
+    search: SearchTools,
+    settings: GatewaySection,
+    intent: str | None,
+) -> Exposure:
+    """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones."""
+    match mode:
+        case ExposureMode.META_ONLY:
+            return Exposure(meta_tools=True)
+        case ExposureMode.SEMANTIC:
+            return _semantic(visible, search, settings, intent)
+        case ExposureMode.HYBRID:
+            return _hybrid(visible, search, settings, intent)
+        case ExposureMode.FULL_PROXY:
+            everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
+            return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything))
+        case _:
+            assert_never(mode)
+
+
+def _semantic(
+    visible: Sequence[CatalogTool], search: SearchTools, settings: GatewaySection, intent: str | None
+) -> Exposure:
+    if intent is None:
+        return Exposure(meta_tools=True)
+    listed = _within_caps([], _hits(search, settings, intent, 0), settings)
+    return Exposure(meta_tools=True, tools=_by_name(listed), selected_by_intent=True)
+
+
+def _hybrid(
+    visible: Sequence[CatalogTool], search: SearchTools, settings: GatewaySection, intent: str | None
+) -> Exposure:
+    hybrid = settings.hybrid
+    if not hybrid.expose_underlying_tools:
+        return Exposure(hybrid.expose_meta_tools)
+    patterns = compile_patterns(hybrid.whitelisted_tools)
+    whitelisted = [ListedTool(tool, Reason.WHITELISTED) for tool in visible if patterns.matches(tool)]
+    if not hybrid.apply_semantic_filter:
+        first: Iterable[ListedTool] = (ListedTool(tool, Reason.FIRST) for tool in visible)
+        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
+    if intent is None:
+        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, [], settings)))
+    hits = _hits(search, settings, intent, len(whitelisted))
+    return Exposure(
+        hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, hits, settings)), selected_by_intent=True
+    )
+
+
+def _hits(search: SearchTools, settings: GatewaySection, intent: str, whitelisted: int) -> list[ListedTool]:
+    hybrid = settings.hybrid
+    # Whitelisted tools may fill any of the first places, so that many more hits are asked for.
+    scored = search(intent, hybrid.max_underlying_tools + whitelisted)
+    return [ListedTool(tool, Reason.HIT, score) for tool, score in scored if score >= hybrid.semantic_threshold]
+
+
+def _within_caps(
+    whitelisted: Sequence[ListedTool], others: Iterable[ListedTool], settings: GatewaySection
+) -> list[ListedTool]:
+    """Whitelisted tools count towards the caps and are never cut; `others` come best first."""
+    hybrid = settings.hybrid
+    kept = list({listed.tool.qualified_name: listed for listed in whitelisted}.values())
+    names = {listed.tool.qualified_name for listed in kept}
+    tokens = sum(_tokens(listed) for listed in kept) if hybrid.max_tokens is not None else 0
+    for listed in others:
+        if len(kept) >= hybrid.max_underlying_tools:
+            break
+        if listed.tool.qualified_name in names:
+            continue
+        if hybrid.max_tokens is not None:
+            tokens += _tokens(listed)
+            if tokens > hybrid.max_tokens:
+                break
+        names.add(listed.tool.qualified_name)
+        kept.append(listed)
+    return kept
+
+
+def _tokens(listed: ListedTool) -> int:
+    return count_definition_tokens(encode(listed.tool.definition))
+
+
+def _by_name(tools: Iterable[ListedTool]) -> tuple[ListedTool, ...]:
+    return tuple(sorted(tools, key=lambda listed: listed.tool.qualified_name))

@@ -1,0 +1,80 @@
+"""A request's origin becomes a client: who is asking, never what it calls itself."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pml_gateway.config.secrets import resolve
+from pml_gateway.config.settings import ClientSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.types import ExposureMode
+
+MIN_KEY_LENGTH = 16
+"""Characters of the shortest key accepted: shorter ones can be guessed over HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A principal: what it may see and call, and the mode and intent its owner set for it."""
+
+    id: str
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    mode: ExposureMode | None = None
+    intent: str | None = None
+
+    @property
+    def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What decides visibility; clients with equal rules share one view."""
+        return (self.allow, self.deny)
+
+
+LOCAL = Client("local")
+"""Whoever started the gateway as a stdio process."""
+
+ANONYMOUS = Client("anonymous")
+"""Every HTTP request without a key, where no keys are configured."""
+
+
+class ClientKeys:
+    """The configured bearer keys, kept as hashes and compared in constant time."""
+
+    def __init__(self, clients: Mapping[str, ClientSettings]) -> None:
+        self._clients = [(_digest(_key(name, entry)), _client(name, entry)) for name, entry in clients.items()]
+        digests = [digest for digest, _ in self._clients]
+        if len(set(digests)) < len(digests):
+            raise ConfigurationError("two clients have the same key", hint="give every entry of `clients:` its own")
+
+    def __bool__(self) -> bool:
+        """Whether any key is configured, so that every request needs one."""
+        return bool(self._clients)
+
+    def find(self, key: str) -> Client | None:
+        """The client this key belongs to; every key is compared, whichever matches."""
+        digest = _digest(key)
+        found: Client | None = None
+        for known, client in self._clients:
+            if hmac.compare_digest(known, digest):
+                found = client
+        return found
+
+
+def _key(name: str, entry: ClientSettings) -> str:
+    key = resolve(entry.key)
+    if len(key) < MIN_KEY_LENGTH:
+        raise ConfigurationError(
+            f"clients.{name}.key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",
+            hint="create one with: openssl rand -hex 24",
+        )
+    return key
+
+
+def _client(name: str, entry: ClientSettings) -> Client:
+    return Client(f"client:{name}", allow=entry.allow, deny=entry.deny, mode=entry.mode, intent=entry.intent)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,79 @@
+"""A catalog and a client's rules become that client's view: the one place that says what exists for it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.policy.client import Client
+
+ALIAS_SEPARATORS = (":", "/", ".", "__")
+
+
+class View:
+    """What one client may see and call.
+
+    Listing, search, schema, call, closest names and counts all ask this object, so that a hidden tool cannot be told
+    from one that does not exist.
+    """
+
+    def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str]) -> None:
+        allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
+        self.catalog = catalog
+        self.tools = tuple(
+            tool
+            for tool in catalog.tools
+            if allow.matches(tool) and not deny.matches(tool) and not denied.matches(tool)
+        )
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The qualified names of the visible tools."""
+        return frozenset(tool.qualified_name for tool in self.tools)
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Boolean mask over catalog positions, shape (tools,), for the search index."""
+        mask = np.zeros(len(self.catalog.tools), dtype=np.bool_)
+        mask[[self.catalog.positions[name] for name in self.names]] = True
+        return mask
+
+    @cached_property
+    def servers(self) -> dict[str, int]:
+        """Visible tools per upstream, in configuration order; an upstream without any is absent."""
+        counts: dict[str, int] = {}
+        for tool in self.tools:
+            counts[tool.upstream_id] = counts.get(tool.upstream_id, 0) + 1
+        return counts
+
+    @cached_property
+    def _aliases(self) -> dict[str, list[CatalogTool]]:
+        aliases: dict[str, list[CatalogTool]] = {}
+        for tool in self.tools:
+            spellings = {f"{tool.upstream_id}{separator}{tool.name}" for separator in ALIAS_SEPARATORS}
+            spellings |= {f"mcp__{tool.upstream_id}__{tool.name}", tool.name}
+            for spelling in spellings:
+                aliases.setdefault(spelling, []).append(tool)
+        return aliases
+
+    def resolve(self, name: str) -> CatalogTool | None:
+        """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous."""
+        tool = self.catalog.by_name(name)
+        if tool is not None and name in self.names:
+            return tool
+        candidates = self._aliases.get(name, ())
+        return candidates[0] if len(candidates) == 1 else None
+
+    def closest(self, name: str, limit: int = 3) -> list[str]:
+        """The visible names most like `name`, best first."""
+        by_lower = {candidate.lower(): candidate for candidate in sorted(self.names)}
+        bare = {tool.name.lower(): tool.qualified_name for tool in self.tools}
+        close = difflib.get_close_matches(name.lower()[:200], by_lower, limit, 0.6)
+        close_bare = difflib.get_close_matches(name.lower()[:200], bare, limit, 0.75)
+        return list(dict.fromkeys([by_lower[match] for match in close] + [bare[match] for match in close_bare]))[:limit]

@@ -1,0 +1,145 @@
+"""A `tools/call` becomes one call of the tool's own upstream, or an answer of a meta-tool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import LATEST_VERSION
+from pml_gateway.errors import (
+    GatewayError,
+    ToolForbiddenError,
+    ToolNotFoundError,
+    UpstreamProtocolError,
+    UpstreamUnavailableError,
+)
+from pml_gateway.log import get_logger
+from pml_gateway.policy.view import View
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.listing import expose
+from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE
+from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
+from pml_gateway.server.results import error_result
+from pml_gateway.server.state import GatewayState
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+
+class Caller:
+    """Serves every call of one gateway; meta-tools are handed in by name."""
+
+    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
+        self._gateway = gateway
+        self._meta_tools = meta_tools
+
+    async def call(
+        self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
+    ) -> JsonObject:
+        """The result of a direct call; failures are results too, never exceptions."""
+        try:
+            state = await self._gateway.ready()
+            view = state.view(scope.client)
+            meta_name = self._meta_name(name, state, view)
+            if state.settings.gateway.direct_calls == "listed":
+                await self._require_listed(state, view, scope, meta_name, name)
+            if meta_name is not None:
+                result = await self._meta_tools[meta_name](scope, arguments, options)
+            else:
+                result = await self.call_upstream(find(view, name), arguments, options)
+            result = for_version(result, version)
+            _check_result(result, name, version)
+        except GatewayError as error:
+            return for_version(error_result(error), version)
+        return result
+
+    async def call_upstream(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
+        """Send one call to the tool's upstream and return its result as it came.
+
+        Raises:
+            UpstreamError: what kept the upstream from answering.
+            ToolForbiddenError: the tool only runs as a task, which the gateway does not relay.
+        """
+        if tool.task_only:
+            raise ToolForbiddenError(
+                f"{tool.qualified_name} only runs as a task (execution.taskSupport: required)",
+                hint="tasks are not relayed; connect to this server directly for it",
+            )
+        upstream = self._gateway.pool.upstreams.get(tool.upstream_id)
+        if upstream is None:
+            raise UpstreamUnavailableError(f"{tool.upstream_id}: no longer configured")
+        params: JsonObject = {"name": tool.name, "arguments": arguments}
+        if options.meta:
+            params["_meta"] = options.meta
+        if options.input_responses is not None:
+            params["inputResponses"] = options.input_responses
+        if options.request_state is not None:
+            params["requestState"] = options.request_state
+        with self._gateway.call_in_flight():
+            return await upstream.call_tool(params, on_progress=options.on_progress)
+
+    def _meta_name(self, name: str, state: GatewayState, view: View) -> str | None:
+        enabled = state.settings.gateway.meta_tools
+        if name in AVAILABLE:
+            return name if name in enabled else None
+        meta_name = ALIASES.get(name)
+        return meta_name if meta_name in enabled and view.resolve(name) is None else None
+
+    async def _require_listed(
+        self, state: GatewayState, view: View, scope: RequestScope, meta_name: str | None, name: str
+    ) -> None:
+        mode = effective_mode(scope, state.settings.gateway)
+        exposure = await expose(state, view, mode, call_intent(scope, state.settings.gateway))
+        listed = exposure.meta_tools if meta_name else find(view, name).qualified_name in exposure.names()
+        if not listed:
+            raise ToolForbiddenError(
+                f"{name!r} is not on this client's list, and gateway.direct_calls is 'listed'",
+                hint="call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it",
+            )
+
+
+MetaTool = Callable[[RequestScope, JsonObject, CallOptions], Awaitable[JsonObject]]
+"""A meta-tool's answer to one call; what it raises becomes an error result."""
+
+
+def find(view: View, name: str) -> CatalogTool:
+    """The visible tool of this name.
+
+    Raises:
+        ToolNotFoundError: with the closest visible names; a hidden tool gives the same answer as an unknown one.
+    """
+    tool = view.resolve(name)
+    if tool is not None:
+        return tool
+    closest = view.closest(name)
+    hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
+    raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
+
+
+def _check_result(result: JsonObject, name: str, version: str) -> None:
+    """Refuse what the protocol does not allow here, where it can still be told as the upstream's fault."""
+    try:
+        validate_server_result("tools/call", version, result)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f"/{part}" for part in fault["loc"])
+        raise UpstreamProtocolError(
+            f"the result of {name!r} is not valid in protocol {version}: {where}: {fault['msg']}",
+            hint="the call was executed; the fault is the server's",
+        ) from error
+
+
+def for_version(result: JsonObject, version: str) -> JsonObject:
+    """The result in the shapes a protocol version allows.
+
+    2026 requires a result type, which older upstreams do not send; before it, structured content is an object.
+    """
+    if version >= LATEST_VERSION:
+        return {"resultType": "complete", **result}
+    structured = result.get("structuredContent")
+    if structured is None or isinstance(structured, dict):
+        return result
+    return {key: value for key, value in result.items() if key != "structuredContent"}

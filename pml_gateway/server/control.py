@@ -1,0 +1,99 @@
+"""A socket per running gateway, for the owner's own commands: one JSON line asks, one answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from pml_gateway.config.paths import Paths
+from pml_gateway.log import get_logger
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.status import gateway_status
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+MAX_LINE = 16 * 1024 * 1024
+MAX_SOCKET_PATH = 100
+"""Bytes a socket address holds, on every system; longer paths are reached through their directory."""
+
+REFRESH_SECONDS = 20.0
+
+
+async def serve_control(gateway: Gateway, paths: Paths) -> None:
+    """Answer commands until the owner's task group ends; without a usable directory the gateway runs on without."""
+    try:
+        paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _reachable(paths.run_dir / f"{os.getpid()}.sock") as address:
+            listener = await anyio.create_unix_listener(address, mode=0o600)
+            async with listener:
+                await listener.serve(lambda stream: _answer(gateway, stream))
+    except OSError as error:
+        logger.warning("no control socket in %s (%s); `pml refresh` will not reach this process", paths.run_dir, error)
+    finally:
+        (paths.run_dir / f"{os.getpid()}.sock").unlink(missing_ok=True)
+
+
+async def _answer(gateway: Gateway, stream: anyio.abc.SocketStream) -> None:
+    async with stream:
+        with anyio.move_on_after(60):
+            try:
+                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
+                answer = await _execute(gateway, json.loads(line))
+            except (ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound):
+                answer = {"error": "one line with a JSON object is expected"}
+            try:
+                await stream.send(json.dumps(answer).encode() + b"\n")
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+
+async def _execute(gateway: Gateway, request: object) -> JsonObject:
+    command = request.get("command") if isinstance(request, dict) else None
+    match command:
+        case "status":
+            return gateway_status(gateway)
+        case "refresh":
+            complete = await gateway.refresh(REFRESH_SECONDS)
+            return {"complete": complete, **gateway_status(gateway)}
+        case _:
+            return {"error": f"unknown command {command!r}; known are status and refresh"}
+
+
+async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0) -> list[JsonObject]:
+    """The answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
+    answers: list[JsonObject] = []
+    if not paths.run_dir.is_dir():
+        return answers
+    for path in sorted(paths.run_dir.glob("*.sock")):
+        try:
+            with anyio.fail_after(timeout), _reachable(path) as address:
+                async with await anyio.connect_unix(address) as stream:
+                    await stream.send(json.dumps({"command": command}).encode() + b"\n")
+                    line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
+                    answers.append(json.loads(line))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
+            answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
+    return answers
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """An address for a socket file; one that is too long is named through an open directory (Linux)."""
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH or not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,237 @@
+"""The running gateway: upstream listings become snapshots of state, and calls reach the upstream that owns the tool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
+from pml_gateway.catalog.model import Catalog, UpstreamListing
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.settings import Settings
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.log import get_logger
+from pml_gateway.server.indexing import Indexer
+from pml_gateway.server.meta_definitions import RESERVED
+from pml_gateway.server.state import GatewayState, OnSwap, WireCache
+from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.upstream import Listed, Remembered, Upstream, UpstreamState
+
+logger = get_logger(__name__)
+
+FIRST_LIST_WAIT = 4.0
+"""Seconds the very first start, which has no manifest, waits for its upstreams; start-up itself takes under one."""
+
+COALESCE_SECONDS = 0.03
+"""Listings that arrive within this time become one new snapshot."""
+
+
+class Gateway:
+    """One gateway process. Built by `open_gateway`; every answer comes from `state`, which is only ever replaced."""
+
+    def __init__(self, settings: Settings, manifest_file: ManifestFile, indexer: Indexer, pool: UpstreamPool) -> None:
+        manifest = manifest_file.load()
+        self.pool = pool
+        self._manifest_file = manifest_file
+        self._entries = dict(manifest.entries)
+        self._indexer = indexer
+        self._dirty = anyio.Event()
+        self._first_list = anyio.Event()
+        self._started = time.monotonic()
+        self._on_swap: list[OnSwap] = []
+        self._calls = 0
+        self._no_calls = anyio.Event()
+        catalog = self._build(settings, Catalog(assignments=manifest.names), frozenset())
+        self.state = GatewayState(settings, catalog, None, WireCache(catalog))
+        if catalog.tools or not any(definition.enabled for definition in settings.servers.values()):
+            self._first_list.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a list can be answered without waiting."""
+        return self._first_list.is_set()
+
+    def remembered(self) -> dict[str, Remembered]:
+        """What is known of each upstream before it is connected."""
+        return {upstream_id: Remembered(entry.era, entry.tools) for upstream_id, entry in self._entries.items()}
+
+    def on_swap(self, callback: OnSwap) -> Callable[[], None]:
+        """Call back after every swap of the state; returns the function that ends this."""
+        self._on_swap.append(callback)
+        return lambda: self._on_swap.remove(callback)
+
+    async def ready(self) -> GatewayState:
+        """The state to answer from; only a first start without a manifest waits, and not for long."""
+        remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
+        if remaining > 0:
+            with anyio.move_on_after(remaining):
+                await self._first_list.wait()
+        self._first_list.set()
+        return self.state
+
+    async def searchable(self, timeout: float = 2.0) -> GatewayState:
+        """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
+        await self.ready()
+        await self._indexer.wait(timeout)
+        return self.state
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Serve by new settings: upstreams that did not change keep their sessions, and calls in flight go on."""
+        before = self.state.settings
+        if settings == before:
+            return
+        self.pool.configure(settings.servers, settings.upstreams, self.remembered())
+        self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
+        if settings.servers != before.servers:
+            self.pool.want_all()
+        logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
+
+    async def refresh(self, timeout: float) -> bool:
+        """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
+        for upstream in self.pool.upstreams.values():
+            upstream.settled = anyio.Event()
+        self.pool.want_all()
+        settled = await self.pool.settled(timeout)
+        await self._rebuild()
+        return settled
+
+    @contextmanager
+    def call_in_flight(self) -> Iterator[None]:
+        """Count one call, so that shutting down can wait for it."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                ended, self._no_calls = self._no_calls, anyio.Event()
+                ended.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no call is in flight, at most `timeout` seconds; whether none is."""
+        with anyio.move_on_after(timeout):
+            while self._calls:
+                await self._no_calls.wait()
+        return self._calls == 0
+
+    def listed(self, upstream: Upstream, listed: Listed) -> None:
+        """Take over a listing; the snapshot follows with whatever else arrives in the next moment."""
+        self._entries[upstream.upstream_id] = ManifestEntry(
+            fingerprint=upstream.definition.fingerprint(),
+            tools=listed.tools,
+            listed_at=listed.listed_at,
+            era=listed.era,
+            server_name=listed.server_name,
+            server_version=listed.server_version,
+        )
+        self._dirty.set()
+
+    def failed(self, upstream: Upstream) -> None:
+        """Mark an upstream's tools stale; they stay listed and found."""
+        self._dirty.set()
+
+    async def follow(self) -> None:
+        """Rebuild whenever upstreams list or fail, for as long as the owner's task group lives."""
+        while True:
+            await self._dirty.wait()
+            await anyio.sleep(COALESCE_SECONDS)
+            self._dirty = anyio.Event()
+            await self._rebuild()
+            if await self.pool.settled(0):
+                self._first_list.set()
+
+    async def _rebuild(self) -> None:
+        before = self.state
+        catalog = await anyio.to_thread.run_sync(self._build, before.settings, before.catalog, self._failed())
+        if self.state.settings is not before.settings:
+            # Settings changed meanwhile; a snapshot for them is due.
+            self._dirty.set()
+            return
+        if catalog.fingerprint != before.catalog.fingerprint or _staleness(catalog) != _staleness(before.catalog):
+            self._swap(before.settings, catalog)
+        await anyio.to_thread.run_sync(self._save_manifest, catalog)
+
+    def _build(self, settings: Settings, previous: Catalog, failed: frozenset[str]) -> Catalog:
+        enabled = {upstream_id: entry for upstream_id, entry in settings.servers.items() if entry.enabled}
+        listings = []
+        for upstream_id, definition in enabled.items():
+            entry = self._entries.get(upstream_id)
+            known = entry is not None and entry.fingerprint == definition.fingerprint()
+            tools = entry.tools if known and entry is not None else ()
+            listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
+        same_naming = getattr(self, "state", None) is None or self.state.settings.naming == settings.naming
+        return build_catalog(
+            listings,
+            prefix=settings.naming.prefix,
+            max_length=settings.naming.max_length,
+            reserved=RESERVED,
+            earlier=previous.assignments if same_naming else {},
+            previous=previous,
+        )
+
+    def _failed(self) -> frozenset[str]:
+        upstreams = self.pool.upstreams.values()
+        return frozenset(each.upstream_id for each in upstreams if each.state is UpstreamState.FAILED)
+
+    def _save_manifest(self, catalog: Catalog) -> None:
+        entries = {key: entry for key, entry in self._entries.items() if key in catalog.upstream_ids}
+        try:
+            self._manifest_file.save(Manifest(entries, catalog.assignments))
+        except OSError as error:
+            logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
+
+    def swap_index(self, index: ToolIndex) -> None:
+        """Serve searches from a new index."""
+        before = self.state
+        self._replace(GatewayState(before.settings, before.catalog, index, before.wire))
+
+    def _swap(self, settings: Settings, catalog: Catalog) -> None:
+        before = self.state
+        wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
+        self._replace(GatewayState(settings, catalog, before.index, wire))
+        self._indexer.request(settings, catalog)
+
+    def _replace(self, after: GatewayState) -> None:
+        before, self.state = self.state, after
+        for callback in list(self._on_swap):
+            callback(before, after)
+
+
+def _staleness(catalog: Catalog) -> list[bool]:
+    return [tool.stale for tool in catalog.tools]
+
+
+@asynccontextmanager
+async def open_gateway(
+    settings: Settings, paths: Paths, *, identity: str, connect: bool = True
+) -> AsyncIterator[Gateway]:
+    """A gateway with its upstreams, index and manifest; children and sessions end with this context.
+
+    Args:
+        settings: what to serve.
+        paths: where state lives.
+        identity: names the configuration (its file), so that each has a manifest of its own.
+        connect: connect upstreams in the background at once instead of at their first call.
+    """
+    async with (
+        open_pool(logs_dir=paths.logs_dir) as pool,
+        anyio.create_task_group() as tasks,
+    ):
+        indexer = Indexer(paths.cache_dir)
+        # Names depend on how they are prefixed, so that each naming has assignments of its own.
+        naming = f"{identity}\0{settings.naming.prefix}\0{settings.naming.max_length}"
+        gateway = Gateway(settings, ManifestFile(paths.manifest_dir, naming), indexer, pool)
+        pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered())
+        tasks.start_soon(gateway.follow)
+        tasks.start_soon(indexer.run, gateway.swap_index)
+        indexer.request(settings, gateway.state.catalog)
+        if connect or not gateway.state.catalog.tools:
+            pool.want_all()
+        yield gateway
+        tasks.cancel_scope.cancel()

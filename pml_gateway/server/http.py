@@ -1,0 +1,214 @@
+"""The gateway over HTTP: `/mcp`, `/mcp/{mode}`, `/healthz`, `/readyz`, guarded and shut down in order."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qs
+
+import anyio
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from pml_gateway.config.settings import ClientSettings, HttpSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys
+from pml_gateway.server.protocol import SCOPE_KEY
+from pml_gateway.server.request import CURRENT, RequestScope
+from pml_gateway.server.runtime import Runtime
+from pml_gateway.server.state import GatewayState
+from pml_gateway.types import ExposureMode
+
+ENDPOINT = "/mcp"
+SESSION_HEADER = b"mcp-session-id"
+EMPTY_LIST = b'"tools":[]'
+MAX_BOUND_SESSIONS = 20_000
+_MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundSession:
+    client_id: str
+    mode: ExposureMode | None
+
+
+class HttpApp:
+    """The ASGI application of one runtime."""
+
+    def __init__(self, runtime: Runtime, manager: StreamableHTTPSessionManager, settings: HttpSettings) -> None:
+        self._runtime = runtime
+        self._manager = manager
+        self._guard = TransportSecurityMiddleware(_security(settings))
+        self._keys = ClientKeys(runtime.gateway.state.settings.clients)
+        self._sessions: dict[bytes, _BoundSession] = {}
+        self._shutting_down = anyio.Event()
+        runtime.gateway.on_swap(self._follow_clients)
+
+    def begin_shutdown(self) -> None:
+        """Say not ready from now on, and end the streams that only wait for notices."""
+        self._shutting_down.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route one request."""
+        if scope["type"] != "http":
+            return
+        path = scope["path"].rstrip("/") or "/"
+        if path == "/healthz":
+            await JSONResponse({"status": "ok"})(scope, receive, send)
+        elif path == "/readyz":
+            ready = self._runtime.gateway.is_ready and not self._shutting_down.is_set()
+            await JSONResponse({"ready": ready}, 200 if ready else 503)(scope, receive, send)
+        elif path == ENDPOINT or path.startswith(f"{ENDPOINT}/"):
+            await self._mcp(path[len(ENDPOINT) + 1 :], scope, receive, send)
+        else:
+            await _not_found(path)(scope, receive, send)
+
+    async def _mcp(self, mode_name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        refusal = await self._guard.validate_request(request, is_post=False)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        if mode_name and mode_name not in _MODE_NAMES:
+            await _not_found(scope["path"])(scope, receive, send)
+            return
+        client = self._authenticate(request)
+        if client is None:
+            await _unauthorized()(scope, receive, send)
+            return
+        mode = ExposureMode(mode_name) if mode_name else None
+        session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
+        bound = self._sessions.get(session_id) if session_id is not None else None
+        if session_id is not None and bound is not None:
+            if bound.client_id != client.id:
+                await _session_not_found()(scope, receive, send)
+                return
+            mode = bound.mode
+            if client is ANONYMOUS:
+                client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
+        query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
+        request_scope = RequestScope(client=client, mode=mode, url_query=query, accepts_bytes=True)
+        await self._pass_on(request_scope, session_id is None, {**scope, "path": ENDPOINT}, receive, send)
+
+    async def _pass_on(
+        self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
+        scope[SCOPE_KEY] = request_scope
+        CURRENT.set(request_scope)
+
+        async def passing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message["headers"])
+                if may_open_session and message["status"] < 400:
+                    self._bind(headers, request_scope)
+                message = {**message, "headers": _with_list_length(headers, request_scope)}
+            elif request_scope.tools_json is not None and EMPTY_LIST in message.get("body", b""):
+                finished = b'"tools":' + request_scope.tools_json
+                message = {**message, "body": message["body"].replace(EMPTY_LIST, finished, 1)}
+                request_scope.tools_json = None
+            await send(message)
+
+        if scope["method"] != "GET":
+            await self._manager.handle_request(scope, receive, passing)
+            return
+        async with anyio.create_task_group() as tasks:
+
+            async def end_on_shutdown() -> None:
+                await self._shutting_down.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_on_shutdown)
+            await self._manager.handle_request(scope, receive, passing)
+            tasks.cancel_scope.cancel()
+
+    def _authenticate(self, request: Request) -> Client | None:
+        if not self._keys:
+            return ANONYMOUS
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return self._keys.find(key.strip()) if scheme.lower() == "bearer" and key else None
+
+    def _bind(self, headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
+        session_id = next((value for name, value in headers if name == SESSION_HEADER), None)
+        if session_id is None:
+            return
+        while len(self._sessions) >= MAX_BOUND_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
+
+    def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
+        if after.settings.clients != before.settings.clients:
+            self._keys = ClientKeys(after.settings.clients)
+
+
+@asynccontextmanager
+async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[HttpApp]:
+    """The application with its session manager; sessions end with this context."""
+    manager = StreamableHTTPSessionManager(runtime.server, max_request_body_size=settings.max_body_bytes)
+    async with manager.run():
+        yield HttpApp(runtime, manager, settings)
+
+
+def check_exposure(host: str, clients: Mapping[str, ClientSettings]) -> None:
+    """Refuse a public address without keys: whoever reaches it could call every tool.
+
+    Raises:
+        ConfigurationError: the address is not loopback and `clients:` is empty.
+    """
+    if not is_loopback(host) and not clients:
+        raise ConfigurationError(
+            f"http.host {host!r} is reachable from other machines, and no client key is configured",
+            hint="add a key under `clients:`, or serve on 127.0.0.1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _security(settings: HttpSettings) -> TransportSecuritySettings:
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if not is_loopback(settings.host):
+        names.append(settings.host)
+    hosts = [*names, *(f"{name}:*" for name in names), *settings.allowed_hosts]
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in hosts]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=hosts,
+        allowed_origins=[*origins, *settings.allowed_origins],
+    )
+
+
+def _with_list_length(headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> list[tuple[bytes, bytes]]:
+    if request_scope.tools_json is None:
+        return headers
+    added = len(request_scope.tools_json) - len(b"[]")
+    return [
+        (name, str(int(value) + added).encode()) if name == b"content-length" else (name, value)
+        for name, value in headers
+    ]
+
+
+def _not_found(path: str) -> Response:
+    modes = ", ".join(f"{ENDPOINT}/{mode}" for mode in ExposureMode)
+    return JSONResponse({"error": f"nothing is served at {path!r}", "endpoints": f"{ENDPOINT}, {modes}"}, 404)
+
+
+def _unauthorized() -> Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "a valid bearer key is required"}}
+    return JSONResponse(error, 401, {"WWW-Authenticate": 'Bearer realm="pml-gateway"'})
+
+
+def _session_not_found() -> Response:
+    # The same bytes as for a session that never existed.
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}
+    return JSONResponse(error, 404)

@@ -1,0 +1,86 @@
+"""Catalogs become search indexes in the background: at once by words alone, then with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.catalog.model import Catalog
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ModelError
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.load import load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
+from pml_gateway.log import get_logger
+from pml_gateway.server.state import documents
+from pml_gateway.types import Ranking
+
+logger = get_logger(__name__)
+
+OnIndex = Callable[[ToolIndex], None]
+
+
+class Indexer:
+    """Builds the index for the newest catalog requested; older requests are skipped."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+        self._requested: tuple[Settings, Catalog] | None = None
+        self._wake = anyio.Event()
+        self._current = anyio.Event()
+        self._embedders: dict[str, Embedder | None] = {}
+        self._indexed: tuple[object, ...] = ()
+
+    def request(self, settings: Settings, catalog: Catalog) -> None:
+        """Ask for an index over this catalog."""
+        self._requested = (settings, catalog)
+        if self._current.is_set():
+            self._current = anyio.Event()
+        self._wake.set()
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait for the index of the newest catalog, at most `timeout` seconds; whether it stands."""
+        with anyio.move_on_after(timeout):
+            await self._current.wait()
+        return self._current.is_set()
+
+    async def run(self, on_index: OnIndex) -> None:
+        """Serve requests for as long as the owner's task group lives."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            if self._requested is None:
+                continue
+            settings, catalog = self._requested
+            texts = documents(catalog.tools)
+            wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
+            if wanted != self._indexed:
+                await self._build(settings, texts, on_index)
+                self._indexed = wanted
+            if not self._wake.is_set():
+                self._current.set()
+
+    async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:
+        if not self._indexed:
+            # The first index answers from words alone, so that no search waits for the model to load.
+            on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, None))
+        if settings.search.ranking is Ranking.LEXICAL:
+            on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, None))
+            return
+        embedder = await anyio.to_thread.run_sync(self._embedder, settings.search.model)
+        cache = EmbeddingCache(self._cache_dir / "embeddings")
+        on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, embedder, cache))
+
+    def _embedder(self, model: str) -> Embedder | None:
+        if model not in self._embedders:
+            try:
+                self._embedders[model] = load_embedder(model)
+            except ModelError as error:
+                logger.warning("%s; search answers from words alone", error)
+                self._embedders[model] = None
+        return self._embedders[model]

@@ -1,0 +1,68 @@
+"""A request's scope and intent become the finished JSON of its `tools/list`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import anyio.to_thread
+
+from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.exposure.modes import Exposure
+from pml_gateway.policy.view import View
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.meta_definitions import meta_tool_definitions
+from pml_gateway.server.request import RequestScope, effective_mode
+from pml_gateway.server.state import MAX_LISTS, GatewayState, remember
+from pml_gateway.types import ExposureMode, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ToolList:
+    """A finished list: the JSON array, and whether an intent selected it."""
+
+    tools_json: bytes
+    selected_by_intent: bool
+
+    def decoded(self) -> list[JsonObject]:
+        """The list as objects, for transports that write JSON themselves."""
+        tools: list[JsonObject] = json.loads(self.tools_json)
+        return tools
+
+
+async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
+    """The list for one request; equal selections give equal bytes."""
+    state = await gateway.ready()
+    mode = effective_mode(scope, state.settings.gateway)
+    if intent is not None and mode in (ExposureMode.SEMANTIC, ExposureMode.HYBRID):
+        state = await gateway.searchable()
+    view = state.view(scope.client)
+    key = (scope.client.rules, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
+    cached = state.lists.get(key)
+    if cached is None:
+        exposure = await expose(state, view, mode, intent)
+        cached = render(state, view, exposure, version)
+        remember(state.lists, key, cached, MAX_LISTS)
+    return ToolList(cached, selected_by_intent=intent is not None and _reads_intent(mode, state))
+
+
+async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+    """The exposure of one mode; a search runs in a thread, the rest is cheap."""
+    if intent is None or not _reads_intent(mode, state):
+        return state.expose(view, mode, intent)
+    return await anyio.to_thread.run_sync(state.expose, view, mode, intent)
+
+
+def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
+    """The JSON array of an exposure: meta-tools in their fixed order, then tools by name."""
+    meta = meta_tool_definitions(state.settings.gateway.meta_tools, list(view.servers)) if exposure.meta_tools else []
+    parts = [encode(tool_for_version(definition, version)) for definition in meta]
+    parts += [state.wire.tool_json(listed.tool, version) for listed in exposure.tools]
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _reads_intent(mode: ExposureMode, state: GatewayState) -> bool:
+    hybrid = state.settings.gateway.hybrid
+    if mode is ExposureMode.SEMANTIC:
+        return True
+    return mode is ExposureMode.HYBRID and hybrid.apply_semantic_filter and hybrid.expose_underlying_tools

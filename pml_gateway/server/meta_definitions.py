@@ -1,0 +1,91 @@
+"""The meta-tools as clients list them: names, descriptions and schemas of the published contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pml_gateway.types import JsonObject
+
+AVAILABLE = ("search_tools", "tool_schema", "call_tool")
+"""The meta-tools this version serves, in the order in which they are listed."""
+
+ALIASES: Mapping[str, str] = {
+    "search": "search_tools",
+    "mcp_search": "search_tools",
+    "schema": "tool_schema",
+    "call": "call_tool",
+}
+"""Names other gateways gave them; a real tool of that name wins."""
+
+RESERVED = frozenset({*AVAILABLE, "call_batch", "execute_workflow", "read_result", "gateway_info"})
+"""Names no upstream tool is given."""
+
+MAX_NAMED_SYSTEMS = 12
+MAX_SYSTEM_NAME = 40
+MAX_LIMIT = 50
+
+
+def meta_tool_definitions(enabled: Iterable[str], servers: Sequence[str]) -> list[JsonObject]:
+    """The definitions of the enabled meta-tools; the search names the systems behind it, or agents ignore it."""
+    definitions = {"search_tools": _search(servers), "tool_schema": _schema(), "call_tool": _call()}
+    wanted = set(enabled)
+    return [definitions[name] for name in AVAILABLE if name in wanted]
+
+
+def _systems(servers: Sequence[str]) -> str:
+    if not servers:
+        return "No system is available now."
+    named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
+    more = len(servers) - MAX_NAMED_SYSTEMS
+    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
+
+
+def _search(servers: Sequence[str]) -> JsonObject:
+    return {
+        "name": "search_tools",
+        "description": (
+            f"Find tools by what they do; call the hits with call_tool. {_systems(servers)} "
+            "'*' lists systems; globs match names."
+        ),
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "the task in a few words"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 5},
+                "offset": {"type": "integer", "minimum": 0},
+                "server": {"type": "string"},
+                "detail": {"enum": ["signature", "name", "schema"], "default": "signature"},
+                "max_tokens": {"type": "integer", "minimum": 1},
+            },
+            "required": ["query"],
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    }
+
+
+def _schema() -> JsonObject:
+    return {
+        "name": "tool_schema",
+        "description": "Full description and schemas of tools, when a signature is not enough.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                "format": {"enum": ["json", "typescript", "markdown"], "default": "json"},
+            },
+            "required": ["names"],
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    }
+
+
+def _call() -> JsonObject:
+    return {
+        "name": "call_tool",
+        "description": "Call any tool by name; returns exactly what the tool returns.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+            "required": ["name"],
+        },
+    }

@@ -1,0 +1,133 @@
+"""The gateway as an MCP server of the official SDK, for both protocol eras and every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pml_gateway import __version__
+from pml_gateway.server.calling import Caller
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.listing import list_tools
+from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.server.request import CURRENT, QUERY_META_KEY, CallOptions, RequestScope, list_intent
+from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.types import JsonObject
+
+SCOPE_KEY = "pml_gateway.scope"
+"""Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
+
+INSTRUCTIONS = (
+    "A gateway to many MCP servers. Tools that are not listed are found with search_tools and called with call_tool."
+)
+_OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
+
+Context = ServerRequestContext[Any, Any]
+
+
+class GatewayServer(Server[Any]):
+    """The SDK's server; it announces list changes, which the SDK leaves off unless every transport is told."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """The handshake's answer, with `tools.listChanged`."""
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> GatewayServer:
+    """The MCP server in front of a gateway."""
+
+    async def on_list_tools(ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
+        # The list itself is put in by `_finished_list`; this empty one passes the SDK's checks for it. Lists change
+        # without notice whenever their owner wants, so that none may be kept.
+        scoped = bool(gateway.state.settings.clients)
+        private = scoped or list_intent(ctx.params, scope_of(ctx), gateway.state.settings.gateway) is not None
+        return mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="private" if private else "public")
+
+    async def on_call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> Any:
+        raw = ctx.params or {}
+        options = CallOptions(
+            on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
+            meta=_relayed_meta(raw),
+            input_responses=raw.get("inputResponses"),
+            request_state=raw.get("requestState"),
+        )
+        return await caller.call(
+            scope_of(ctx), params.name, dict(params.arguments or {}), options, ctx.protocol_version
+        )
+
+    def tool_input_schema(name: str) -> Mapping[str, Any] | None:
+        """For the SDK's header checks, which run before any handler: only what the current client may see."""
+        state = gateway.state
+        if name in AVAILABLE:
+            # Meta-tools take no arguments from headers.
+            return None
+        tool = state.view((CURRENT.get() or RequestScope()).client).resolve(name)
+        schema: Mapping[str, Any] | None = None if tool is None else tool.definition["inputSchema"]
+        return schema
+
+    server = GatewayServer(
+        "pml-gateway",
+        version=__version__,
+        title="PML Gateway",
+        instructions=INSTRUCTIONS,
+        get_tool_input_schema=tool_input_schema,
+        on_list_tools=on_list_tools,
+        on_call_tool=on_call_tool,
+        on_subscriptions_listen=subscribers.listen,
+    )
+
+    async def finished_list(ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Put the finished list into the checked, empty answer of `tools/list`."""
+        result = await call_next(ctx)
+        if ctx.method == "notifications/initialized":
+            await subscribers.add_session(ctx, scope_of(ctx))
+        if ctx.method != "tools/list" or not isinstance(result, dict):
+            return result
+        scope = scope_of(ctx)
+        intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
+        finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
+        if scope.accepts_bytes:
+            scope.tools_json = finished.tools_json
+            return result
+        return {**result, "tools": finished.decoded()}
+
+    server.middleware.append(finished_list)
+    return server
+
+
+def scope_of(ctx: Context) -> RequestScope:
+    """The scope the transport left for this request; without one it is the local process's."""
+    if ctx.request is None:
+        return CURRENT.get() or RequestScope()
+    scope: RequestScope = ctx.request.scope[SCOPE_KEY]
+    return scope
+
+
+def is_modern(version: str) -> bool:
+    """Whether a protocol version belongs to the stateless era."""
+    return version in MODERN_PROTOCOL_VERSIONS
+
+
+def _wants_progress(params: Mapping[str, Any]) -> bool:
+    meta = params.get("_meta")
+    return isinstance(meta, Mapping) and meta.get("progressToken") is not None
+
+
+def _relayed_meta(params: Mapping[str, Any]) -> JsonObject:
+    """The request's own metadata, without what belongs to this hop."""
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping):
+        return {}
+    return {key: value for key, value in meta.items() if not key.startswith(_OWN_META)}

@@ -1,0 +1,47 @@
+"""Edits of the configuration files become new settings of the running gateway; a broken file changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio.to_thread
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.log import get_logger
+from pml_gateway.server.gateway import Gateway
+
+logger = get_logger(__name__)
+
+LoadSettings = Callable[[], LoadedSettings]
+DEBOUNCE_MILLISECONDS = 100
+
+
+async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
+    """Load again after every change of a watched file, for as long as the owner's task group lives.
+
+    Directories are watched rather than files, because editors replace files instead of writing to them.
+    """
+    from watchfiles import awatch
+
+    files = {path.absolute() for path in (*loaded.files, *watched)}
+    directories = {path.parent for path in files if path.parent.is_dir()}
+    if not directories:
+        return
+    changes = awatch(
+        *directories,
+        watch_filter=lambda _change, path: Path(path) in files,
+        debounce=DEBOUNCE_MILLISECONDS,
+        step=20,
+        recursive=False,
+    )
+    async for _ in changes:
+        try:
+            fresh = await anyio.to_thread.run_sync(load)
+        except ConfigurationError as error:
+            logger.error("configuration rejected, the one before it serves on: %s", error)
+            continue
+        for warning in fresh.warnings:
+            logger.warning("%s", warning)
+        gateway.apply_settings(fresh.settings)

@@ -1,0 +1,70 @@
+"""Everything one serving process needs, opened and closed together: gateway, MCP server, reload, control socket."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.paths import PROJECT_NAME, Paths
+from pml_gateway.log import get_logger
+from pml_gateway.server.calling import Caller
+from pml_gateway.server.control import serve_control
+from pml_gateway.server.gateway import Gateway, open_gateway
+from pml_gateway.server.meta_tools import build_caller
+from pml_gateway.server.protocol import GatewayServer, build_server
+from pml_gateway.server.reload import LoadSettings, follow_files
+from pml_gateway.server.subscribers import Subscribers
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A gateway that serves."""
+
+    gateway: Gateway
+    caller: Caller
+    server: GatewayServer
+
+
+OpenRuntime = Callable[[], AbstractAsyncContextManager[Runtime]]
+"""Opens the runtime of one serving process."""
+
+
+OnOpen = Callable[[Gateway], Coroutine[Any, Any, None]]
+"""Runs beside the gateway from its start."""
+
+
+@asynccontextmanager
+async def open_runtime(
+    loaded: LoadedSettings, paths: Paths, *, identity: str, load: LoadSettings, on_open: OnOpen | None = None
+) -> AsyncIterator[Runtime]:
+    """Open the gateway and everything that keeps it current."""
+    async with open_gateway(loaded.settings, paths, identity=identity) as gateway, anyio.create_task_group() as tasks:
+        caller = build_caller(gateway)
+        subscribers = Subscribers(gateway)
+        server = build_server(gateway, caller, subscribers)
+        tasks.start_soon(subscribers.run)
+        tasks.start_soon(follow_files, gateway, loaded, load, (paths.config_file, Path.cwd() / PROJECT_NAME))
+        tasks.start_soon(serve_control, gateway, paths)
+        tasks.start_soon(_refresh_on_hangup, gateway)
+        if on_open is not None:
+            tasks.start_soon(on_open, gateway)
+        yield Runtime(gateway, caller, server)
+        tasks.cancel_scope.cancel()
+
+
+async def _refresh_on_hangup(gateway: Gateway) -> None:
+    if not hasattr(signal, "SIGHUP"):
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            logger.info("SIGHUP: refreshing every upstream")
+            gateway.pool.want_all()

@@ -1,0 +1,102 @@
+"""A runtime becomes a listening process that drains its calls and its children before it exits."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import uvicorn
+
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.log import get_logger
+from pml_gateway.server.http import open_app
+from pml_gateway.server.runtime import OpenRuntime
+
+logger = get_logger(__name__)
+
+CHILDREN_SECONDS = 5.0
+"""What closing children may take: two seconds to leave by themselves, two more after SIGTERM, then SIGKILL."""
+
+OnListening = Callable[[str], None]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, because calls in flight are drained first, and with word of its start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_http(
+    open_runtime: OpenRuntime, settings: HttpSettings, on_listening: OnListening, stop: anyio.Event | None = None
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`; `on_listening` gets the endpoint's URL once it answers."""
+    listener = _bind(settings)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    async with open_runtime() as runtime, open_app(runtime, settings) as app:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        server = _Server(config)
+        async with anyio.create_task_group() as tasks:
+
+            async def shut_down_on_signal() -> None:
+                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                    async for received in signals:
+                        logger.info("%s: finishing calls in flight", received.name)
+                        await shut_down()
+
+            async def shut_down_on_stop() -> None:
+                if stop is not None:
+                    await stop.wait()
+                    await shut_down()
+
+            async def shut_down() -> None:
+                app.begin_shutdown()
+                await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
+                server.should_exit = True
+
+            async def announce() -> None:
+                await server.listening.wait()
+                on_listening(f"http://{shown}:{port}/mcp")
+
+            tasks.start_soon(shut_down_on_signal)
+            tasks.start_soon(shut_down_on_stop)
+            tasks.start_soon(announce)
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
+
+
+def _bind(settings: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint="choose another port with --port, or 0 for a free one",
+        ) from error
+    return listener

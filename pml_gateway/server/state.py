@@ -1,0 +1,131 @@
+"""Everything one request is answered from, as one snapshot: built aside, then swapped in as one reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
+from pml_gateway.policy.client import Client
+from pml_gateway.policy.view import View
+from pml_gateway.types import ExposureMode, Ranking
+
+MAX_VIEWS = 256
+MAX_LISTS = 64
+"""Remembered views and finished lists; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: visible tools with calibrated scores, best first, and the evidence that ranked them."""
+
+    tools: ScoredTools
+    ranking: Ranking
+
+
+class WireCache:
+    """Finished JSON per protocol version and tool; tools that a new catalog takes over keep theirs."""
+
+    def __init__(self, catalog: Catalog, previous: WireCache | None = None) -> None:
+        self._by_version: dict[str, dict[CatalogTool, bytes]] = {}
+        if previous is not None:
+            kept = set(catalog.tools)
+            for version, tools in previous._by_version.items():
+                self._by_version[version] = {tool: json for tool, json in tools.items() if tool in kept}
+
+    def tool_json(self, tool: CatalogTool, version: str) -> bytes:
+        """The tool's definition as this version's JSON."""
+        cached = self._by_version.setdefault(version, {})
+        if tool not in cached:
+            cached[tool] = encode(tool_for_version(tool.definition, version))
+        return cached[tool]
+
+
+@dataclass(frozen=True, eq=False)
+class GatewayState:
+    """Settings, catalog and index that belong together, with what was derived from them."""
+
+    settings: Settings
+    catalog: Catalog
+    index: ToolIndex | None
+    wire: WireCache
+    lists: dict[object, bytes] = field(default_factory=dict)
+    _views: dict[object, View] = field(default_factory=dict)
+
+    def view(self, client: Client) -> View:
+        """What this client may see and call."""
+        cached = self._views.get(client.rules)
+        if cached is None:
+            cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools)
+            remember(self._views, client.rules, cached, MAX_VIEWS)
+        return cached
+
+    def search(
+        self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
+    ) -> Found:
+        """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
+        if self.index is None or not view.tools:
+            return Found((), Ranking.LEXICAL)
+        visible = {tool.qualified_name: tool for tool in view.tools if server is None or tool.upstream_id == server}
+        documents = self.index.documents
+        if server is None and _describes(self.index, self.catalog):
+            allowed = view.mask
+        else:
+            # A search may meet an index that is a moment older than the catalog: names tie the two together.
+            allowed = np.fromiter((document.key in visible for document in documents), np.bool_, len(documents))
+        result = self.index.search(query, limit=limit, allowed=allowed, ranking=ranking or self.settings.search.ranking)
+        scored = [(visible[hit.key], hit.score) for hit in result.hits if hit.key in visible]
+        return Found(scored, result.ranking)
+
+    def expose(self, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+        """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
+
+        def search(query: str, limit: int) -> ScoredTools:
+            return [(tool, score) for tool, score in self.search(view, query, limit).tools if not tool.task_only]
+
+        return expose(mode, view.tools, search, self.settings.gateway, intent)
+
+
+def _describes(index: ToolIndex, catalog: Catalog) -> bool:
+    return len(index.documents) == len(catalog.tools) and all(
+        document.key == tool.qualified_name for document, tool in zip(index.documents, catalog.tools, strict=True)
+    )
+
+
+def remember(cache: dict[object, bytes] | dict[object, View], key: object, value: object, limit: int) -> None:
+    """Keep a derived value; the cache forgets its oldest beyond `limit`."""
+    store: dict[object, object] = cache  # type: ignore[assignment]
+    while len(store) >= limit:
+        del store[next(iter(store))]
+    store[key] = value
+
+
+def documents(tools: Sequence[CatalogTool]) -> list[ToolDocument]:
+    """What the index reads of each tool."""
+    return [
+        ToolDocument(
+            key=tool.qualified_name,
+            server=tool.upstream_id,
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            parameters=tuple(_parameters(tool)),
+        )
+        for tool in tools
+    ]
+
+
+def _parameters(tool: CatalogTool) -> list[str]:
+    properties = tool.definition["inputSchema"].get("properties")
+    return [str(name) for name in properties] if isinstance(properties, dict) else []
+
+
+OnSwap = Callable[[GatewayState, GatewayState], None]
+"""(before, after), called on the event loop right after a swap."""

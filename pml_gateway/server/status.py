@@ -1,0 +1,41 @@
+"""The running gateway becomes a plain report for people and programs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from pml_gateway import __version__
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.upstream import Upstream, UpstreamState
+
+
+def gateway_status(gateway: Gateway) -> JsonObject:
+    """Mode, catalog size and every upstream; times in seconds."""
+    settings = gateway.state.settings
+    return {
+        "pid": os.getpid(),
+        "version": __version__,
+        "mode": settings.gateway.tools_exposure.value,
+        "tools": len(gateway.state.catalog.tools),
+        "upstreams": [_upstream(gateway, upstream) for upstream in gateway.pool.upstreams.values()],
+    }
+
+
+def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
+    tools = [tool for tool in gateway.state.catalog.tools if tool.upstream_id == upstream.upstream_id]
+    listed = upstream.last_listed
+    return {
+        "server": upstream.upstream_id,
+        "state": upstream.state.value,
+        "transport": upstream.definition.resolved_transport.value,
+        "era": listed.era if listed else None,
+        "tools": len(tools),
+        "stale": upstream.state is UpstreamState.FAILED and bool(tools),
+        "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
+        "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
+        "in_flight": upstream.in_flight,
+        "error": str(upstream.last_error) if upstream.last_error else None,
+        "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
+    }

@@ -1,0 +1,39 @@
+"""What a list costs the model that reads it: tokens of the actual `tools/list` JSON, per mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.server.listing import render
+from pml_gateway.server.meta_definitions import meta_tool_definitions
+from pml_gateway.server.state import GatewayState
+from pml_gateway.types import ExposureMode
+
+COUNTED_VERSION = "2025-11-25"
+"""The protocol version whose list is counted: the one most clients speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListCost:
+    """One mode's list: how many tools, how large."""
+
+    mode: ExposureMode
+    tools: int
+    bytes: int
+    tokens: int
+
+
+def list_tokens(state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Client = LOCAL) -> ListCost:
+    """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
+    view = state.view(client)
+    exposure = state.expose(view, mode, intent)
+    meta = meta_tool_definitions(state.settings.gateway.meta_tools, ()) if exposure.meta_tools else []
+    rendered = render(state, view, exposure, COUNTED_VERSION)
+    return ListCost(
+        mode,
+        tools=len(exposure.tools) + len(meta),
+        bytes=len(rendered),
+        tokens=count_tokens(rendered.decode()),
+    )

@@ -1,0 +1,169 @@
+"""Open streams become a negotiated session that lists and calls tools and notices when its peer changes or ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import mcp_types
+from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged, listen
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pml_gateway import __version__
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import UpstreamProtocolError
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
+from pml_gateway.upstreams.transport import OnAuthFailure, open_streams
+
+MAX_PAGES = 500
+MAX_TOOLS = 20_000
+"""More tools than the largest known server has by an order of magnitude; beyond, a list is taken for a fault."""
+
+MODERN = "modern"
+HANDSHAKE = "handshake"
+
+
+class WrongEraError(Exception):
+    """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One live session with an upstream."""
+
+    session: PassthroughSession
+    ended: anyio.Event
+
+    @property
+    def era(self) -> str:
+        """The negotiated protocol era."""
+        return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
+
+    @property
+    def notifies(self) -> bool:
+        """Whether the peer says when its tools change, so that polling is not needed."""
+        capabilities = self.session.server_capabilities
+        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+
+    async def list_tools(self, upstream_id: str, timeout: float) -> tuple[JsonObject, ...]:
+        """All pages of `tools/list`, as the upstream sent them.
+
+        Raises:
+            UpstreamProtocolError: a cursor repeats, pages or tools exceed the limits, or `tools` is no list.
+        """
+        capabilities = self.session.server_capabilities
+        if capabilities is not None and capabilities.tools is None and self.era == HANDSHAKE:
+            return ()
+        tools: list[JsonObject] = []
+        cursors: set[str] = set()
+        params: JsonObject = {}
+        for _ in range(MAX_PAGES):
+            result = await self.session.send_raw("tools/list", params, timeout=timeout)
+            page = result.get("tools")
+            if not isinstance(page, list):
+                raise UpstreamProtocolError(f"{upstream_id}: tools/list answered without a list of tools")
+            tools.extend(tool for tool in page if isinstance(tool, dict))
+            if len(tools) > MAX_TOOLS:
+                raise UpstreamProtocolError(f"{upstream_id}: more than {MAX_TOOLS} tools listed")
+            cursor = result.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                return tuple(tools)
+            if cursor in cursors:
+                raise UpstreamProtocolError(f"{upstream_id}: tools/list repeats the cursor {cursor[:40]!r}")
+            cursors.add(cursor)
+            params = {"cursor": cursor}
+        raise UpstreamProtocolError(f"{upstream_id}: tools/list did not end within {MAX_PAGES} pages")
+
+    async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
+        """`tools/call` with these params; the result as the upstream sent it."""
+        return await self.session.send_raw("tools/call", params, timeout=timeout, on_progress=on_progress)
+
+
+@asynccontextmanager
+async def open_connection(
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    *,
+    era_hint: str,
+    logs_dir: Path,
+    connect_timeout: float,
+    header_maps: HeaderMaps,
+    on_tools_changed: Callable[[], None],
+    on_auth_failure: OnAuthFailure,
+) -> AsyncIterator[Connection]:
+    """Open, negotiate and watch one session; it ends with this context."""
+
+    async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            on_tools_changed()
+
+    async with (
+        open_streams(
+            upstream_id,
+            definition,
+            logs_dir=logs_dir,
+            connect_timeout=connect_timeout,
+            on_auth_failure=on_auth_failure,
+        ) as (read, write),
+        _session(read, write, header_maps, on_message) as connection,
+    ):
+        await _negotiate(connection.session, definition.resolved_transport, era_hint)
+        async with anyio.create_task_group() as tasks:
+            if connection.era == MODERN and connection.notifies:
+                tasks.start_soon(_listen, connection.session, on_tools_changed)
+            yield connection
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _session(
+    read: object, write: object, header_maps: HeaderMaps, on_message: object
+) -> AsyncIterator[Connection]:
+    dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
+    dispatcher.ended = anyio.Event()
+    session = PassthroughSession(
+        dispatcher,
+        header_maps,
+        message_handler=on_message,
+        client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
+    )
+    async with session:
+        yield Connection(session, dispatcher.ended)
+
+
+async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:
+    """Settle the era without the SDK's probe, which some stdio servers exit on and silent ones answer never."""
+    if transport is Transport.STDIO and era_hint != MODERN:
+        try:
+            await session.initialize()
+        except MCPError as error:
+            if error.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST):
+                raise WrongEraError from error
+            raise
+        return
+    if transport is Transport.SSE or era_hint == HANDSHAKE:
+        await session.initialize()
+        return
+    try:
+        await session.discover()
+    except (MCPError, ValidationError, RuntimeError):
+        await session.initialize()
+
+
+async def _listen(session: PassthroughSession, on_tools_changed: Callable[[], None]) -> None:
+    """Follow the upstream's change events; without the stream, the refresh interval takes over."""
+    try:
+        async with listen(session, tools_list_changed=True) as subscription:
+            async for event in subscription:
+                if isinstance(event, ToolsListChanged):
+                    on_tools_changed()
+    except (MCPError, SubscriptionLost, TimeoutError):
+        return

@@ -1,0 +1,102 @@
+"""The configured upstreams, each with a task of its own, added and removed as the configuration changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.upstreams.upstream import OnFailed, OnListed, Remembered, Upstream
+
+DRAIN_SECONDS = 10.0
+"""How long the calls of an upstream that a new configuration removes may still run."""
+
+
+class UpstreamPool:
+    """Every upstream by server id, in configuration order."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path) -> None:
+        self.on_listed: OnListed = lambda _upstream, _listed: None
+        self.on_failed: OnFailed = lambda _upstream: None
+        self._tasks = tasks
+        self._logs_dir = logs_dir
+        self._upstreams: dict[str, Upstream] = {}
+        self._scopes: dict[str, anyio.CancelScope] = {}
+
+    @property
+    def upstreams(self) -> Mapping[str, Upstream]:
+        """The upstreams that run now."""
+        return self._upstreams
+
+    def configure(
+        self,
+        definitions: Mapping[str, UpstreamDefinition],
+        defaults: UpstreamSettings,
+        remembered: Mapping[str, Remembered],
+    ) -> None:
+        """Start what is new, restart what changed, stop what is gone; the rest is not touched.
+
+        What is remembered of an upstream need not be found out again.
+        """
+        wanted = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
+        for upstream_id, upstream in list(self._upstreams.items()):
+            if wanted.get(upstream_id) != upstream.definition or upstream.defaults != defaults:
+                del self._upstreams[upstream_id]
+                self._tasks.start_soon(_retire, upstream, self._scopes.pop(upstream_id))
+        running = self._upstreams
+        self._upstreams = {}
+        for upstream_id, definition in wanted.items():
+            self._upstreams[upstream_id] = running.get(upstream_id) or self._start(
+                upstream_id, definition, defaults, remembered.get(upstream_id, Remembered())
+            )
+
+    def want_all(self) -> None:
+        """Connect every upstream that is not, and list every one anew."""
+        for upstream in self._upstreams.values():
+            upstream.want()
+
+    async def settled(self, timeout: float) -> bool:
+        """Wait until every upstream has answered or failed once, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            for upstream in list(self._upstreams.values()):
+                await upstream.settled.wait()
+        return all(upstream.settled.is_set() for upstream in self._upstreams.values())
+
+    def _start(
+        self, upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, remembered: Remembered
+    ) -> Upstream:
+        upstream = Upstream(
+            upstream_id,
+            definition,
+            defaults,
+            logs_dir=self._logs_dir,
+            remembered=remembered,
+            on_listed=lambda listing, listed: self.on_listed(listing, listed),
+            on_failed=lambda failing: self.on_failed(failing),
+        )
+        scope = self._scopes[upstream_id] = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await upstream.run()
+
+        self._tasks.start_soon(run, name=f"upstream {upstream_id}")
+        return upstream
+
+
+async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
+    await upstream.drain(DRAIN_SECONDS)
+    scope.cancel()
+
+
+@asynccontextmanager
+async def open_pool(*, logs_dir: Path) -> AsyncIterator[UpstreamPool]:
+    """A pool whose connections and child processes end with this context."""
+    async with anyio.create_task_group() as tasks:
+        yield UpstreamPool(tasks, logs_dir=logs_dir)
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,66 @@
+"""Whatever a transport or the SDK raised becomes one of the gateway's upstream errors."""
+
+from __future__ import annotations
+
+import anyio
+import httpx2
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_REQUEST, REQUEST_TIMEOUT
+
+from pml_gateway.errors import (
+    GatewayError,
+    UpstreamAuthError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+    innermost,
+)
+
+_EXPIRED = "Session terminated"
+"""What the SDK's HTTP transport says when the server answers 404 to a known session."""
+
+
+def is_expired_session(error: BaseException) -> bool:
+    """Whether an HTTP upstream no longer knows the session: it has executed nothing."""
+    return isinstance(error, MCPError) and error.code == INVALID_REQUEST and error.message == _EXPIRED
+
+
+def translate(error: BaseException, upstream_id: str, *, auth_status: int | None = None) -> GatewayError:
+    """The gateway's error for a fault at the boundary to `upstream_id`."""
+    cause = innermost(error)
+    if isinstance(cause, GatewayError):
+        return cause
+    if auth_status is not None:
+        return UpstreamAuthError(
+            f"{upstream_id}: the server refused the gateway's credentials (HTTP {auth_status})",
+            hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
+            details={"http_status": auth_status},
+        )
+    match cause:
+        case MCPError(code=code) if code == CONNECTION_CLOSED:
+            return UpstreamUnavailableError(
+                f"{upstream_id}: the connection ended before the answer",
+                hint="whether the call was executed is unknown",
+                details={"executed": "unknown"},
+            )
+        case MCPError(code=code) if code == REQUEST_TIMEOUT:
+            return UpstreamTimeoutError(f"{upstream_id}: {cause.message}")
+        case MCPError():
+            return UpstreamError(
+                f"{upstream_id}: {cause.message}",
+                details={"jsonrpc_code": cause.code, **({"data": cause.error.data} if cause.error.data else {})},
+            )
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | ConnectionError():
+            return UpstreamUnavailableError(f"{upstream_id}: cannot connect ({_text(cause)})", hint="is it running?")
+        case httpx2.HTTPStatusError():
+            return UpstreamUnavailableError(f"{upstream_id}: HTTP {cause.response.status_code}")
+        case httpx2.HTTPError() | OSError() | anyio.ClosedResourceError() | anyio.BrokenResourceError():
+            return UpstreamUnavailableError(f"{upstream_id}: {_text(cause)}")
+        case _:
+            return UpstreamProtocolError(f"{upstream_id}: {_text(cause)}")
+
+
+def _text(error: BaseException) -> str:
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

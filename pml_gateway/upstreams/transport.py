@@ -1,0 +1,126 @@
+"""An upstream definition becomes an open pair of message streams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import httpx2
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from pml_gateway.config.secrets import resolve
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import UpstreamUnavailableError
+from pml_gateway.upstreams.environment import child_environment
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+MAX_LOG_BYTES = 1024 * 1024
+"""A child's stderr file is started anew beyond this size."""
+
+OnAuthFailure = Callable[[int], None]
+
+
+@asynccontextmanager
+async def open_streams(
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    *,
+    logs_dir: Path,
+    connect_timeout: float,
+    on_auth_failure: OnAuthFailure,
+) -> AsyncIterator[TransportStreams]:
+    """Open the transport; secrets are resolved here and live no longer than the connection.
+
+    Raises:
+        SecretError: a reference in the definition cannot be resolved.
+        UpstreamUnavailableError: the command or the working directory does not exist.
+    """
+    match definition.resolved_transport:
+        case Transport.STDIO:
+            async with _open_stdio(upstream_id, definition, logs_dir) as streams:
+                yield streams
+        case Transport.HTTP:
+            # mcp.client.streamable_http takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+            from mcp.client.streamable_http import streamable_http_client
+
+            async with (
+                _http_client(definition, connect_timeout, on_auth_failure) as client,
+                streamable_http_client(resolve(definition.url or ""), http_client=client) as streams,
+            ):
+                yield streams
+        case Transport.SSE:
+            from mcp.client.sse import sse_client
+
+            def factory(
+                headers: dict[str, str] | None = None,
+                timeout: httpx2.Timeout | None = None,
+                auth: httpx2.Auth | None = None,
+            ) -> httpx2.AsyncClient:
+                return _http_client(definition, connect_timeout, on_auth_failure)
+
+            async with sse_client(resolve(definition.url or ""), httpx_client_factory=factory) as streams:
+                yield streams
+
+
+@asynccontextmanager
+async def _open_stdio(
+    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path
+) -> AsyncIterator[TransportStreams]:
+    parameters = _parameters(upstream_id, definition)
+    with _open_log(upstream_id, logs_dir) as log:
+        try:
+            async with stdio_client(parameters, errlog=log) as streams:
+                yield streams
+        except (FileNotFoundError, PermissionError) as exc:
+            raise UpstreamUnavailableError(
+                f"{upstream_id}: command {parameters.command!r} cannot be started: {exc.strerror}",
+                hint=f"install it or correct servers.{upstream_id}.command",
+            ) from exc
+
+
+def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
+    cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
+    if cwd is not None and not cwd.is_dir():
+        raise UpstreamUnavailableError(
+            f"{upstream_id}: working directory {str(cwd)!r} does not exist", hint=f"correct servers.{upstream_id}.cwd"
+        )
+    command = resolve(definition.command or "")
+    configured = {key: resolve(value) for key, value in definition.env.items()}
+    return StdioServerParameters(
+        command=str(Path(command).expanduser()) if command.startswith("~") else command,
+        args=[resolve(argument) for argument in definition.args],
+        env=child_environment(os.environ, configured),
+        cwd=cwd,
+    )
+
+
+def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
+    logs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = logs_dir / f"{_file_name(upstream_id)}.log"
+    too_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    return path.open("w" if too_large else "a", encoding="utf-8", errors="replace")
+
+
+def _http_client(
+    definition: UpstreamDefinition, connect_timeout: float, on_auth_failure: OnAuthFailure
+) -> httpx2.AsyncClient:
+    async def watch(response: httpx2.Response) -> None:
+        # The SDK turns every HTTP error into the same JSON-RPC error, which hides who refused whom.
+        if response.status_code in (401, 403):
+            on_auth_failure(response.status_code)
+
+    return httpx2.AsyncClient(
+        headers={key: resolve(value) for key, value in definition.headers.items()},
+        # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
+        timeout=httpx2.Timeout(connect_timeout, read=None),
+        event_hooks={"response": [watch]},
+    )
+
+
+def _file_name(upstream_id: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)

@@ -1,0 +1,375 @@
+"""One upstream's whole life: connected lazily, pooled, watched, reconnected with backoff, closed by its owner task."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import anyio
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.errors import (
+    GatewayError,
+    UpstreamBusyError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+    innermost,
+)
+from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.upstreams.translate import is_expired_session, translate
+
+logger = get_logger(__name__)
+
+FIRST_BACKOFF = 1.0
+LAST_BACKOFF = 60.0
+"""Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+
+STABLE_AFTER = 5.0
+"""Seconds after which a lost connection counts as an accident and is opened again without a pause."""
+
+
+class UpstreamState(StrEnum):
+    """Where an upstream is in its life."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One answer to `tools/list`, with what the manifest remembers of the peer."""
+
+    tools: tuple[JsonObject, ...]
+    listed_at: float
+    era: str
+    server_name: str
+    server_version: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What an earlier connection found out: the protocol era and the tools as listed."""
+
+    era: str = ""
+    tools: tuple[JsonObject, ...] = ()
+
+
+OnListed = Callable[["Upstream", Listed], None]
+OnFailed = Callable[["Upstream"], None]
+
+
+class Upstream:
+    """The gateway's side of one MCP server.
+
+    `run` owns every connection; calls from other tasks borrow the live one. Nothing here blocks anyone else.
+    """
+
+    def __init__(
+        self,
+        upstream_id: str,
+        definition: UpstreamDefinition,
+        defaults: UpstreamSettings,
+        *,
+        logs_dir: Path,
+        remembered: Remembered,
+        on_listed: OnListed,
+        on_failed: OnFailed,
+    ) -> None:
+        self.upstream_id = upstream_id
+        self.definition = definition
+        self.state = UpstreamState.IDLE
+        self.last_error: GatewayError | None = None
+        self.last_listed: Listed | None = None
+        self.last_call_seconds: float | None = None
+        self.settled = anyio.Event()
+        self.call_timeout = definition.call_timeout or defaults.call_timeout
+        self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
+        self.defaults = defaults
+        self._logs_dir = logs_dir
+        self._era = remembered.era
+        self._note_schemas(remembered.tools)
+        self._on_listed = on_listed
+        self._on_failed = on_failed
+        self._expired = False
+        self._connection: Connection | None = None
+        self._changed = anyio.Event()
+        self._wanted = anyio.Event()
+        self._relist = anyio.Event()
+        self._auth_status: int | None = None
+        self._last_used = time.monotonic()
+        self._in_flight = 0
+        self._waiting = 0
+        self._slots = anyio.Semaphore(definition.max_concurrent or defaults.max_concurrent)
+        self._max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
+        self._retry_at = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Calls sent and not yet answered."""
+        return self._in_flight
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until no call is in flight, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while self._in_flight:
+                await self._changed.wait()
+
+    def want(self) -> None:
+        """Ask for a connection, and for a fresh listing once it stands."""
+        self._wanted.set()
+        self._relist.set()
+
+    async def run(self) -> None:
+        """Connect whenever wanted, for as long as the owner's task group lives."""
+        backoff = FIRST_BACKOFF
+        while True:
+            await self._wanted.wait()
+            self._set_state(UpstreamState.CONNECTING)
+            started = time.monotonic()
+            error = await self._connect_once()
+            if error is None:
+                self._wanted = anyio.Event()
+                self._set_state(UpstreamState.IDLE)
+                backoff = FIRST_BACKOFF
+                continue
+            if isinstance(error, _StartAgainError):
+                continue
+            if time.monotonic() - started > STABLE_AFTER + self.connect_timeout:
+                backoff = FIRST_BACKOFF
+            await self._back_off(error, backoff * random.uniform(0.8, 1.2))
+            backoff = min(backoff * 2, LAST_BACKOFF)
+
+    async def _back_off(self, error: GatewayError, pause: float) -> None:
+        self.last_error = error
+        self._retry_at = time.monotonic() + pause
+        self._relist = anyio.Event()
+        self._set_state(UpstreamState.FAILED)
+        self.settled.set()
+        self._on_failed(self)
+        logger.warning("%s; next attempt in %.0f s", error, pause)
+        with anyio.move_on_after(pause):
+            await self._relist.wait()
+
+    async def _connect_once(self) -> GatewayError | None:
+        """Hold one connection until it is idle (None) or fails (why)."""
+        outcome: list[GatewayError | None] = []
+        established = anyio.Event()
+
+        async def hold() -> None:
+            try:
+                async with self._open() as connection:
+                    self._last_used = time.monotonic()
+                    await self._list(connection)
+                    established.set()
+                    outcome.append(await self._serve(connection))
+            # One upstream's failure, of whatever kind, must not stop the others.
+            except Exception as exc:  # noqa: BLE001
+                if isinstance(innermost(exc), WrongEraError):
+                    self._era = MODERN
+                    outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
+                else:
+                    outcome.append(translate(exc, self.upstream_id, auth_status=self._auth_status))
+            finally:
+                self._connection = None
+                established.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold)
+            with anyio.move_on_after(self.connect_timeout) as deadline:
+                await established.wait()
+            if deadline.cancelled_caught:
+                tasks.cancel_scope.cancel()
+        if outcome:
+            return outcome[0]
+        return UpstreamUnavailableError(
+            f"{self.upstream_id}: no answer within {self.connect_timeout:g} s while connecting",
+            hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
+        )
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Connection]:
+        self._auth_status = None
+        async with open_connection(
+            self.upstream_id,
+            self.definition,
+            era_hint=self._era,
+            logs_dir=self._logs_dir,
+            connect_timeout=self.connect_timeout,
+            header_maps=self._header_map,
+            on_tools_changed=self._relist_soon,
+            on_auth_failure=self._note_auth_failure,
+        ) as connection:
+            yield connection
+
+    async def _list(self, connection: Connection) -> None:
+        self._relist = anyio.Event()
+        started = time.monotonic()
+        tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+        self._era = connection.era
+        self._note_schemas(tools)
+        info = connection.session.server_info
+        self.last_listed = Listed(
+            tools,
+            listed_at=time.time(),
+            era=connection.era,
+            server_name=info.name if info else "",
+            server_version=info.version if info else "",
+            seconds=time.monotonic() - started,
+        )
+        self.last_error = None
+        self._on_listed(self, self.last_listed)
+        self._connection = connection
+        self._set_state(UpstreamState.READY)
+        self.settled.set()
+
+    async def _serve(self, connection: Connection) -> GatewayError | None:
+        """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
+        established = time.monotonic()
+        while not connection.ended.is_set():
+            idle_for = time.monotonic() - self._last_used
+            if self._in_flight == 0 and self._waiting == 0 and idle_for >= self.defaults.idle_timeout:
+                return None
+            pause = max(self.defaults.idle_timeout - idle_for, 1.0)
+            poll = not connection.notifies
+            if poll:
+                pause = min(pause, self.defaults.refresh_interval)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_first_of, connection.ended, self._relist, tasks.cancel_scope)
+                await anyio.sleep(pause)
+                tasks.cancel_scope.cancel()
+            if connection.ended.is_set():
+                break
+            if self._relist.is_set() or (poll and pause == self.defaults.refresh_interval):
+                # Servers announce changes in bursts; one listing answers all that arrive within this time.
+                await anyio.sleep(0.05)
+                await self._list(connection)
+        closed = f"{self.upstream_id}: the server closed the connection"
+        if self._expired or time.monotonic() - established > STABLE_AFTER:
+            self._expired = False
+            return _StartAgainError(closed)
+        return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
+
+    async def call_tool(
+        self, params: JsonObject, *, timeout: float | None = None, on_progress: ProgressFnT | None = None
+    ) -> JsonObject:
+        """Call a tool with raw `tools/call` params and return the raw result.
+
+        Raises:
+            UpstreamBusyError: the queue is full; UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
+            UpstreamError: what became of the call.
+        """
+        limit = timeout or self.call_timeout
+        deadline = anyio.current_time() + limit
+        with anyio.move_on_at(deadline):
+            async with self._slot():
+                return await self._send(params, deadline, on_progress)
+        raise UpstreamTimeoutError(
+            f"{self.upstream_id}: no answer to {params.get('name')!r} within {limit:g} s",
+            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
+            details={"timeout_seconds": limit},
+        )
+
+    async def _send(self, params: JsonObject, deadline: float, on_progress: ProgressFnT | None) -> JsonObject:
+        for attempt in (1, 2):
+            connection = await self._live_connection()
+            started = time.monotonic()
+            self._in_flight += 1
+            try:
+                # The deadline of the caller's scope ends the wait; the request's own limit only backs it up.
+                remaining = max(deadline - anyio.current_time(), 0.001) + 1
+                result = await connection.call_tool(params, timeout=remaining, on_progress=on_progress)
+                self.last_call_seconds = time.monotonic() - started
+                return result
+            # Translated in one place, whatever the transport raised.
+            except Exception as exc:
+                if is_expired_session(exc) and attempt == 1:
+                    # The server did not know the session, so it executed nothing: the one safe retry.
+                    await self._replace(connection)
+                    continue
+                raise translate(exc, self.upstream_id, auth_status=self._auth_status) from exc
+            finally:
+                self._in_flight -= 1
+                self._last_used = time.monotonic()
+                if self._in_flight == 0:
+                    self._set_state(self.state)
+        raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
+
+    async def _replace(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._expired = True
+            connection.ended.set()
+        while self._connection is connection:
+            await self._changed.wait()
+
+    async def _live_connection(self) -> Connection:
+        while self._connection is None:
+            if self.state is UpstreamState.FAILED and time.monotonic() < self._retry_at:
+                error = self.last_error
+                raise error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
+            self.want()
+            await self._changed.wait()
+        return self._connection
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        if self._slots.value == 0 and self._waiting >= self._max_queue:
+            raise UpstreamBusyError(
+                f"{self.upstream_id}: {self._in_flight} calls run and {self._waiting} wait already",
+                hint=f"try again, or raise servers.{self.upstream_id}.max_concurrent or max_queue",
+                details={"running": self._in_flight, "waiting": self._waiting, "max_queue": self._max_queue},
+            )
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
+        self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
+
+    def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
+        schema = self._input_schemas.get(name)
+        return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
+
+    def _relist_soon(self) -> None:
+        self._relist.set()
+
+    def _note_auth_failure(self, status: int) -> None:
+        self._auth_status = status
+
+    def _set_state(self, state: UpstreamState) -> None:
+        self.state = state
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+class _StartAgainError(UpstreamUnavailableError):
+    """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
+
+
+async def _first_of(first: anyio.Event, second: anyio.Event, scope: anyio.CancelScope) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            scope.cancel()
+
+        tasks.start_soon(wait, first)
+        tasks.start_soon(wait, second)
