@@ -27,6 +27,7 @@ INDENT = 2
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
+_COLON = re.compile(r"\s*:")
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
 _COMMENT_GAP = re.compile(r" {2,}(?=#)")
 
@@ -43,9 +44,12 @@ def set_values(text: str, values: Mapping[str, Any], path: Path = Path(CONFIG_NA
         ConfigurationError: the text is broken YAML, or a person has to make the change.
     """
     before = parse(text, "user", path).values
-    expected = _overlaid(before, values)
-    if expected == before:
+    if _overlaid(before, values) == before:
         return text
+    if text and not text.endswith("\n"):
+        # A text file ends its last line; a block scalar there (`|`) then has its newline before and after the edit.
+        text += "\r\n" if "\r\n" in text else "\n"
+    expected = _overlaid(parse(text, "user", path).values, values)
     changed = _Edits(text, path).applied(values)
     try:
         after = parse(changed, "user", path).values
@@ -118,14 +122,15 @@ class _Edits:
         else:
             self._append(values)
         text = self.text
-        for start, end, replacement in sorted(self.splices, key=lambda splice: splice[:2], reverse=True):
+        # From the end; at one place the inner section, found first, comes before what follows it.
+        order = sorted(range(len(self.splices)), key=lambda index: (self.splices[index][0], index), reverse=True)
+        for start, end, replacement in (self.splices[index] for index in order):
             text = text[:start] + replacement + text[end:]
         return text
 
     def _append(self, values: Mapping[str, Any]) -> None:
         end = len(self.text)
-        gap = "" if not self.text or self.text.endswith("\n") else self.eol
-        gap += self.eol if self.text.strip() else ""
+        gap = self.eol if self.text.strip() else ""
         self.splices.append((end, end, gap + _block(values, 0, self.eol)))
 
     def _mapping(self, node: MappingNode, values: Mapping[str, Any], at: KeyPath) -> None:
@@ -149,27 +154,23 @@ class _Edits:
         if isinstance(value, MappingNode):
             self._mapping(value, wanted, at)
         elif isinstance(value, ScalarNode) and str(value.tag).endswith(":null"):
-            start, end = value.start_mark.index, value.end_mark.index
-            if start < end or is_in_flow:
-                space = "" if self.text[start - 1 : start].isspace() else " "
-                self.splices.append((start, end, space + scalar(wanted, _quote(key))))
+            start, end = self._span(key, value)
+            if start < end:
+                self.splices.append((start, end, scalar(wanted, _quote(key))))
+            elif is_in_flow:
+                self.splices.append((start, end, f" {scalar(wanted, _quote(key))}"))
             else:
-                self._insert_lines(key.end_mark.index, _block(wanted, key.start_mark.column + INDENT, self.eol))
+                self._insert_lines(start, _block(wanted, key.start_mark.column + INDENT, self.eol))
         else:
             self._refuse(key, at, "should be a section of keys and values")
 
     def _scalar(self, key: ScalarNode, value: Node, wanted: Any) -> None:
-        start, end = value.start_mark.index, value.end_mark.index
-        if _is_alias(key, value):
-            alias = _ALIAS.match(self.text, key.end_mark.index)
-            if alias is None:
-                return
-            start, end = alias.span(1)
+        start, end = self._span(key, value)
         written = self.text[start:end]
         replacement = scalar(wanted, value.style if isinstance(value, ScalarNode) and value.style else "")
         if written.endswith("\n"):
             replacement += self.eol
-        elif not written and not self.text[start - 1 : start].isspace():
+        elif not written:
             replacement = f" {replacement}"
         gap = _COMMENT_GAP.match(self.text, end)
         if gap is not None:
@@ -181,7 +182,7 @@ class _Edits:
         if node.flow_style:
             inside = scalar(missing, _quote(node.value[0][0]) if node.value else "")[1:-1]
             if node.value:
-                position = self._end(node)
+                _, position = self._span(*node.value[-1])
                 self.splices.append((position, position, f", {inside}"))
             else:
                 position = self.text.index("{", node.start_mark.index) + 1
@@ -201,16 +202,38 @@ class _Edits:
         else:
             self.splices.append((newline + 1, newline + 1, lines))
 
-    def _end(self, node: MappingNode) -> int:
+    def _span(self, key: Node, value: Node) -> tuple[int, int]:
+        """Where the value of `key` is written: an alias where the alias stands, an empty value behind the colon."""
+        start, end = value.start_mark.index, value.end_mark.index
+        if _is_alias(key, value) and (alias := _ALIAS.match(self.text, key.end_mark.index)):
+            return alias.span(1)
+        if start == end and (colon := _COLON.match(self.text, key.end_mark.index)):
+            return colon.end(), colon.end()
+        return int(start), int(end)
+
+    def _end(self, node: Node) -> int:
         """Where the last value of `node` ends; block nodes themselves end only after the comments that follow."""
-        key, value = node.value[-1]
-        while not _is_alias(key, value) and isinstance(value, MappingNode | SequenceNode) and not value.flow_style:
-            last = value.value[-1]
-            key, value = last if isinstance(last, tuple) else (last, last)
-        if _is_alias(key, value):
-            alias = _ALIAS.match(self.text, key.end_mark.index)
-            return alias.end() if alias else int(key.end_mark.index)
-        return int(max(key.end_mark.index, value.end_mark.index))
+        while isinstance(node, MappingNode | SequenceNode) and not node.flow_style:
+            if isinstance(node, MappingNode):
+                key, last = node.value[-1]
+                if _is_alias(key, last) or last.start_mark.index == last.end_mark.index:
+                    return self._span(key, last)[1]
+            else:
+                last = node.value[-1]
+                if last.start_mark.index < node.start_mark.index or last.start_mark.index == last.end_mark.index:
+                    return self._end_of_lines(node.end_mark.index)
+            node = last
+        return int(node.end_mark.index)
+
+    def _end_of_lines(self, position: int) -> int:
+        """The end of the last line before `position` that holds more than a comment.
+
+        An alias or an empty item at the end of a list has no position of its own.
+        """
+        lines = self.text[:position].splitlines(keepends=True)
+        while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+            lines.pop()
+        return len("".join(lines).rstrip("\r\n"))
 
     def _refuse(self, node: Node, at: KeyPath, reason: str) -> None:
         raise configuration_error([Problem(f"{self.path}:{node.start_mark.line + 1}", dotted(at), reason)])

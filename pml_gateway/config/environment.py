@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources.types import EnvNoneType
 
-from pml_gateway.config.keys import ALIASES, all_keys, annotation_at, member_keys, nearest_key
+from pml_gateway.config.keys import ALIASES, all_keys, annotation_at, is_list, member_keys, nearest_key
 from pml_gateway.config.layers import KeyPath, Layer, layer_of, merge
 from pml_gateway.config.problems import Problem
 from pml_gateway.config.settings import Settings
@@ -37,8 +37,8 @@ class _EnvironmentSource(EnvSettingsSource):
         self.env_vars = {name: EnvNoneType(value) if value == self.env_parse_none_str else value}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        is_list = field is not None and get_origin(field.annotation) is tuple
-        if is_list and isinstance(value, str) and not value.lstrip().startswith("["):
+        is_tuple = field is not None and get_origin(field.annotation) is tuple
+        if is_tuple and isinstance(value, str) and not value.lstrip().startswith("["):
             return [item.strip() for item in value.split(",") if item.strip()]
         return super().decode_complex_value(field_name, field, value)
 
@@ -78,10 +78,13 @@ def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Coll
                 problems.append(Problem("environment", variable, complaint))
             continue
         setters[path] = variable
+        text = environ[variable]
+        if is_list(path) and not text.strip():
+            text = "[]"
         try:
-            values = _EnvironmentSource(PREFIX + DELIMITER.join(map(str, path)), environ[variable])()
+            values = _EnvironmentSource(PREFIX + DELIMITER.join(map(str, path)), text)()
         except SettingsError:
-            kind = "JSON list or comma separated" if get_origin(annotation_at(path)) is tuple else "JSON object"
+            kind = "JSON list or comma separated" if is_list(path) else "JSON object"
             problems.append(Problem("environment", variable, f"is no {kind} value"))
             continue
         layers.append(layer_of("environment", values, variable))
@@ -120,7 +123,7 @@ def _complaint(variable: str, path: KeyPath) -> str | None:
     nearest = nearest_key(path[:depth])
     if nearest is None:
         return "unknown variable"
-    return f"unknown variable; did you mean {variable_name((*nearest.split('.'), *path[depth:]))}?"
+    return f"unknown variable; did you mean {variable_name((*nearest, *path[depth:]))}?"
 
 
 def variable_name(path: KeyPath) -> str:

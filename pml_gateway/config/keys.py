@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel
 
-from pml_gateway.config.layers import KeyPath, dotted
+from pml_gateway.config.layers import KeyPath
 from pml_gateway.config.settings import Settings
 
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -19,7 +19,8 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Other spellings that are accepted and merged into the key that counts."""
 
-MIN_LIKENESS = 0.6
+DISTANT_LIKENESS = 0.8
+"""A misspelt key of another section has to be more alike than one of the same section (0.6, difflib's default)."""
 
 
 def annotation_at(path: KeyPath) -> Any | None:
@@ -59,6 +60,16 @@ def is_container(annotation: Any) -> bool:
     return _is_model(annotation) or get_origin(annotation) in (dict, tuple)
 
 
+def is_list(path: KeyPath) -> bool:
+    """Whether the key holds a list."""
+    return get_origin(annotation_at(path)) is tuple
+
+
+def names_entries(path: KeyPath) -> bool:
+    """Whether the keys below `path` are names of the operator's (servers, clients), not keys of the tree."""
+    return get_origin(annotation_at(path)) is dict
+
+
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         rest = [item for item in get_args(annotation) if item is not type(None)]
@@ -78,22 +89,21 @@ def member_keys(path: KeyPath) -> tuple[str, ...]:
     return tuple(annotation.model_fields)
 
 
-def nearest_key(path: KeyPath) -> str | None:
+def nearest_key(path: KeyPath) -> KeyPath | None:
     """The known key closest to `path`: a sibling, the same name in another section, or nothing."""
-    name = str(path[-1])
-    siblings = member_keys(path[:-1])
-    wanted = name.lower().replace("-", "_")
-    near = difflib.get_close_matches(wanted, siblings, n=1, cutoff=MIN_LIKENESS)
-    if near and near[0] == wanted:
-        return near[0]
-    elsewhere = [known for known in all_keys() if known[-1] == wanted and known[:-1] != path[:-1]]
-    if elsewhere:
-        return dotted(elsewhere[0])
+    section, name = path[:-1], str(path[-1]).lower().replace("-", "_")
+    siblings = member_keys(section)
+    if name in siblings:
+        return (*section, name)
+    elsewhere = next((known for known in all_keys() if known[-1] == name), None)
+    if elsewhere is not None:
+        return elsewhere
+    near = difflib.get_close_matches(name, siblings, n=1)
     if near:
-        return near[0]
+        return (*section, near[0])
     names = {str(known[-1]): known for known in reversed(all_keys())}
-    far = difflib.get_close_matches(wanted, names, n=1, cutoff=0.8)
-    return dotted(names[far[0]]) if far else None
+    far = difflib.get_close_matches(name, names, n=1, cutoff=DISTANT_LIKENESS)
+    return names[far[0]] if far else None
 
 
 @cache

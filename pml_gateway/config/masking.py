@@ -13,7 +13,7 @@ from pml_gateway.types import JsonObject
 MASK = "***"
 
 _SECRET_NAME = re.compile(
-    r"token|secret|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|auth(?!or)|"
+    r"token|secret|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|auth(?!or(?!i))|"
     r"bearer|cookie|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
     re.IGNORECASE,
 )
@@ -39,6 +39,7 @@ _URL = re.compile(
 _ASSIGNMENT = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
+_NAME = re.compile(r"[\w.-]+")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
 _HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
@@ -119,7 +120,7 @@ def _argument(argument: str, before: str) -> str:
     if argument.lstrip().startswith("{") and _SECRET_NAME.search(argument):
         return mask_secret(argument)
     name, sign, value = argument.partition("=")
-    if sign and is_secret_name(name.lstrip("-")) and "://" not in name:
+    if sign and _NAME.fullmatch(name) and is_secret_name(name):
         return f"{name}={mask_secret(value)}"
     return mask_text(argument)
 

@@ -15,6 +15,9 @@ from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted
 from pml_gateway.errors import ConfigurationError
 
 MAX_VALUE_CHARACTERS = 60
+MAX_LISTED_PROBLEMS = 30
+"""More than a screen is not read; `details` has them all."""
+
 SECRET_SECTIONS = frozenset({"servers", "clients", "workflows"})
 """Sections whose texts may be credentials; their values never enter a message."""
 
@@ -35,8 +38,10 @@ class Problem:
 
 def configuration_error(problems: Sequence[Problem]) -> ConfigurationError:
     """One error for all `problems`; `details["problems"]` has them as objects."""
-    texts = [str(problem) for problem in problems]
-    message = texts[0] if len(texts) == 1 else "\n  ".join((f"{len(texts)} problems in the configuration:", *texts))
+    texts = [str(problem) for problem in problems[:MAX_LISTED_PROBLEMS]]
+    if len(problems) > MAX_LISTED_PROBLEMS:
+        texts.append(f"and {len(problems) - MAX_LISTED_PROBLEMS} more")
+    message = texts[0] if len(texts) == 1 else "\n  ".join((f"{len(problems)} problems in the configuration:", *texts))
     records = [{"location": item.location, "key": item.key, "message": item.message} for item in problems]
     return ConfigurationError(message, details={"problems": records})
 
@@ -80,8 +85,8 @@ def _message(item: Any, path: KeyPath) -> str:
 def unknown_key(path: KeyPath) -> str:
     """`unknown key`, with the nearest known one if any is near."""
     nearest = nearest_key(path)
-    if nearest:
-        return f"unknown key; did you mean {nearest}?"
+    if nearest is not None:
+        return f"unknown key; did you mean {nearest[-1] if nearest[:-1] == path[:-1] else dotted(nearest)}?"
     known = member_keys(path[:-1])
     return f"unknown key; known here: {', '.join(known)}" if known else "unknown key"
 

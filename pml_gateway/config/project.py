@@ -26,7 +26,8 @@ MAX_UNTRUSTED_BYTES = 64 * 1024
 
 MAX_DENIED = 1_000
 MAX_PATTERN_CHARACTERS = 200
-MAX_NAMED_KEYS = 8
+MAX_NAMED_KEYS = 12
+MAX_KEY_CHARACTERS = 60
 
 _Comparison = Callable[[Any, float | None], bool]
 
@@ -114,7 +115,7 @@ class _Narrowed:
             case ("gateway", "hybrid", "semantic_threshold"):
                 self._number(path, value, hybrid.semantic_threshold, is_narrower=_is_share_above)
             case _:
-                name = _clean(dotted(path[:2]), 60)
+                name = _clean(dotted(path if path[0] == "gateway" else path[:2]), MAX_KEY_CHARACTERS)
                 if name not in self.refused:
                     self.refused.append(name)
 

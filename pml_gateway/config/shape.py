@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pml_gateway.config.keys import ALIASES, annotation_at, is_container
+from pml_gateway.config.keys import ALIASES, annotation_at, is_container, names_entries
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted
 from pml_gateway.config.problems import Problem, configuration_error
 
@@ -31,7 +31,7 @@ def _without_empty(values: dict[str, Any], at: tuple[str, ...]) -> dict[str, Any
     kept: dict[str, Any] = {}
     for key, value in values.items():
         path = (*at, key)
-        if value is None and is_container(annotation_at(ALIASES.get(path, path))) and len(path) != 2:
+        if value is None and is_container(annotation_at(ALIASES.get(path, path))) and not names_entries(at):
             continue
         kept[key] = _without_empty(value, path) if isinstance(value, dict) else value
     return kept

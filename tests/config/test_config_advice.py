@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.settings import Settings
+
+KEY = "${env:KEY}"
+
+
+@pytest.mark.parametrize(
+    ("gateway", "clients", "expected"),
+    [
+        ({"tools_exposure": "semantic"}, {}, "sees only the meta-tools;"),
+        ({"tools_exposure": "hybrid"}, {}, "sees only the meta-tools;"),
+        (
+            {"tools_exposure": "hybrid", "hybrid": {"whitelisted_tools": ["a"]}},
+            {},
+            "sees only the meta-tools and the whitelisted tools;",
+        ),
+        ({"tools_exposure": "hybrid", "hybrid": {"expose_meta_tools": False}}, {}, "sees only an empty list;"),
+        ({"tools_exposure": "semantic"}, {"ci": {"key": KEY}}, "sees only the meta-tools;"),
+        ({}, {"ci": {"key": KEY, "mode": "hybrid"}}, "clients ci pin a mode"),
+    ],
+)
+def test_a_mode_that_selects_by_intent_and_has_none_is_pointed_out(
+    gateway: dict[str, Any], clients: dict[str, Any], expected: str
+) -> None:
+    (warning,) = intent_sources(Settings.model_validate({"gateway": gateway, "clients": clients}))
+
+    assert expected in warning
+    assert "gateway.intent" in warning
+
+
+@pytest.mark.parametrize(
+    ("gateway", "clients"),
+    [
+        ({}, {}),
+        ({"tools_exposure": "full_proxy"}, {}),
+        ({"tools_exposure": "semantic", "intent": "x"}, {"ci": {"key": KEY, "mode": "semantic"}}),
+        ({"tools_exposure": "hybrid", "hybrid": {"apply_semantic_filter": False}}, {}),
+        ({"tools_exposure": "hybrid", "hybrid": {"expose_underlying_tools": False}}, {}),
+        ({"tools_exposure": "semantic"}, {"ci": {"key": KEY, "intent": "triage"}}),
+    ],
+)
+def test_there_is_nothing_to_say_where_an_intent_exists_or_none_is_needed(
+    gateway: dict[str, Any], clients: dict[str, Any]
+) -> None:
+    assert intent_sources(Settings.model_validate({"gateway": gateway, "clients": clients})) == ()
+
+
+def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> None:
+    settings = Settings.model_validate(
+        {
+            "servers": {
+                "a": {"command": "${env:BIN}", "args": ["--key", "${env:GONE}"], "env": {"T": "${env:SET}"}},
+                "off": {"url": "https://x.test/${env:GONE}", "enabled": False},
+            },
+            "clients": {"ci": {"key": "${env:GONE}"}},
+        }
+    )
+
+    warnings = unresolved_references(settings, {"BIN": "npx", "SET": "hunter2"})
+
+    assert [warning.partition(": ")[0] for warning in warnings] == ["servers.a.args[1]", "clients.ci.key"]
+    assert "GONE is not set" in warnings[0]
+
+
+def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
+    settings = Settings.model_validate(
+        {
+            "servers": {
+                "a": {"command": "npx", "env": {"API_TOKEN": "hunter2", "LOG_LEVEL": "debug", "KEY": "${env:K}"}},
+                "b": {"url": "https://x.test", "headers": {"Authorization": "Bearer hunter2"}},
+            }
+        }
+    )
+
+    warnings = literal_secrets(settings)
+
+    assert [warning.partition(" ")[0] for warning in warnings] == [
+        "servers.a.env.API_TOKEN",
+        "servers.b.headers.Authorization",
+    ]
+    assert "hunter2" not in repr(warnings)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+
+from pml_gateway.config.masking import mask_arguments, mask_secret, mask_text, masked_server, masked_settings
+from pml_gateway.config.redaction import masked_yaml
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import Settings
+
+KEY = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hunter2", "***"),
+        ("", ""),
+        ("${env:TOKEN}", "${env:TOKEN}"),
+        ("${file:~/key}", "${file:~/key}"),
+        ("Bearer ${env:TOKEN}", "Bearer ${env:TOKEN}"),
+        ("${env:TOKEN:-hunter2}", "${env:TOKEN:-***}"),
+        ("Bearer hunter2", "***"),
+        ("x${env:TOKEN}hunter2", "***"),
+    ],
+)
+def test_a_secret_shows_only_as_a_reference(text: str, shown: str) -> None:
+    assert mask_secret(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:hunter2@x.test/mcp", "https://***@x.test/mcp"),
+        ("https://x.test/mcp?key=hunter2&v=hunter2", "https://x.test/mcp?key=***&v=***"),
+        ("https://x.test/mcp?key=${env:KEY}", "https://x.test/mcp?key=${env:KEY}"),
+        ("https://x.test/s/0f8fad5bd9cb469fa16570867728950e/mcp", "https://x.test/s/***/mcp"),
+        ("https://x.test/s/0f8fad5b-d9cb-469f-a165-70867728950e/mcp", "https://x.test/s/***/mcp"),
+        ("https://x.test/mcp#hunter2", "https://x.test/mcp#***"),
+        ("postgresql://u:hunter2@db:5432/app", "postgresql://***@db:5432/app"),
+        (f"use {KEY} here", "use *** here"),
+        ("password=hunter2 host=db", "password=*** host=db"),
+        ("https://${env:HOST:-hunter2}/mcp", "https://${env:HOST:-***}/mcp"),
+        (
+            "${file:/run/secrets/0f8fad5bd9cb469fa16570867728950e}",
+            "${file:/run/secrets/0f8fad5bd9cb469fa16570867728950e}",
+        ),
+        ("@modelcontextprotocol/server-sequential-thinking@2025.1.1",) * 2,
+        ("secret_manager_list_secret_versions",) * 2,
+        ("/home/me/projects/2024/customer",) * 2,
+    ],
+)
+def test_credentials_inside_a_text_are_masked_and_the_rest_stays(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--token", "hunter2", "-y"], ["--token", "***", "-y"]),
+        (["--api-key=hunter2"], ["--api-key=***"]),
+        (["--api-key=${env:K}"], ["--api-key=${env:K}"]),
+        (["-e", "ANY=hunter2", "-e", "B=${env:B}"], ["-e", "ANY=***", "-e", "B=${env:B}"]),
+        (["-e", "PASSED_THROUGH"], ["-e", "PASSED_THROUGH"]),
+        (["--header", "Authorization: Bearer hunter2"], ["--header", "Authorization: ***"]),
+        (["--header", "Authorization:${env:AUTH}"], ["--header", "Authorization:${env:AUTH}"]),
+        (["key=hunter2"], ["key=***"]),
+        (["-u", "me:hunter2"], ["-u", "***"]),
+        (['{"apiKey": "hunter2"}'], ["***"]),
+        (["-c", "export TOKEN=hunter2; run"], ["-c", "export TOKEN=***; run"]),
+        (["--key", "${env:K}"], ["--key", "${env:K}"]),
+        (["--token", "--verbose"], ["--token", "--verbose"]),
+        ([KEY], ["***"]),
+        (["-y", "pkg@1.2.3", "--port", "80", "--path=/data"], ["-y", "pkg@1.2.3", "--port", "80", "--path=/data"]),
+    ],
+)
+def test_arguments_that_carry_secrets_are_masked(arguments: list[str], shown: list[str]) -> None:
+    assert mask_arguments(arguments) == shown
+
+
+def test_every_literal_variable_and_header_of_a_server_is_masked() -> None:
+    server = UpstreamDefinition(command="npx", args=("-y", "x"), env={"MODE": "hunter2", "T": "${env:T}"}, cwd="/srv")
+
+    assert masked_server(server) == {
+        "command": "npx",
+        "args": ["-y", "x"],
+        "env": {"MODE": "***", "T": "${env:T}"},
+        "cwd": "/srv",
+    }
+
+
+def test_no_part_of_the_settings_shows_a_credential() -> None:
+    settings = Settings.model_validate(
+        {
+            "gateway": {
+                "intent": f"use {KEY}",
+                "blacklisted_tools": ["secret_manager__*", "v2_server_0123456789_list"],
+            },
+            "references": {"store": "redis://:hunter2@cache/0"},
+            "servers": {
+                "a": {"url": "https://hunter2@x.test/?k=hunter2", "headers": {"X-Any": "hunter2"}},
+                "b": {"command": "sh", "args": ["--password", "hunter2"], "env": {"A": "hunter2"}},
+            },
+            "clients": {"ci": {"key": "${env:CI}"}},
+            "workflows": {"w": {"steps": [{"arguments": {"token": "hunter2", "url": "https://u:hunter2@x.test"}}]}},
+        }
+    )
+
+    shown = masked_settings(settings)
+
+    assert "hunter2" not in repr(shown)
+    assert KEY not in repr(shown)
+    assert shown["clients"]["ci"]["key"] == "${env:CI}"
+    assert shown["gateway"]["blacklisted_tools"] == ["secret_manager__*", "v2_server_0123456789_list"]
+    assert set(shown) == set(Settings.model_fields)
+
+
+def test_a_masked_text_keeps_its_layout() -> None:
+    text = (
+        "servers:   # mine\n"
+        "  a:\n"
+        "    command: [npx, --token, hunter2]  # why\n"
+        "    env:\n"
+        "      A: 'hunter2'   # quoted\n"
+        "      B: |\n"
+        "        hunter2\n"
+        "      C: ${env:C}\n"
+        "clients: {ci: {key: hunter2}}\n"
+        "gateway: {hybrid: {max_tokens: 500}}\n"
+    )
+
+    shown = masked_yaml(text)
+
+    assert shown == (
+        "servers:   # mine\n"
+        "  a:\n"
+        "    command: [npx, --token, ***]  # why\n"
+        "    env:\n"
+        '      A: "***"   # quoted\n'
+        '      B: "***"\n'
+        "      C: ${env:C}\n"
+        "clients: {ci: {key: ***}}\n"
+        "gateway: {hybrid: {max_tokens: 500}}\n"
+    )
