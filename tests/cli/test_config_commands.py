@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from pml_gateway.cli.config import config_app
+from pml_gateway.cli.output import ExitCode, exit_code, fail, print_table, warn
+from pml_gateway.cli.trust import trust
+from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError
+
+SECRET = "hunter2"
+
+USER_FILE = f"""\
+# my gateway
+gateway:
+  tools_exposure: full_proxy   # for now
+  blacklisted_tools: ["*:delete_*"]
+  hybrid: {{whitelisted_tools: [git__log]}}
+servers:
+  # source code
+  gh: {{command: npx, args: [-y, gh, --token, {SECRET}], env: {{GITHUB_TOKEN: {SECRET}, OTHER: "${{env:OTHER}}"}}}}
+  linear: {{url: "https://me:{SECRET}@linear.test/mcp?key={SECRET}", headers: {{X-Any: {SECRET}}}}}
+clients:
+  ci: {{key: "${{env:CI_KEY}}", deny: ["*:delete_*"]}}
+"""
+
+app = typer.Typer()
+app.add_typer(config_app)
+app.command("trust")(trust)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home and a project of their own; the working directory is the project."""
+    for name in [name for name in os.environ if name.startswith("PML_")]:
+        monkeypatch.delenv(name)
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    project.mkdir()
+    monkeypatch.setenv("PML_HOME", str(home))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(project)
+    yield home
+
+
+@pytest.fixture
+def config_file(home: Path) -> Path:
+    file = home / "config.yaml"
+    file.write_text(USER_FILE)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def project_file(tmp_path: Path) -> Path:
+    return tmp_path / "project" / ".pml.yaml"
+
+
+def pml(*arguments: str, code: int = 0) -> Result:
+    """Run the command; nothing it prints may hold the secret."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert SECRET not in result.output
+    return result
+
+
+def pml_json(*arguments: str, code: int = 0) -> Any:
+    return json.loads(pml(*arguments, "--json", code=code).stdout)
+
+
+def test_a_preset_rewrites_the_users_file_and_nothing_but_its_exposure(config_file: Path) -> None:
+    result = pml("config", "--preset", "hybrid_balanced")
+
+    after = config_file.read_text()
+    assert "tools_exposure: hybrid       # for now" in after
+    assert "max_underlying_tools: 20" in after
+    kept = [line for line in USER_FILE.splitlines() if "tools_exposure" not in line and "hybrid:" not in line]
+    assert [line for line in after.splitlines() if line in kept] == kept
+    assert "whitelisted_tools: [git__log]" in after
+    assert "+  tools_exposure: hybrid" in result.stdout
+    (backup,) = config_file.parent.glob("config.yaml.bak-*")
+    assert backup.read_text() == USER_FILE
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    assert str(backup) in result.stderr
+
+
+@pytest.mark.parametrize("name", PRESET_NAMES)
+def test_every_preset_can_be_applied_and_then_is_in_force(config_file: Path, name: str) -> None:
+    pml("config", "--preset", name)
+
+    assert pml_json("config", "--preset", name)["changed"] is False
+    shown = pml_json("config", "show")
+    assert shown["settings"]["gateway"]["tools_exposure"] == name.partition("_")[0].replace(
+        "meta", "meta_only"
+    ).replace("full", "full_proxy")
+    assert shown["settings"]["gateway"]["blacklisted_tools"] == ["*:delete_*"]
+
+
+def test_a_trial_writes_nothing(config_file: Path) -> None:
+    result = pml("config", "--preset", "semantic", "--dry-run")
+
+    assert "+  tools_exposure: semantic" in result.stdout
+    assert "nothing was written" in result.stderr
+    assert config_file.read_text() == USER_FILE
+    assert [path.name for path in config_file.parent.iterdir()] == ["config.yaml"]
+
+
+def test_a_preset_creates_the_file_where_there_is_none(home: Path) -> None:
+    pml("config", "--preset", "meta_only")
+
+    assert stat.S_IMODE((home / "config.yaml").stat().st_mode) == 0o600
+    assert pml_json("config", "show")["origins"]["gateway.tools_exposure"]["source"] == "user"
+
+
+@pytest.mark.parametrize(("name", "warns"), [("hybrid_balanced", True), ("semantic", True), ("full_proxy", False)])
+def test_a_preset_that_needs_an_intent_and_has_none_warns(config_file: Path, name: str, warns: bool) -> None:
+    trial = pml("config", "--preset", name, "--dry-run").stderr
+    written = pml("config", "--preset", name).stderr
+
+    assert ("no intent is configured" in trial, "no intent is configured" in written) == (warns, warns)
+
+
+def test_a_source_that_wins_over_the_file_is_named(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PML_GATEWAY__TOOLS_EXPOSURE", "full_proxy")
+
+    result = pml("config", "--preset", "meta_only")
+
+    assert "PML_GATEWAY__TOOLS_EXPOSURE sets gateway.tools_exposure and wins over the file" in result.stderr
+
+
+def test_another_file_can_be_named_before_and_after_the_subcommand(config_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("gateway: {tools_exposure: semantic, intent: x}\n")
+
+    pml("config", "--preset", "meta_only", "--config", str(other))
+
+    assert "meta_only" in other.read_text()
+    assert config_file.read_text() == USER_FILE
+    for arguments in (("config", "--config", str(other), "show"), ("config", "show", "--config", str(other))):
+        assert "intent: x" in pml(*arguments).stdout
+
+
+def test_an_unknown_preset_is_a_configuration_error(config_file: Path) -> None:
+    result = pml("config", "--preset", "hybrid_balancd", code=78)
+
+    assert result.stdout == ""
+    assert "error: no preset 'hybrid_balancd'; did you mean hybrid_balanced?" in result.stderr
+    assert pml_json("config", "--preset", "nope", code=78)["error"]["message"] == "no preset 'nope'"
+
+
+def test_a_broken_file_is_not_edited(config_file: Path) -> None:
+    config_file.write_text("gateway: [\n")
+
+    result = pml("config", "--preset", "meta_only", code=78)
+
+    assert f"{config_file}:2:1: broken YAML" in result.stderr
+    assert config_file.read_text() == "gateway: [\n"
+
+
+def test_a_file_with_other_problems_is_edited_and_they_are_mentioned(config_file: Path) -> None:
+    config_file.write_text("htp: {}\n")
+
+    result = pml("config", "--preset", "meta_only")
+
+    assert "other problems" in result.stderr
+    assert "did you mean http?" in result.stderr
+
+
+def test_the_command_alone_explains_itself(config_file: Path) -> None:
+    result = pml("config")
+
+    assert "--preset" in result.stdout
+    assert "validate" in result.stdout
+
+
+def test_a_preset_and_a_subcommand_are_a_usage_error(config_file: Path) -> None:
+    pml("config", "--preset", "meta_only", "show", code=2)
+    pml("config", "--nonsense", code=2)
+
+
+def test_show_masks_credentials_and_keeps_references(config_file: Path) -> None:
+    for result in (pml("config", "show"), pml("config", "show", "--origin"), pml("config", "show", "--json")):
+        assert "${env:OTHER}" in result.stdout
+        assert "${env:CI_KEY}" in result.stdout
+        assert "***" in result.stdout
+
+
+def test_show_says_where_each_value_came_from(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PML_SEARCH__LIMIT", "9")
+
+    lines = [line.strip() for line in pml("config", "show", "--origin").stdout.splitlines()]
+
+    assert f"tools_exposure: full_proxy  # user: {config_file}:3" in lines
+    assert "limit: 9  # environment: PML_SEARCH__LIMIT" in lines
+    assert "direct_calls: visible  # default" in lines
+    assert "# " not in pml("config", "show").stdout
+
+
+def test_what_show_prints_is_a_configuration_again(config_file: Path, tmp_path: Path) -> None:
+    config_file.write_text("gateway: {intent: 'a: b # c'}\nservers: {fs: {command: npx, env: {A: '${env:A}'}}}\n")
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(pml("config", "show", "--origin").stdout)
+
+    assert pml_json("config", "show", "--config", str(copy))["settings"] == pml_json("config", "show")["settings"]
+
+
+def test_the_json_of_show_has_settings_origins_warnings_and_files(config_file: Path) -> None:
+    shown = pml_json("config", "show")
+
+    assert set(shown) == {"settings", "origins", "warnings", "files"}
+    assert shown["origins"]["gateway.tools_exposure"] == {"source": "user", "location": f"{config_file}:3"}
+    assert shown["settings"]["servers"]["linear"]["url"] == "https://***@linear.test/mcp?key=***"
+    assert shown["files"] == [str(config_file)]
+
+
+def test_validate_passes_a_sound_configuration_and_points_out_what_is_missing(config_file: Path) -> None:
+    result = pml("config", "validate")
+
+    assert result.stdout == f"valid: {config_file}\n"
+    assert "servers.gh.env.OTHER: environment variable OTHER is not set" in result.stderr
+    assert "clients.ci.key: environment variable CI_KEY is not set" in result.stderr
+    assert "servers.gh.env.GITHUB_TOKEN holds a literal secret" in result.stderr
+    found = pml_json("config", "validate")
+    assert (found["valid"], found["problems"], len(found["warnings"])) == (True, [], 3)
+
+
+def test_validate_reports_every_problem_and_exits_with_78(config_file: Path) -> None:
+    config_file.write_text(f"htp: {{}}\nsearch: {{limit: 0}}\nclients: {{a: {{key: {SECRET}}}}}\n")
+
+    result = pml("config", "validate", code=78)
+
+    assert result.stdout == ""
+    assert "error: 3 problems in the configuration:" in result.stderr
+    found = pml_json("config", "validate", code=78)
+    assert found["valid"] is False
+    assert [problem["key"] for problem in found["problems"]] == ["htp", "search.limit", "clients.a.key"]
+    assert found["problems"][0]["location"] == f"{config_file}:1"
+
+
+def test_presets_are_listed_with_what_clients_see() -> None:
+    result = pml("config", "presets")
+
+    assert all(name in result.stdout for name in PRESET_NAMES)
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    listed = pml_json("config", "presets")
+    assert [item["name"] for item in listed] == list(PRESET_NAMES)
+    assert set(listed[0]) == {"name", "summary", "path", "settings"}
+
+
+def test_a_project_is_trusted_shown_and_revoked(project_file: Path) -> None:
+    project_file.write_text(f"servers: {{fs: {{command: npx, args: [--token, {SECRET}]}}}}\n")
+    assert "pml trust" in pml("config", "show").stderr
+
+    result = pml("trust")
+
+    assert result.stdout == f"trusted: {project_file}\n"
+    assert "sets    servers.fs.command" in result.stderr
+    assert "a server of this file: fs: npx --token ***" in result.stderr
+    assert "fs" in pml_json("config", "show")["settings"]["servers"]
+    assert pml_json("trust", "--list")[0]["state"] == "trusted"
+
+    assert pml("trust", "--revoke").stdout == f"no longer trusted: {project_file}\n"
+    assert pml("trust", "--revoke").stdout == f"was not trusted: {project_file}\n"
+    assert pml_json("config", "show")["settings"]["servers"] == {}
+    assert "no project file is trusted" in pml("trust", "--list").stderr
+
+
+def test_a_changed_and_a_deleted_project_are_listed_as_such(project_file: Path) -> None:
+    project_file.write_text("http: {port: 1}\n")
+    pml("trust", str(project_file.parent))
+    project_file.write_text("http: {port: 2}\n")
+    assert "changed" in pml("trust", "--list").stdout
+
+    project_file.unlink()
+
+    assert "missing" in pml("trust", "--list").stdout
+    assert pml_json("trust", "--revoke", str(project_file.parent))["was_trusted"] is True
+
+
+def test_a_file_that_would_not_load_is_not_trusted(project_file: Path) -> None:
+    project_file.write_text("htp: {}\n")
+
+    assert "did you mean http?" in pml("trust", code=78).stderr
+    assert pml_json("trust", "--list") == []
+
+
+def test_there_has_to_be_something_to_trust(tmp_path: Path) -> None:
+    assert "no .pml.yaml in" in pml("trust", str(tmp_path), code=78).stderr
+    pml("trust", "--list", "--revoke", code=2)
+
+
+def test_errors_have_the_exit_code_of_who_can_act(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(ConfigurationError("x")) is ExitCode.CONFIGURATION
+    assert exit_code(UpstreamUnavailableError("x")) is ExitCode.FAILED
+
+    with pytest.raises(typer.Exit) as caught:
+        fail(UpstreamUnavailableError("[bold]gone[/bold]", hint="start it"))
+
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr() == ("", "error: [bold]gone[/bold]\n  start it\n")
+
+
+def test_messages_are_neither_wrapped_nor_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "[red]x[/red] " * 20
+
+    warn(long)
+    print_table(("A", "B"), [("[b]", "y " * 100)])
+
+    out, err = capsys.readouterr()
+    assert err == f"warning: {long}\n"
+    assert out.count("y") == 100
+    assert "[b]" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
