@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.load import LoadedSettings, Origin
+from pml_gateway.config.load import LoadedSettings, Origin, load_settings
+from pml_gateway.config.problems import MAX_LISTED_PROBLEMS
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
@@ -351,6 +352,23 @@ def test_a_rejected_file_leaves_what_was_loaded_before_untouched(workspace: Work
         serving = workspace.load()
 
     assert serving.settings.gateway.intent == "before"
+
+
+def test_a_flood_of_problems_is_cut_in_the_message_and_complete_in_the_details(workspace: Workspace) -> None:
+    workspace.user("".join(f"unknown_{number}: 1\n" for number in range(100)))
+
+    error = failure(workspace)
+
+    assert len(str(error).splitlines()) == MAX_LISTED_PROBLEMS + 2
+    assert "and 70 more" in str(error)
+    assert len(error.details["problems"]) == 100
+
+
+def test_a_working_directory_that_is_gone_has_no_project(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace.project)
+    workspace.project.rmdir()
+
+    assert load_settings(environ=workspace.environ).settings == Settings()
 
 
 def test_importing_the_loader_brings_neither_terminal_nor_protocol_libraries() -> None:
