@@ -6,7 +6,7 @@ A score of 0.5 / 0.6 / 0.7 is where lists cut there still hold the right tool fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.errors import ModelError
-from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.embedder import Embedder, embed_query
 
 CALIBRATION_FILE = "calibration.json"
 
 COVERAGE = ((0.3, 0.985), (0.5, 0.96), (0.6, 0.92), (0.7, 0.87), (0.8, 0.78), (0.9, 0.6), (0.99, 0.02))
 """(score, share of the right tools scoring at least this). 0.5 to 0.7 are promised; the others spread the rest."""
+
+MIN_PROBE_SPREAD = 0.05
+"""Below, a model hardly tells the probes apart: stretching its cosines would only enlarge noise, so they are kept."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,12 +60,22 @@ class Curve:
 
 
 LEXICAL_CURVE = Curve(
-    knots=((-3.0, 0.0), (0.0, 0.5), (1.0, 0.99)),
-    share=0.6,
-    floor=6.0,
+    knots=(
+        (-1.5931, 0.0),
+        (-0.9535, 0.3),
+        (-0.5945, 0.5),
+        (-0.3139, 0.6),
+        (-0.1184, 0.7),
+        (0.1159, 0.8),
+        (0.4264, 0.9),
+        (0.7761, 0.99),
+        (1.4157, 0.999),
+    ),
+    share=0.8,
+    floor=2.0,
 )
-"""For BM25 without a model, fitted by `models/calibrate.py`. Coverage is among intents that share a word with the
-right tool; without one the lexical index cannot find it at any threshold."""
+"""For log(1 + BM25) when there is no model, fitted by `models/calibrate.py`. Coverage is among intents that share a
+word with the right tool; without one the lexical index cannot find it at any threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +110,11 @@ class Calibration:
                 details={"path": str(path)},
             ) from exc
 
-    def transferred(self, related: float, unrelated: float) -> Calibration:
-        """This calibration for a model whose probe cosines differ, on the assumption of a linear relation."""
+    def transferred(self, embedder: Embedder) -> Calibration:
+        """This calibration for another model: its cosines are mapped linearly so that those of the probes agree."""
+        related, unrelated = probe_cosines(embedder)
         spread = related - unrelated
-        if spread < 0.01:  # a model that cannot tell the probes apart gives no scale; its cosines are taken as they are
+        if spread < MIN_PROBE_SPREAD:
             return self
         scale = (self.related - self.unrelated) / spread
         return replace(self, scale=scale, offset=self.unrelated - scale * unrelated)
@@ -120,23 +134,12 @@ class CalibratedEmbedder(Protocol):
         ...
 
 
-def calibration_for(embedder: Embedder, reference: Callable[[], Calibration]) -> Calibration:
-    """The embedder's own calibration, else the reference transferred by what the embedder makes of the probes."""
-    if isinstance(embedder, CalibratedEmbedder):
-        return embedder.calibration
-    return reference().transferred(*probe_cosines(embedder))
-
-
 def probe_cosines(embedder: Embedder) -> tuple[float, float]:
     """Mean cosines of (related, unrelated) probe pairs."""
-    queries = embedder.encode([query for query, _ in PROBES])
+    queries = np.stack([embed_query(embedder, query) for query, _ in PROBES])
     tools = embedder.encode([tool for _, tool in PROBES])
-    return _diagonal_means(queries, tools)
-
-
-def _diagonal_means(queries: Embeddings, tools: Embeddings) -> tuple[float, float]:
     cosines = np.einsum("qd,td->qt", queries, tools)
-    own = np.eye(len(cosines), dtype=bool)
+    own = np.eye(len(PROBES), dtype=bool)
     return float(cosines[own].mean()), float(cosines[~own].mean())
 
 

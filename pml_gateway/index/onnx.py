@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class OnnxEmbedder:
         import onnxruntime  # imported late: see pml_gateway/index/__init__.py
         import tokenizers
 
+        self._directory = directory
         try:
             config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
             self._model_id = str(config["model_id"])
@@ -41,9 +43,6 @@ class OnnxEmbedder:
             self._session: Any = onnxruntime.InferenceSession(
                 str(directory / MODEL_FILE), _session_options(onnxruntime), providers=["CPUExecutionProvider"]
             )
-            self._calibration = Calibration.read(directory)
-        except ModelError:
-            raise
         except Exception as exc:
             raise ModelError(
                 f"the embedding model in {directory} cannot be loaded: {exc}",
@@ -61,10 +60,10 @@ class OnnxEmbedder:
         """Length of one vector."""
         return self._dimension
 
-    @property
+    @cached_property
     def calibration(self) -> Calibration:
-        """Fitted on labelled intents with this model."""
-        return self._calibration
+        """Fitted on labelled intents with this model; raises ModelError when the file is missing or malformed."""
+        return Calibration.read(self._directory)
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
         """Embed texts, one row each, in their order; what exceeds the model's tokens is cut."""

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
-from pml_gateway.index.calibration import LEXICAL_CURVE, Calibration, Curve, calibration_for
+from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.fusion import fuse
 from pml_gateway.index.lexical import LexicalIndex
-from pml_gateway.index.load import shipped_calibration
+from pml_gateway.index.shipped import shipped_calibration
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
@@ -77,7 +77,11 @@ class ToolIndex:
             return cls(tuple(documents), lexical, None)
         texts = [dense_text(document) for document in documents]
         embeddings = embedder.encode(texts) if cache is None else cache.encode(embedder, texts)
-        calibration = calibration_for(embedder, shipped_calibration)
+        calibration = (
+            embedder.calibration
+            if isinstance(embedder, CalibratedEmbedder)
+            else shipped_calibration().transferred(embedder)
+        )
         return cls(tuple(documents), lexical, _DenseHalf(embedder, VectorIndex(embeddings), calibration))
 
     def search(
@@ -110,7 +114,7 @@ class ToolIndex:
         lexical = self._lexical.scores(terms, allowed)
         positions = _strongest(lexical, count)
         if self._dense is None or ranking is Ranking.LEXICAL:
-            return self._ordered(positions, lexical[positions], LEXICAL_CURVE)
+            return self._ordered(positions, np.log1p(lexical[positions]), LEXICAL_CURVE)
         vector = embed_query(self._dense.embedder, query)
         positions = np.union1d(positions, self._dense.vectors.nearest(vector, count, allowed))
         # one way to compute all of them: bit for bit the same whatever else is in the index

@@ -23,9 +23,14 @@ _TOKEN = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 """Scripts written without spaces, matched by pairs of characters."""
 
-_STOP_WORDS = frozenset(
-    ["a", "about", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "being", "both", "but", "by", "can", "could", "did", "do", "does", "doing", "done", "each", "for", "from", "give", "had", "has", "have", "having", "he", "help", "her", "here", "hers", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "just", "let", "like", "may", "me", "might", "mine", "more", "most", "must", "my", "need", "no", "nor", "not", "of", "off", "on", "once", "only", "or", "other", "our", "ours", "out", "over", "own", "please", "shall", "she", "should", "so", "some", "such", "than", "that", "the", "their", "theirs", "them", "then", "there", "these", "they", "this", "those", "to", "too", "under", "until", "up", "us", "very", "want", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "would", "you", "your", "yours"]
-)
+_STOP_WORD_TEXT = """
+a about all also am an and any are as at be been being both but by can could did do does doing done each for from give
+had has have having he help her here hers him his how i if in into is it its just let like may me might mine more most
+must my need no nor not of off on once only or other our ours out over own please shall she should so some such than
+that the their theirs them then there these they this those to too under until up us very want was we were what when
+where which while who whom whose why will with would you your yours
+"""
+_STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
 
 
 @dataclass(frozen=True, slots=True)

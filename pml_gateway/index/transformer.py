@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pml_gateway.errors import ModelError
+from pml_gateway.index.calibration import Calibration
 from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.shipped import shipped_calibration
 
 BATCH_SIZE = 32
 """Padding wastes more than larger batches save on a CPU."""
@@ -42,6 +45,11 @@ class TransformerEmbedder:
     def dimension(self) -> int:
         """Length of one vector."""
         return self._dimension
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration of the shipped model, carried over once and not at every build of an index."""
+        return shipped_calibration().transferred(self)
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
         """Embed tool texts, with the model's own prompt for documents if it has one."""
