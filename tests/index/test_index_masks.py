@@ -1,0 +1,85 @@
+"""Tools that a caller may not see leave no trace in what that caller finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.index import Embedder, ToolIndex
+from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.text import lexical_tokens, query_tokens
+from pml_gateway.index.vectors import VectorIndex
+from pml_gateway.types import Ranking
+from tests.index.fakes import HashedWords
+from tests.index.tools import OFFICE, labelled_tools
+
+WORDS = ("send", "read", "file", "email", "search_inbox", "city", "contents", "sql", "unknown")
+
+
+def visible(index: ToolIndex, query: str, ranking: Ranking, mask: np.typing.NDArray[np.bool_] | None = None) -> object:
+    result = index.search(query, limit=10, allowed=mask, ranking=ranking)
+    return [(hit.key, hit.score) for hit in result.hits], result.ranking
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    mask=st.lists(st.booleans(), min_size=len(OFFICE), max_size=len(OFFICE)),
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
+    ranking=st.sampled_from(Ranking),
+)
+def test_a_masked_search_equals_one_without_the_hidden_tools(
+    mask: list[bool], words: list[str], ranking: Ranking
+) -> None:
+    embedder = HashedWords(32)
+    allowed_only = [document for document, allowed in zip(OFFICE, mask, strict=True) if allowed]
+    masked = visible(ToolIndex.build(OFFICE, embedder), " ".join(words), ranking, np.array(mask))
+    assert masked == visible(ToolIndex.build(allowed_only, embedder), " ".join(words), ranking)
+
+
+@pytest.mark.parametrize("ranking", list(Ranking))
+def test_a_masked_search_of_the_shipped_model_equals_one_without_the_hidden_tools(
+    shipped: Embedder, ranking: Ranking
+) -> None:
+    tools, intents = labelled_tools()
+    mask = np.arange(len(tools)) % 3 != 0
+    whole = ToolIndex.build(tools, shipped)
+    part = ToolIndex.build([document for document, allowed in zip(tools, mask, strict=True) if allowed], shipped)
+    for query, _ in intents[::5]:
+        assert visible(whole, query, ranking, mask) == visible(part, query, ranking)
+
+
+def test_a_hidden_tool_with_a_rare_word_does_not_change_lexical_scores() -> None:
+    words = [lexical_tokens(document) for document in OFFICE]
+    terms = query_tokens("execute the email statement")
+    mask = np.array([document.server != "database" for document in OFFICE])
+    masked = LexicalIndex(words).scores(terms, mask)
+    alone = LexicalIndex([counts for counts, allowed in zip(words, mask, strict=True) if allowed]).scores(terms)
+    assert masked[mask].tolist() == alone.tolist()
+    assert not masked[~mask].any()
+
+
+def test_nothing_is_found_when_nothing_is_allowed() -> None:
+    index = ToolIndex.build(OFFICE, HashedWords())
+    assert index.search("read_file", limit=5, allowed=np.zeros(len(OFFICE), dtype=bool)).hits == ()
+
+
+def test_a_mask_is_applied_before_the_best_are_cut() -> None:
+    rows = HashedWords().encode([f"word{number} common" for number in range(300)])
+    mask = np.zeros(300, dtype=bool)
+    mask[[7, 150, 299]] = True
+    assert sorted(VectorIndex(rows).nearest(rows[0], 3, mask).tolist()) == [7, 150, 299]
+
+
+@pytest.mark.parametrize("allowed_share", [1.0, 0.9, 0.01])
+def test_the_graph_of_a_large_catalog_finds_what_the_scan_finds(allowed_share: float) -> None:
+    random = np.random.default_rng(3)
+    rows = random.standard_normal((2_000, 24)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    mask = random.random(2_000) < allowed_share
+    graph, scan = VectorIndex(rows, exact_limit=200), VectorIndex(rows)
+    for query in rows[:20]:
+        found, expected = graph.nearest(query, 10, mask).tolist(), scan.nearest(query, 10, mask).tolist()
+        assert len(set(found) & set(expected)) >= 9
+        assert mask[found].all()

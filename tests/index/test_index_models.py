@@ -1,0 +1,199 @@
+"""Loading embedding models, and what the shipped one is worth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pml_gateway.errors import ModelError
+from pml_gateway.index import Embedder, ToolDocument, ToolIndex, load_embedder
+from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.shipped import SHIPPED_MODEL, shipped_directory
+from pml_gateway.types import Ranking
+from tests.index.tools import OFFICE, REPOSITORY, SHARED_DATA, labelled_tools, read_rows, tool
+
+HEAVY = ("onnxruntime", "tokenizers", "faiss", "Stemmer", "sentence_transformers", "torch", "scipy", "transformers")
+MODEL_FILES = {"model.onnx", "tokenizer.json", "config.json", "calibration.json"}
+
+
+@pytest.fixture(scope="module")
+def labelled(shipped: Embedder) -> tuple[ToolIndex, list[tuple[str, str]]]:
+    tools, intents = labelled_tools()
+    return ToolIndex.build(tools, shipped), intents
+
+
+def test_importing_the_index_loads_nothing_heavy() -> None:
+    program = f"import sys, pml_gateway.index; print([name for name in {HEAVY} if name in sys.modules])"
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_shipped_model_reproduces_known_cosines(shipped: Embedder) -> None:
+    # of the float32 original; 8 bits may move them by a hundredth
+    query, close, far = shipped.encode(
+        ["how do I delete a branch", "git remove a branch", "weather forecast for a city"]
+    )
+    assert float(query @ close) == pytest.approx(0.8334, abs=0.02)
+    assert float(query @ far) == pytest.approx(-0.0895, abs=0.02)
+
+
+def test_a_vector_depends_on_its_text_only(shipped: Embedder) -> None:
+    together = shipped.encode(["read a file", "a much longer text about something else entirely " * 20])
+    assert np.array_equal(together[:1], shipped.encode(["read a file"]))
+    assert np.linalg.norm(together, axis=1) == pytest.approx([1, 1], abs=1e-5)
+    assert together.dtype == np.float32
+    assert shipped.encode([]).shape == (0, shipped.dimension)
+
+
+def test_text_beyond_the_limit_of_the_model_is_cut(shipped: Embedder) -> None:
+    assert np.array_equal(shipped.encode(["word " * 254]), shipped.encode(["word " * 4_000]))
+
+
+def test_the_model_id_names_the_content_of_the_model_file(shipped: Embedder) -> None:
+    digest = hashlib.sha256((shipped_directory() / "model.onnx").read_bytes()).hexdigest()
+    assert shipped.model_id == f"{SHIPPED_MODEL}@{digest[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("ranking", "recall_at_1", "recall_at_5"),
+    [(Ranking.FUSED, 0.83, 0.95), (Ranking.DENSE, 0.83, 0.95), (Ranking.LEXICAL, 0.42, 0.47)],
+)
+def test_the_labelled_set_is_found(
+    labelled: tuple[ToolIndex, list[tuple[str, str]]], ranking: Ranking, recall_at_1: float, recall_at_5: float
+) -> None:
+    index, intents = labelled
+    ranked = [[hit.key for hit in index.search(query, limit=5, ranking=ranking).hits] for query, _ in intents]
+    assert np.mean([gold in keys[:1] for keys, (_, gold) in zip(ranked, intents, strict=True)]) >= recall_at_1
+    assert np.mean([gold in keys for keys, (_, gold) in zip(ranked, intents, strict=True)]) >= recall_at_5
+
+
+@pytest.mark.parametrize(("threshold", "coverage"), [(0.5, 0.96), (0.6, 0.92), (0.7, 0.86)])
+def test_lists_cut_at_a_threshold_keep_the_right_tool(
+    labelled: tuple[ToolIndex, list[tuple[str, str]]], threshold: float, coverage: float
+) -> None:
+    index, intents = labelled
+    lists = [[hit.key for hit in index.search(query, limit=40).hits if hit.score >= threshold] for query, _ in intents]
+    assert np.mean([gold in keys for keys, (_, gold) in zip(lists, intents, strict=True)]) >= coverage
+    assert np.median([len(keys) for keys in lists]) <= len(index.documents) / 3
+
+
+def test_a_query_that_no_tool_serves_scores_low(labelled: tuple[ToolIndex, list[tuple[str, str]]]) -> None:
+    index, _ = labelled
+    for query in ("asdkjh qwe zxc", "who won the world cup in 1966", "how tall was Napoleon"):
+        assert all(hit.score < 0.6 for hit in index.search(query, limit=40).hits)
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "dev").is_dir(), reason="the shared retrieval data is not here")
+def test_the_golden_set_of_mcp_tools_is_found(shipped: Embedder) -> None:
+    directory = SHARED_DATA / "dev" / "mcpproxy_golden"
+    tools = [
+        ToolDocument(
+            row["id"], row["server"], row["name"], "", row["description"], tuple(row["input_schema"]["properties"])
+        )
+        for row in read_rows(directory / "tools.jsonl")
+    ]
+    index = ToolIndex.build(tools, shipped)
+    queries = read_rows(directory / "queries.jsonl")
+    ranked = [[hit.key for hit in index.search(row["query"], limit=5).hits] for row in queries]
+    assert np.mean([keys[0] in row["gold"] for keys, row in zip(ranked, queries, strict=True)]) >= 0.78
+    assert np.mean([not set(row["gold"]).isdisjoint(keys) for keys, row in zip(ranked, queries, strict=True)]) >= 0.97
+
+
+def test_an_installed_package_finds_the_model_inside_itself(tmp_path: Path) -> None:
+    package = tmp_path / "pml_gateway"
+    shutil.copytree(REPOSITORY / "pml_gateway", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shipped_copy = package / "_shipped" / "models" / SHIPPED_MODEL
+    shutil.copytree(REPOSITORY / "models" / SHIPPED_MODEL, shipped_copy)
+    program = "from pml_gateway.index import load_embedder; print(load_embedder('builtin').encode(['a']).shape)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == ("(1, 384)", "")
+
+
+def test_the_wheel_takes_along_every_file_of_the_model() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    mapped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {path.name for path in (REPOSITORY / "models" / SHIPPED_MODEL).iterdir()} == MODEL_FILES
+    for name in MODEL_FILES:
+        path = f"models/{SHIPPED_MODEL}/{name}"
+        assert mapped[path] == f"pml_gateway/_shipped/{path}"
+
+
+def test_a_model_directory_is_loaded_by_its_path(shipped: Embedder) -> None:
+    assert load_embedder(str(shipped_directory())).model_id == shipped.model_id
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "config.json"])
+def test_an_incomplete_model_directory_is_named_in_the_error(tmp_path: Path, missing: str) -> None:
+    directory = tmp_path / "broken"
+    shutil.copytree(shipped_directory(), directory)
+    (directory / missing).unlink()
+    with pytest.raises(ModelError, match="broken") as caught:
+        load_embedder(str(directory))
+    assert "search.model" in caught.value.hint
+
+
+def test_a_damaged_model_file_is_named_in_the_error(tmp_path: Path) -> None:
+    directory = tmp_path / "damaged"
+    shutil.copytree(shipped_directory(), directory)
+    (directory / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(ModelError, match="damaged"):
+        load_embedder(str(directory))
+
+
+def test_a_damaged_calibration_is_named_in_the_error(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(shipped_directory(), directory)
+    calibration = directory / "calibration.json"
+    content = json.loads(calibration.read_text(encoding="utf-8"))
+    content["fused"]["knots"].reverse()
+    calibration.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"calibration\.json"):
+        ToolIndex.build(OFFICE, load_embedder(str(directory)))
+
+
+class Flattened:
+    """A model whose cosines all lie close together, as those of many large models do."""
+
+    model_id = "flattened"
+
+    def __init__(self, original: Embedder) -> None:
+        self._original = original
+        self.dimension = original.dimension + 1
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        """The vectors of the original, all pulled towards one new direction."""
+        vectors = self._original.encode(texts)
+        vectors = np.concatenate([vectors, np.full((len(vectors), 1), 1.5, dtype=np.float32)], axis=1)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
+
+
+def test_scores_of_a_model_with_other_cosines_are_brought_to_the_same_scale(shipped: Embedder) -> None:
+    index, flattened = ToolIndex.build(OFFICE, shipped), ToolIndex.build(OFFICE, Flattened(shipped))
+    for query in ("send an email to the recipients", "rain tomorrow"):
+        expected, found = index.search(query, limit=7).hits, flattened.search(query, limit=7).hits
+        assert [hit.key for hit in found] == [hit.key for hit in expected]
+        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=0.01)
+
+
+def test_a_tool_is_read_by_server_name_title_and_description(shipped: Embedder) -> None:
+    tools = [tool("a__x", "", title="Cancel a subscription"), tool("b__listInvoices"), tool("weather__get", "")]
+    index = ToolIndex.build(tools, shipped)
+    for query, expected in (
+        ("end my subscription", "a__x"),
+        ("all bills", "b__listInvoices"),
+        ("rain", "weather__get"),
+    ):
+        assert index.search(query, limit=1).hits[0].key == expected
