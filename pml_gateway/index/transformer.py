@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +35,12 @@ class TransformerEmbedder:
                 "a name needs a network or an earlier download",
                 details={"model": model},
             ) from exc
-        self._model_id = f"sentence-transformers:{model}"
+        self._model_id = f"sentence-transformers:{model}{_revision(Path(model))}"
         self._dimension = int(self._model.encode_document([""]).shape[1])
 
     @property
     def model_id(self) -> str:
-        """The name or path the model was loaded from."""
+        """The name the model was loaded by; for a directory with a digest that changes with its files."""
         return self._model_id
 
     @property
@@ -64,6 +66,14 @@ class TransformerEmbedder:
             return np.zeros((0, self._dimension), dtype=np.float32)
         vectors = encode(list(texts), batch_size=BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
+
+
+def _revision(directory: Path) -> str:
+    if not directory.is_dir():
+        return ""
+    states = [(str(path), path.stat()) for path in sorted(directory.rglob("*")) if path.is_file()]
+    listing = repr([(name, state.st_size, state.st_mtime_ns) for name, state in states])
+    return "@" + hashlib.sha256(listing.encode()).hexdigest()[:12]
 
 
 def _load(model_class: Any, model: str) -> Any:
