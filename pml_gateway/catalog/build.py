@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from pml_gateway.catalog.fields import sound_fields
+from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
-from pml_gateway.catalog.naming import Prefix, assign_names
+from pml_gateway.catalog.naming import SEPARATOR, Prefix, assign_names
 from pml_gateway.catalog.schema import check_output_schema, repair_input_schema
 from pml_gateway.types import JsonObject
-
-_OPTIONAL_FIELDS: Mapping[str, type] = {
-    "title": str,
-    "description": str,
-    "annotations": dict,
-    "icons": list,
-    "execution": dict,
-    "_meta": dict,
-}
-_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 def build_catalog(
@@ -57,8 +50,17 @@ def build_catalog(
     return Catalog(
         tools=tuple(tools),
         upstream_ids=tuple(listing.upstream_id for listing in listings),
-        assignments=MappingProxyType(kept | names),
+        assignments=MappingProxyType(_kept_assignments(kept, names)),
     )
+
+
+def _kept_assignments(
+    earlier: Mapping[tuple[str, str], str], names: Mapping[tuple[str, str], str]
+) -> dict[tuple[str, str], str]:
+    """Names of now, and of tools that may come back; an owner that lost its earlier name frees it."""
+    given = set(names.values())
+    gone = {owner: name for owner, name in earlier.items() if owner not in names and name not in given}
+    return gone | dict(names)
 
 
 def _build_tool(
@@ -67,52 +69,46 @@ def _build_tool(
     name = _name(raw)
     input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
-    definition: JsonObject = {"name": qualified_name}
-    dropped: list[str] = []
-    for key, kind in _OPTIONAL_FIELDS.items():
-        value = raw.get(key)
-        if isinstance(value, kind):
-            definition[key] = value
-        elif value is not None:
-            dropped.append(f"{key}: not {'an object' if kind is dict else 'a list' if kind is list else 'a string'}")
-    if "annotations" in definition:
-        definition["annotations"] = _annotations(definition["annotations"], dropped)
-    definition["inputSchema"] = input_schema
+    fields, dropped = sound_fields(raw)
+    definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": input_schema}
     if output_schema is not None:
         definition["outputSchema"] = output_schema
-    if qualified_name != name and qualified_name.rsplit("__", 1)[-1] != name:
+    if qualified_name not in (name, f"{listing.upstream_id}{SEPARATOR}{name}"):
         dropped.append(f"name: {name!r} is listed as {qualified_name!r}")
-    execution = definition.get("execution") or {}
-    original = raw.get("inputSchema")
     tool = CatalogTool(
         qualified_name=qualified_name,
         upstream_id=listing.upstream_id,
         name=name,
         definition=definition,
-        input_schema=original if isinstance(original, dict) else {"type": "object"},
+        input_schema=_checked_schema(raw.get("inputSchema"), input_schema),
         repairs=(*repairs, *output_repairs, *dropped),
         stale=listing.stale,
-        task_only=execution.get("taskSupport") == "required",
+        task_only=fields.get("execution", {}).get("taskSupport") == "required",
     )
-    unchanged = (
-        known is not None
-        and known.definition == definition
-        and known.stale == tool.stale
-        and known.upstream_id == tool.upstream_id
-        and known.name == tool.name
+    return known if known is not None and _same(known, tool) else tool
+
+
+def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
+    """What arguments are checked against: the original, unless it refuses every object or is nested absurdly deep."""
+    if not isinstance(original, dict) or not is_plain(original):
+        return repaired
+    kind = original.get("type", "object")
+    return original if kind == "object" or (isinstance(kind, list) and "object" in kind) else repaired
+
+
+def _same(known: CatalogTool, tool: CatalogTool) -> bool:
+    return (
+        (known.upstream_id, known.name, known.stale, known.repairs)
+        == (tool.upstream_id, tool.name, tool.stale, tool.repairs)
+        and known.definition == tool.definition
         and known.input_schema == tool.input_schema
+        # Python holds 1, 1.0 and true for equal; JSON does not.
+        and _canonical(known) == _canonical(tool)
     )
-    return known if known is not None and unchanged else tool
 
 
-def _annotations(annotations: JsonObject, dropped: list[str]) -> JsonObject:
-    wrong = {key for key in _HINTS if key in annotations and not isinstance(annotations[key], bool | None)}
-    if not isinstance(annotations.get("title"), str | None):
-        wrong.add("title")
-    if not wrong:
-        return annotations
-    dropped.extend(f"annotations/{key}: wrong type; dropped" for key in sorted(wrong))
-    return {key: value for key, value in annotations.items() if key not in wrong}
+def _canonical(tool: CatalogTool) -> str:
+    return json.dumps([tool.definition, tool.input_schema], sort_keys=True)
 
 
 def _name(tool: JsonObject) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,21 +59,31 @@ class ManifestFile:
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
         except FileNotFoundError:
             return Manifest()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("manifest %s is unreadable (%s); starting without it", self._path, error)
             return Manifest()
 
-    def save(self, manifest: Manifest) -> Manifest:
-        """Write the manifest; per upstream the newest listing wins, per tool the first name given."""
+    def save(self, manifest: Manifest, *, configured: Collection[str] | None = None) -> Manifest:
+        """Write the manifest; per upstream the newest listing wins, per tool the first name given.
+
+        Args:
+            manifest: what this process knows.
+            configured: upstreams that other processes' listings and names are kept of; default those in `manifest`.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = frozenset(manifest.entries if configured is None else configured) | manifest.entries.keys()
         with self._locked():
             on_disk = self.load()
             entries = dict(manifest.entries)
             for upstream_id, other in on_disk.entries.items():
                 mine = entries.get(upstream_id)
-                if mine is not None and mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at:
+                if mine is None:
+                    newest = upstream_id in kept
+                else:
+                    newest = mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at
+                if newest:
                     entries[upstream_id] = other
-            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, frozenset(entries)))
+            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept))
             _write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")).encode())
         return merged
 
@@ -124,17 +134,25 @@ def _encode(manifest: Manifest) -> JsonObject:
 def _decode(raw: JsonObject) -> Manifest:
     entries = {
         upstream_id: ManifestEntry(
-            fingerprint=entry["fingerprint"],
+            fingerprint=_text(entry["fingerprint"]),
             tools=tuple(tool for tool in entry["tools"] if isinstance(tool, dict)),
             listed_at=float(entry["listed_at"]),
-            era=entry["era"],
-            server_name=entry["server"][0],
-            server_version=entry["server"][1],
+            era=_text(entry["era"]),
+            server_name=_text(entry["server"][0]),
+            server_version=_text(entry["server"][1]),
         )
         for upstream_id, entry in raw["upstreams"].items()
     }
-    names = {(upstream_id, tool): name for upstream_id, own in raw["names"].items() for tool, name in own.items()}
+    names = {
+        (upstream_id, tool): _text(name) for upstream_id, own in raw["names"].items() for tool, name in own.items()
+    }
     return Manifest(entries, names)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where a string belongs")
+    return value
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

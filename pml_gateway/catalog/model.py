@@ -70,7 +70,10 @@ class Catalog:
         """A hash of every definition, name and staleness-free fact a client can observe."""
         digest = hashlib.sha256()
         for tool in self.tools:
-            digest.update(json.dumps([tool.upstream_id, tool.definition], sort_keys=True).encode())
+            # The original schema decides which arguments are refused, so clients can observe it as well.
+            original = None if tool.input_schema is tool.definition["inputSchema"] else tool.input_schema
+            facts = [tool.upstream_id, tool.name, tool.definition, original]
+            digest.update(json.dumps(facts, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
     def by_name(self, qualified_name: str) -> CatalogTool | None:

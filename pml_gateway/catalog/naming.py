@@ -25,11 +25,15 @@ def assign_names(
     """Give every (upstream id, tool name) a qualified name.
 
     A name given earlier is kept by its owner, so a new server never renames another's tools; what is new takes the
-    first free one of its candidates, in catalog order.
+    first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew.
     """
     wanted = list(dict.fromkeys(tools))
-    assigned = {owner: earlier[owner] for owner in wanted if owner in earlier}
-    taken = set(earlier.values()) | reserved
+    kept: dict[str, tuple[str, str]] = {}
+    for owner, name in earlier.items():
+        if name not in reserved and _is_legal(name, max_length):
+            kept.setdefault(name, owner)
+    assigned = {owner: earlier[owner] for owner in wanted if kept.get(earlier.get(owner, "")) == owner}
+    taken = kept.keys() | reserved
     for owner in wanted:
         if owner in assigned:
             continue
@@ -59,6 +63,10 @@ def legal_name(name: str, owner: tuple[str, str], max_length: int) -> str:
     """`name` within the legal characters and length; a shortened one ends in a hash of its owner."""
     cleaned = _clean(name)
     return cleaned if len(cleaned) <= max_length else _with_hash(cleaned, owner, max_length, salt="")
+
+
+def _is_legal(name: str, max_length: int) -> bool:
+    return 0 < len(name) <= max_length and not _ILLEGAL.search(name)
 
 
 def _clean(name: str) -> str:

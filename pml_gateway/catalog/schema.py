@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
 from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 24
@@ -15,31 +16,28 @@ MAX_DEPTH = 24
 MAX_BYTES = 256 * 1024
 """JSON size of one input schema that is kept whole; a larger one keeps only its top-level parameters."""
 
-_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-_SINGLE = (
-    "additionalProperties",
-    "contains",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+MAX_REASONS = 20
+MAX_POINTER = 200
+MAX_REASON = 200
+
+MAX_MERGED = 500
+MAX_MERGE_DEPTH = 8
+"""Sub-schemas that merging a root visits: references can name each other in exponentially many ways."""
+
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
+_TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
 @dataclass(slots=True)
 class _Repairs:
+    keeps_tuples: bool = False
     reasons: list[str] = field(default_factory=list)
+    tuples_rewritten: bool = False
 
     def note(self, pointer: str, reason: str) -> None:
-        if len(self.reasons) < 20:
-            self.reasons.append(f"{pointer or '/'}: {reason}")
+        if len(self.reasons) < MAX_REASONS:
+            place = pointer if len(pointer) <= MAX_POINTER else f"/…{pointer[-MAX_POINTER:]}"
+            self.reasons.append(f"{place or '/'}: {reason[:MAX_REASON]}")
 
 
 def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
@@ -49,11 +47,12 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
     """
     repairs = _Repairs()
     if not isinstance(schema, dict):
-        repairs.note("", f"inputSchema is {_kind(schema)}, not an object; any arguments are accepted")
+        repairs.note("", f"inputSchema is {kind_of(schema)}, not an object; any arguments are accepted")
         return {"type": "object"}, tuple(repairs.reasons)
-    repaired = _repair_root(_too_large(schema, repairs), repairs)
-    cleaned = _clean(repaired, "", 0, repairs)
-    result = cleaned if isinstance(cleaned, dict) else {"type": "object"}
+    cleaned = _clean_object(schema, "", 0, repairs)
+    if repairs.tuples_rewritten:
+        cleaned.pop("$schema", None)
+    result = _repair_root(_too_large(cleaned, repairs), repairs)
     return (result if repairs.reasons else schema), tuple(repairs.reasons)
 
 
@@ -61,65 +60,77 @@ def check_output_schema(schema: object) -> tuple[JsonObject | None, tuple[str, .
     """The output schema when it is sound, else nothing and why: clients that compile it would fail on the list."""
     if schema is None:
         return None, ()
-    repairs = _Repairs()
     if not isinstance(schema, dict):
-        repairs.note("", f"outputSchema is {_kind(schema)}, not an object")
-    elif _exceeds(schema, MAX_BYTES):
+        return None, (f"outputSchema dropped: /: outputSchema is {kind_of(schema)}, not an object",)
+    dialect = schema.get("$schema")
+    repairs = _Repairs(keeps_tuples=isinstance(dialect, str) and any(name in dialect for name in _TUPLE_DIALECTS))
+    cleaned = _clean_object(schema, "", 0, repairs)
+    if not repairs.reasons and _exceeds(cleaned, MAX_BYTES):
         repairs.note("", f"outputSchema is larger than {MAX_BYTES} bytes")
-    else:
-        _clean(schema, "", 0, repairs)
     if repairs.reasons:
         return None, tuple(f"outputSchema dropped: {reason}" for reason in repairs.reasons)
-    return schema if isinstance(schema, dict) else None, ()
+    return schema, ()
 
 
 def _too_large(schema: JsonObject, repairs: _Repairs) -> JsonObject:
     if not _exceeds(schema, MAX_BYTES):
         return schema
     repairs.note("", f"inputSchema is larger than {MAX_BYTES} bytes; only top-level parameter names are kept")
-    properties = schema.get("properties")
-    names = list(properties)[:500] if isinstance(properties, dict) else []
-    required = schema.get("required")
-    kept = [name for name in required if name in names] if isinstance(required, list) else []
-    return {"type": "object", "properties": {name: {} for name in names}, **({"required": kept} if kept else {})}
+    names = list(schema.get("properties", ()))[:500]
+    known = frozenset(names)
+    kept = [name for name in schema.get("required", ()) if name in known]
+    names_only: JsonObject = {"type": "object", "properties": {name: {} for name in names}}
+    if kept:
+        names_only["required"] = kept
+    return {"type": "object"} if _exceeds(names_only, MAX_BYTES) else names_only
 
 
 def _exceeds(schema: JsonObject, limit: int) -> bool:
-    try:
-        return len(json.dumps(schema, ensure_ascii=False)) > limit
-    except RecursionError:
-        return False
+    return len(json.dumps(schema, ensure_ascii=False)) > limit
 
 
 def _repair_root(schema: JsonObject, repairs: _Repairs) -> JsonObject:
+    """The root of a cleaned schema as one plain object."""
     root = schema
-    if isinstance(root.get("$ref"), str):
-        repairs.note("/$ref", f"root reference {root['$ref']!r} replaced by what it refers to")
-        root = _inline_root_reference(root)
-    if any(key in root for key in _ROOT_ALTERNATIVES):
+    if "$ref" in schema:
+        repairs.note("/$ref", f"root reference {schema['$ref']!r} replaced by what it refers to")
+        root = _follow_root_reference(schema)
+    has_alternatives = any(key in root for key in _ROOT_ALTERNATIVES)
+    if has_alternatives:
         repairs.note("", "root oneOf/anyOf/allOf merged into one object")
-        root = _merge_root_alternatives(root)
+    if "$ref" in schema or has_alternatives:
+        # What is merged in would no longer count as evaluated.
+        dropped = {*_ROOT_ALTERNATIVES, "$ref", "properties", "required", "unevaluatedProperties"}
+        properties, required = _Merging(schema).visit(schema)
+        root = {key: value for key, value in root.items() if key not in dropped}
+        root |= {"properties": properties} if properties or has_alternatives else {}
+        root |= {"required": required} if required else {}
+        if has_alternatives and "type" not in root:
+            return {"type": "object", **root}
     kind = root.get("type")
     if kind is None:
         repairs.note("/type", "missing; set to object")
-        root = {"type": "object", **root}
-    elif isinstance(kind, list) and "object" in kind:
+        return {"type": "object", **root}
+    if kind == "object":
+        return root
+    if isinstance(kind, list) and "object" in kind:
         repairs.note("/type", f"{kind!r} narrowed to object")
-        root = {**root, "type": "object"}
-    elif kind != "object":
+    elif "properties" in root:
+        repairs.note("/type", f"root is {kind!r} but has properties; set to object")
+    else:
         repairs.note("/type", f"root is {kind!r}, not object; any arguments are accepted")
-        root = {"type": "object"}
-    return root
+        return {"type": "object"}
+    return {**root, "type": "object"}
 
 
-def _inline_root_reference(schema: JsonObject) -> JsonObject:
+def _follow_root_reference(schema: JsonObject) -> JsonObject:
     root, seen = schema, set[str]()
     while isinstance(reference := root.get("$ref"), str):
+        siblings = {key: value for key, value in root.items() if key != "$ref"}
         target = _local_target(schema, reference)
         if reference in seen or not isinstance(target, dict):
-            return {"type": "object", **{key: value for key, value in root.items() if key != "$ref"}}
+            return siblings
         seen.add(reference)
-        siblings = {key: value for key, value in root.items() if key != "$ref"}
         root = {**target, **siblings}
     return root
 
@@ -130,40 +141,61 @@ def _local_target(schema: JsonObject, reference: str) -> object:
     node: Any = schema
     for part in reference[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
+        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
             return None
-        node = node[key]
     return node
 
 
-def _merge_root_alternatives(schema: JsonObject) -> JsonObject:
-    merged = {key: value for key, value in schema.items() if key not in _ROOT_ALTERNATIVES}
-    properties = dict(schema["properties"]) if isinstance(schema.get("properties"), dict) else {}
-    required = _names(schema.get("required"))
-    for keyword in _ROOT_ALTERNATIVES:
-        branches = [_resolved(schema, branch) for branch in _dicts(schema.get(keyword))]
-        for branch in branches:
-            if isinstance(branch.get("properties"), dict):
-                properties = {**branch["properties"], **properties}
-        needed = [_names(branch.get("required")) for branch in branches]
-        if not needed:
-            continue
-        combine: Callable[[set[str], set[str]], set[str]] = set.union if keyword == "allOf" else set.intersection
-        common = set(needed[0])
-        for names in needed[1:]:
-            common = combine(common, set(names))
-        required += [name for names in needed for name in names if name in common]
-    merged["properties"] = properties
-    if required:
-        merged["required"] = list(dict.fromkeys(required))
-    merged["type"] = "object"
-    return merged
+_Shape = tuple[JsonObject, list[str]]
+"""The properties of an object schema, and the names it requires."""
 
 
-def _resolved(schema: JsonObject, branch: JsonObject) -> JsonObject:
-    reference = branch.get("$ref")
-    target = _local_target(schema, reference) if isinstance(reference, str) else None
-    return {**target, **branch} if isinstance(target, dict) else branch
+@dataclass(slots=True)
+class _Merging:
+    """Collects what a root admits through its local references and combinations."""
+
+    root: JsonObject
+    remaining: int = MAX_MERGED
+
+    def visit(self, schema: JsonObject, depth: int = 0) -> _Shape:
+        self.remaining -= 1
+        if self.remaining < 0 or depth > MAX_MERGE_DEPTH:
+            return {}, []
+        required = _names(schema.get("required"))
+        parts = [self.visit(branch, depth + 1) for branch in _branches(schema.get("allOf"))]
+        reference = schema.get("$ref")
+        target = _local_target(self.root, reference) if isinstance(reference, str) else None
+        if isinstance(target, dict):
+            parts.append(self.visit(target, depth + 1))
+        for keyword in ("anyOf", "oneOf"):
+            branches = [self.visit(branch, depth + 1) for branch in _branches(schema.get(keyword))]
+            if branches:
+                parts.append(_either(branches))
+        properties = _combined("allOf", [_object(schema.get("properties")), *(part for part, _ in parts)])
+        names = [*required, *(name for _, needed in parts for name in needed)]
+        return properties, list(dict.fromkeys(names))
+
+
+def _either(shapes: Sequence[_Shape]) -> _Shape:
+    common = set(shapes[0][1]).intersection(*(required for _, required in shapes[1:]))
+    return _combined("anyOf", [properties for properties, _ in shapes]), [
+        name for name in shapes[0][1] if name in common
+    ]
+
+
+def _combined(keyword: str, maps: Sequence[JsonObject]) -> JsonObject:
+    """One map of properties; a name with several schemas gets all of them under `keyword`."""
+    variants: dict[str, list[object]] = {}
+    for properties in maps:
+        for name, schema in properties.items():
+            known = variants.setdefault(name, [])
+            if schema not in known:
+                known.append(schema)
+    return {name: schemas[0] if len(schemas) == 1 else {keyword: schemas} for name, schemas in variants.items()}
 
 
 def _clean(schema: object, pointer: str, depth: int, repairs: _Repairs) -> object:
@@ -171,70 +203,63 @@ def _clean(schema: object, pointer: str, depth: int, repairs: _Repairs) -> objec
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, dict):
-        repairs.note(pointer, f"{_kind(schema)} is no schema; anything is accepted")
+        repairs.note(pointer, f"{kind_of(schema)} is no schema; anything is accepted")
         return {}
     if depth > MAX_DEPTH:
         repairs.note(pointer, f"nested deeper than {MAX_DEPTH} levels; anything is accepted below")
         return {}
-    cleaned = {key: value for key, value in schema.items() if _is_sound(key, value, pointer, repairs)}
-    for key in _SINGLE:
-        if key in cleaned and not (key == "items" and isinstance(cleaned[key], list)):
-            cleaned[key] = _clean(cleaned[key], f"{pointer}/{key}", depth + 1, repairs)
-    for key in (*_LISTS, "items"):
-        if isinstance(cleaned.get(key), list):
-            cleaned[key] = [
-                _clean(item, f"{pointer}/{key}/{index}", depth + 1, repairs) for index, item in enumerate(cleaned[key])
-            ]
-    for key in _MAPS:
-        if isinstance(cleaned.get(key), dict):
+    return _clean_object(schema, pointer, depth, repairs)
+
+
+def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repairs) -> JsonObject:
+    cleaned: JsonObject = {}
+    for key, value in schema.items():
+        if reason := fault(key, value):
+            repairs.note(f"{pointer}/{_escaped(key)}", f"{reason}; dropped")
+        else:
+            cleaned[key] = value
+    if isinstance(cleaned.get("items"), list) and not repairs.keeps_tuples:
+        repairs.note(f"{pointer}/items", "a list, as in older dialects; rewritten as prefixItems")
+        repairs.tuples_rewritten = True
+        _rewrite_tuple(cleaned)
+    for key, value in cleaned.items():
+        below = f"{pointer}/{key}"
+        if key in LISTS or (key == "items" and isinstance(value, list)):
+            cleaned[key] = [_clean(item, f"{below}/{index}", depth + 1, repairs) for index, item in enumerate(value)]
+        elif key in SINGLE:
+            cleaned[key] = _clean(value, below, depth + 1, repairs)
+        elif key in MAPS or key == "dependencies":
             cleaned[key] = {
-                str(name): _clean(item, f"{pointer}/{key}/{name}", depth + 1, repairs)
-                for name, item in cleaned[key].items()
+                name: item
+                if key == "dependencies" and isinstance(item, list)
+                else _clean(item, f"{below}/{_escaped(name)}", depth + 1, repairs)
+                for name, item in value.items()
             }
     return cleaned
 
 
-def _is_sound(key: str, value: object, pointer: str, repairs: _Repairs) -> bool:
-    reason = ""
-    if key == "type":
-        kinds = value if isinstance(value, list) else [value]
-        if not kinds or not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
-            reason = f"{value!r} is no JSON Schema type"
-    elif key == "required":
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            reason = "not a list of names"
-    elif key == "enum":
-        reason = "" if isinstance(value, list) else "not a list"
-    elif key in _MAPS:
-        reason = "" if isinstance(value, dict) else f"{_kind(value)}, not an object"
-    elif key in _LISTS:
-        reason = "" if isinstance(value, list) and value else "not a list of schemas"
-    elif key in ("$ref", "pattern", "description", "title"):
-        reason = "" if isinstance(value, str) else f"{_kind(value)}, not a string"
-    if reason:
-        repairs.note(f"{pointer}/{key}", f"{reason}; dropped")
-    return not reason
+def _rewrite_tuple(schema: JsonObject) -> None:
+    positions = schema.pop("items")
+    rest = schema.pop("additionalItems", None)
+    if positions:
+        schema.setdefault("prefixItems", positions)
+    if rest is not None:
+        schema["items"] = rest
 
 
-def _dicts(value: object) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _branches(value: object) -> list[JsonObject]:
+    # `true` admits anything, `false` nothing.
+    kept = [item for item in value if item is not False] if isinstance(value, list) else []
+    return [_object(item) for item in kept]
+
+
+def _object(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}
 
 
 def _names(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "missing"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"

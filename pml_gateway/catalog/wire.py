@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from pml_gateway.types import JsonObject
 
@@ -14,6 +15,11 @@ _FIELDS_SINCE: Mapping[str, tuple[str, ...]] = {
     "2025-03-26": ("annotations",),
     "2025-06-18": ("title", "outputSchema", "_meta"),
     "2025-11-25": ("icons", "execution"),
+}
+_NESTED_FIELDS: Mapping[str, frozenset[str]] = {
+    "annotations": frozenset({"title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}),
+    "execution": frozenset({"taskSupport"}),
+    "icons": frozenset({"src", "mimeType", "sizes", "theme"}),
 }
 _REMOVED_IN: Mapping[str, tuple[str, ...]] = {LATEST_VERSION: ("execution",)}
 
@@ -28,11 +34,21 @@ def allowed_fields(version: str) -> frozenset[str]:
 def tool_for_version(definition: JsonObject, version: str) -> JsonObject:
     """The definition with the fields and the schema shapes this version knows."""
     allowed = allowed_fields(version)
-    tool = {key: value for key, value in definition.items() if key in allowed}
+    tool = {key: _known_fields(key, value) for key, value in definition.items() if key in allowed}
     if version < LATEST_VERSION and "outputSchema" in tool and tool["outputSchema"].get("type") != "object":
         # Array and primitive outputs are legal from 2026 on; older clients reject the whole list for one.
         del tool["outputSchema"]
     return tool
+
+
+def _known_fields(key: str, value: Any) -> Any:
+    """A field without the keys that no version defines, which the SDK would leave out as well."""
+    known = _NESTED_FIELDS.get(key)
+    if known is None:
+        return value
+    if isinstance(value, list):
+        return [_known_fields(key, item) for item in value]
+    return {name: item for name, item in value.items() if name in known}
 
 
 def encode(value: object) -> bytes:

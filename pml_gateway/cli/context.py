@@ -71,7 +71,7 @@ class Command:
     def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run a command's work; an error of the gateway ends the process with its message and exit code."""
         try:
-            return anyio.run(work)
+            return anyio.run(work, backend_options={"use_uvloop": True})
         except (GatewayError, BaseExceptionGroup) as raised:
             error = innermost(raised)
             if not isinstance(error, GatewayError):

@@ -61,7 +61,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
     for warning in loaded.warnings:
         logger.warning("%s", warning)
-    opener = partial(open_runtime, loaded, command.paths, identity=command.identity, load=load, on_open=_warn_of_cost)
+    opener = partial(open_runtime, loaded, command.paths, identity=command.identity, load=load, on_open=_advise)
     if not over_http:
         await serve_stdio(opener)
         return
@@ -72,11 +72,19 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     await serve_http(opener, loaded.settings.http, lambda url: note(f"listening on {url}"))
 
 
-async def _warn_of_cost(gateway: Any) -> None:
-    """Say what full_proxy costs, once the tools are known."""
+async def _advise(gateway: Any) -> None:
+    """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
+    from pml_gateway.exposure.patterns import unmatched
     from pml_gateway.server.tokens import list_tokens
 
     state = await gateway.ready()
+    section = state.settings.gateway
+    for key, entries in (
+        ("gateway.blacklisted_tools", section.blacklisted_tools),
+        ("gateway.hybrid.whitelisted_tools", section.hybrid.whitelisted_tools),
+    ):
+        for entry in unmatched(entries, state.catalog.tools):
+            log.get_logger(__name__).warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
     if state.settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY:
         return
     cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)

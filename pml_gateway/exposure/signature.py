@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pml_gateway.types import JsonObject
@@ -12,6 +12,8 @@ from pml_gateway.types import JsonObject
 MAX_PARAMETERS = 24
 MAX_CHOICES = 8
 MAX_DEPTH = 2
+MAX_NAME = 80
+MAX_LITERAL = 60
 """Bounds of one signature: past them it says how much it leaves out, and `tool_schema` has the rest."""
 
 _TYPE_NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
@@ -36,10 +38,10 @@ def _parameters(schema: JsonObject, root: JsonObject, depth: int) -> list[str]:
     if not isinstance(properties, dict):
         return []
     raw_required = schema.get("required")
-    required = set(raw_required) if isinstance(raw_required, list) else set()
+    required = {name for name in raw_required if isinstance(name, str)} if isinstance(raw_required, list) else set()
     names = sorted(properties, key=lambda name: name not in required)
     parts = [
-        f"{name}{'' if name in required else '?'}: {_type(properties[name], root, depth)}"
+        f"{_shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_type(properties[name], root, depth)}"
         for name in names[:MAX_PARAMETERS]
     ]
     if len(names) > MAX_PARAMETERS:
@@ -56,12 +58,12 @@ def _type(schema: object, root: JsonObject, depth: int) -> str:
         target = _target(schema["$ref"], root)
         return "object" if target is None else _type(target, root, depth + 1)
     if "const" in schema:
-        return json.dumps(schema["const"], ensure_ascii=False)
+        return _literal(schema["const"])
     if isinstance(schema.get("enum"), list):
         return _choices(schema["enum"])
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), list):
-            return _union([_type(branch, root, depth + 1) for branch in schema[keyword]])
+            return _union(schema[keyword], lambda branch: _type(branch, root, depth + 1))
     if isinstance(schema.get("allOf"), list):
         merged: dict[str, Any] = {}
         for branch in schema["allOf"]:
@@ -69,13 +71,15 @@ def _type(schema: object, root: JsonObject, depth: int) -> str:
         return _type(merged, root, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _union([_plain(one, schema, root, depth) for one in kind])
+        return _union(kind, lambda one: _plain(one, schema, root, depth))
     return _plain(kind, schema, root, depth)
 
 
 def _plain(kind: object, schema: Mapping[str, Any], root: JsonObject, depth: int) -> str:
     if kind == "array":
-        item = _type(schema.get("items", {}), root, depth)
+        items = schema.get("items", {})
+        # Lists of plain values stay readable at any depth; lists of lists count as nesting.
+        item = _type(items, root, depth + (isinstance(items, dict) and "items" in items))
         return f"({item})[]" if " | " in item else f"{item}[]"
     if kind == "object" or (kind is None and "properties" in schema):
         fields = _parameters(dict(schema), root, depth + 1)
@@ -84,13 +88,24 @@ def _plain(kind: object, schema: Mapping[str, Any], root: JsonObject, depth: int
 
 
 def _choices(values: list[Any]) -> str:
-    shown = [json.dumps(value, ensure_ascii=False) for value in values[:MAX_CHOICES]]
-    more = [f"… {len(values) - MAX_CHOICES} more"] if len(values) > MAX_CHOICES else []
-    return " | ".join(shown + more)
+    return _union(values, _literal)
 
 
-def _union(types: list[str]) -> str:
-    return " | ".join(dict.fromkeys(types)) or "any"
+def _union(branches: list[Any], render: Callable[[Any], str]) -> str:
+    shown = list(dict.fromkeys(render(branch) for branch in branches[:MAX_CHOICES]))
+    more = [f"… {len(branches) - MAX_CHOICES} more"] if len(branches) > MAX_CHOICES else []
+    return " | ".join(shown + more) or "any"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "object" if isinstance(value, dict) else "any[]"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _target(reference: str, root: JsonObject) -> object:

@@ -77,4 +77,5 @@ def _client(name: str, entry: ClientSettings) -> Client:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    # Environment variables and headers may carry bytes that are no UTF-8.
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -54,13 +54,15 @@ class View:
 
     @cached_property
     def _aliases(self) -> dict[str, list[CatalogTool]]:
+        """Tools by each spelling; a bare name never takes part in a spelling that names another tool's server."""
         aliases: dict[str, list[CatalogTool]] = {}
+        bare: dict[str, list[CatalogTool]] = {}
         for tool in self.tools:
             spellings = {f"{tool.upstream_id}{separator}{tool.name}" for separator in ALIAS_SEPARATORS}
-            spellings |= {f"mcp__{tool.upstream_id}__{tool.name}", tool.name}
-            for spelling in spellings:
+            for spelling in spellings | {f"mcp__{tool.upstream_id}__{tool.name}"}:
                 aliases.setdefault(spelling, []).append(tool)
-        return aliases
+            bare.setdefault(tool.name, []).append(tool)
+        return bare | aliases
 
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous."""

@@ -20,6 +20,7 @@ from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import Listed, Remembered, Upstream, UpstreamState
 
 logger = get_logger(__name__)
@@ -208,7 +209,7 @@ def _staleness(catalog: Catalog) -> list[bool]:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: Settings, paths: Paths, *, identity: str, connect: bool = True
+    settings: Settings, paths: Paths, *, identity: str, connect: bool = True, open_streams: OpenStreams = open_streams
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -217,9 +218,10 @@ async def open_gateway(
         paths: where state lives.
         identity: names the configuration (its file), so that each has a manifest of its own.
         connect: connect upstreams in the background at once instead of at their first call.
+        open_streams: opens the transport of each upstream.
     """
     async with (
-        open_pool(logs_dir=paths.logs_dir) as pool,
+        open_pool(logs_dir=paths.logs_dir, open_streams=open_streams) as pool,
         anyio.create_task_group() as tasks,
     ):
         indexer = Indexer(paths.cache_dir)

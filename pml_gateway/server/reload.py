@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from pml_gateway.config.load import LoadedSettings
@@ -29,19 +30,35 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
     directories = {path.parent for path in files if path.parent.is_dir()}
     if not directories:
         return
+    stop = anyio.Event()
     changes = awatch(
         *directories,
         watch_filter=lambda _change, path: Path(path) in files,
         debounce=DEBOUNCE_MILLISECONDS,
         step=20,
         recursive=False,
+        stop_event=stop,
     )
-    async for _ in changes:
-        try:
-            fresh = await anyio.to_thread.run_sync(load)
-        except ConfigurationError as error:
-            logger.error("configuration rejected, the one before it serves on: %s", error)
-            continue
-        for warning in fresh.warnings:
-            logger.warning("%s", warning)
-        gateway.apply_settings(fresh.settings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_set_when_cancelled, stop)
+        async for _ in changes:
+            await _reload(gateway, load)
+
+
+async def _reload(gateway: Gateway, load: LoadSettings) -> None:
+    try:
+        fresh = await anyio.to_thread.run_sync(load)
+    except ConfigurationError as error:
+        logger.error("configuration rejected, the one before it serves on: %s", error)
+        return
+    for warning in fresh.warnings:
+        logger.warning("%s", warning)
+    gateway.apply_settings(fresh.settings)
+
+
+async def _set_when_cancelled(stop: anyio.Event) -> None:
+    """The watcher's thread cannot be cancelled; it looks at this event instead."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()

@@ -21,6 +21,7 @@ from pml_gateway.server.meta_tools import build_caller
 from pml_gateway.server.protocol import GatewayServer, build_server
 from pml_gateway.server.reload import LoadSettings, follow_files
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.upstreams.transport import OpenStreams, open_streams
 
 logger = get_logger(__name__)
 
@@ -44,21 +45,35 @@ OnOpen = Callable[[Gateway], Coroutine[Any, Any, None]]
 
 @asynccontextmanager
 async def open_runtime(
-    loaded: LoadedSettings, paths: Paths, *, identity: str, load: LoadSettings, on_open: OnOpen | None = None
+    loaded: LoadedSettings,
+    paths: Paths,
+    *,
+    identity: str,
+    load: LoadSettings,
+    on_open: OnOpen | None = None,
+    open_streams: OpenStreams = open_streams,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current."""
-    async with open_gateway(loaded.settings, paths, identity=identity) as gateway, anyio.create_task_group() as tasks:
+    async with (
+        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams) as gateway,
+        anyio.create_task_group() as tasks,
+    ):
         caller = build_caller(gateway)
         subscribers = Subscribers(gateway)
         server = build_server(gateway, caller, subscribers)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, (paths.config_file, Path.cwd() / PROJECT_NAME))
+        tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
         tasks.start_soon(serve_control, gateway, paths)
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
         yield Runtime(gateway, caller, server)
         tasks.cancel_scope.cancel()
+
+
+def _watched(paths: Paths) -> tuple[Path, ...]:
+    """Files that change what is served, also those that do not exist yet."""
+    return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
 
 
 async def _refresh_on_hangup(gateway: Gateway) -> None:

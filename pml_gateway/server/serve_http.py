@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
 import uvicorn
@@ -13,8 +14,8 @@ import uvicorn
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.log import get_logger
-from pml_gateway.server.http import open_app
-from pml_gateway.server.runtime import OpenRuntime
+from pml_gateway.server.http import HttpApp, open_app
+from pml_gateway.server.runtime import OpenRuntime, Runtime
 
 logger = get_logger(__name__)
 
@@ -47,49 +48,62 @@ async def serve_http(
     listener = _bind(settings)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    async with open_runtime() as runtime, open_app(runtime, settings) as app:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-            server_header=False,
-        )
-        server = _Server(config)
-        async with anyio.create_task_group() as tasks:
+    with listener:
+        async with open_runtime() as runtime, open_app(runtime, settings) as app:
+            await _serve(runtime, app, settings, listener, partial(on_listening, f"http://{shown}:{port}/mcp"), stop)
 
-            async def shut_down_on_signal() -> None:
-                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                    async for received in signals:
-                        logger.info("%s: finishing calls in flight", received.name)
-                        await shut_down()
 
-            async def shut_down_on_stop() -> None:
-                if stop is not None:
-                    await stop.wait()
-                    await shut_down()
+async def _serve(
+    runtime: Runtime,
+    app: HttpApp,
+    settings: HttpSettings,
+    listener: socket.socket,
+    announce: Callable[[], None],
+    stop: anyio.Event | None,
+) -> None:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
 
-            async def shut_down() -> None:
-                app.begin_shutdown()
-                await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
-                server.should_exit = True
+    async def shut_down() -> None:
+        app.begin_shutdown()
+        await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
+        server.should_exit = True
 
-            async def announce() -> None:
-                await server.listening.wait()
-                on_listening(f"http://{shown}:{port}/mcp")
+    async def shut_down_on_signal() -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for received in signals:
+                logger.info("%s: finishing calls in flight", received.name)
+                await shut_down()
 
-            tasks.start_soon(shut_down_on_signal)
-            tasks.start_soon(shut_down_on_stop)
-            tasks.start_soon(announce)
-            await server.serve(sockets=[listener])
-            tasks.cancel_scope.cancel()
+    async def shut_down_on_stop() -> None:
+        if stop is not None:
+            await stop.wait()
+            await shut_down()
+
+    async def announce_start() -> None:
+        await server.listening.wait()
+        announce()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shut_down_on_signal)
+        tasks.start_soon(shut_down_on_stop)
+        tasks.start_soon(announce_start)
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
 
 
 def _bind(settings: HttpSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it, every answer takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host.strip("[]"), settings.port))

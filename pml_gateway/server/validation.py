@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -15,7 +17,13 @@ from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5
 MAX_MESSAGE = 240
-_REGEX_KEYWORDS = ("pattern", "patternProperties")
+MAX_STEPS = 100_000
+"""Keywords evaluated in one check, under a second: references can name each other in exponentially many ways."""
+
+MAX_UNIQUE_ITEMS = 1000
+"""Longest list whose items are compared with each other, which takes quadratic time."""
+
+_REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
 
 def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
@@ -30,7 +38,7 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     problems = _problems(tool, arguments)
     if not problems:
         return
-    call = signature(tool.qualified_name, tool.input_schema)
+    call = signature(tool.qualified_name, tool.definition["inputSchema"])
     listed = "; ".join(f"{problem['path'] or '/'}: {problem['message']}" for problem in problems)
     raise InvalidInputError(
         f"invalid arguments for {tool.qualified_name}: {listed}",
@@ -39,47 +47,132 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     )
 
 
+class _TooManyStepsError(Exception):
+    """A check took more steps than an honest schema needs."""
+
+
+_STEPS: ContextVar[list[None]] = ContextVar("pml_gateway_validation_steps")
+
+
 def _problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
     from referencing.exceptions import Unresolvable
 
     validator = _validator(tool)
     if validator is None:
         return []
+    token = _STEPS.set([])
     try:
         errors = list(islice(validator.iter_errors(arguments), MAX_ERRORS))
-    except (Unresolvable, RecursionError):
+    except (Unresolvable, RecursionError, _TooManyStepsError, ArithmeticError, TypeError, ValueError, AttributeError):
+        # References to what is no schema make the validator stumble anywhere.
         return []
+    finally:
+        _STEPS.reset(token)
     return [
-        {"path": "".join(f"/{part}" for part in error.absolute_path), "message": error.message[:MAX_MESSAGE]}
+        {"path": "".join(f"/{_escaped(part)}" for part in error.absolute_path), "message": error.message[:MAX_MESSAGE]}
         for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path])
     ]
 
 
+def _escaped(part: object) -> str:
+    return str(part).replace("~", "~0").replace("/", "~1")
+
+
 @lru_cache(maxsize=2048)
 def _validator(tool: CatalogTool) -> Any:
+    """The validator of the original schema, of the repaired one where that is no schema, or none."""
+    for schema in (tool.input_schema, tool.definition["inputSchema"]):
+        validator = _compiled(schema)
+        if validator is not None:
+            return validator
+    return None
+
+
+def _compiled(schema: JsonObject) -> Any:
     # Imported on the first check: jsonschema takes 0.1 s, which a gateway that only lists never needs.
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
+    from jsonschema.validators import extend, validator_for
     from referencing import Registry
 
     try:
-        if len(encode(tool.input_schema)) > MAX_BYTES:
+        text = encode(schema)
+        if len(text) > MAX_BYTES:
             return None
-        schema = _without_patterns(tool.input_schema)
         kind = validator_for(schema, default=Draft202012Validator)
-        kind.check_schema(schema)
-        return kind(schema, registry=Registry())
-    except (SchemaError, RecursionError):
+        kind.check_schema(schema, format_checker=None)
+        keywords = _bounded(dict(kind.VALIDATORS))
+        if any(keyword in text for keyword in _REGEX_KEYWORDS):
+            keywords = _without_patterns(keywords)
+        counted = {keyword: _counted(evaluate) for keyword, evaluate in keywords.items()}
+        return extend(kind, validators=counted)(_in_one_dialect(schema), registry=Registry())
+    except (SchemaError, RecursionError, TypeError, ValueError, AttributeError, KeyError):
         return None
 
 
-def _without_patterns(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_patterns(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    dropped = set(_REGEX_KEYWORDS) if isinstance(schema.get("pattern", ""), str) else {"patternProperties"}
-    if isinstance(schema.get("patternProperties"), dict):
-        dropped.add("additionalProperties")
-    return {key: _without_patterns(value) for key, value in schema.items() if key not in dropped}
+def _in_one_dialect(value: Any) -> Any:
+    """`value` without `$schema`, at which the validator would go on with keywords that are not ours."""
+    if isinstance(value, list):
+        return [_in_one_dialect(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _in_one_dialect(item) for key, item in value.items() if not _names_dialect(key, item)}
+    # A choice that is itself a schema with a dialect would no longer be the value it stands for.
+    return {key: item for key, item in kept.items() if key not in ("const", "enum") or item == value[key]}
+
+
+def _names_dialect(key: str, value: object) -> bool:
+    return key == "$schema" and isinstance(value, str)
+
+
+_Evaluate = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
+"""A keyword of jsonschema: (validator, keyword's value, instance, schema) to errors."""
+
+
+def _without_patterns(keywords: dict[str, _Evaluate]) -> dict[str, _Evaluate]:
+    """The keywords with no regular expression run; what would refuse more for that accepts instead."""
+    ignored = ("pattern", "patternProperties", "not", "if", "unevaluatedProperties")
+    lenient = {key: _ignore if key in ignored else evaluate for key, evaluate in keywords.items()}
+    if "oneOf" in lenient:
+        lenient["oneOf"] = keywords["anyOf"]
+    for key, unless in (("additionalProperties", "patternProperties"), ("contains", "maxContains")):
+        if key in lenient:
+            lenient[key] = _unless_beside(unless, lenient[key])
+    return lenient
+
+
+def _bounded(keywords: dict[str, _Evaluate]) -> dict[str, _Evaluate]:
+    if "uniqueItems" in keywords:
+        keywords["uniqueItems"] = _short_lists_only(keywords["uniqueItems"])
+    return keywords
+
+
+def _ignore(validator: Any, value: Any, instance: Any, schema: Any) -> None:
+    return None
+
+
+def _unless_beside(keyword: str, evaluate: _Evaluate) -> _Evaluate:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
+        return None if keyword in schema else evaluate(validator, value, instance, schema)
+
+    return check
+
+
+def _short_lists_only(evaluate: _Evaluate) -> _Evaluate:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
+        if isinstance(instance, list) and len(instance) > MAX_UNIQUE_ITEMS:
+            return None
+        return evaluate(validator, value, instance, schema)
+
+    return check
+
+
+def _counted(evaluate: _Evaluate) -> _Evaluate:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
+        steps = _STEPS.get()
+        steps.append(None)
+        if len(steps) > MAX_STEPS:
+            raise _TooManyStepsError
+        return evaluate(validator, value, instance, schema)
+
+    return check

@@ -21,7 +21,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
-from pml_gateway.upstreams.transport import OnAuthFailure, open_streams
+from pml_gateway.upstreams.transport import OnAuthFailure, OpenStreams
 
 MAX_PAGES = 500
 MAX_TOOLS = 20_000
@@ -92,6 +92,7 @@ async def open_connection(
     upstream_id: str,
     definition: UpstreamDefinition,
     *,
+    open_streams: OpenStreams,
     era_hint: str,
     logs_dir: Path,
     connect_timeout: float,

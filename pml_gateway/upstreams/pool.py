@@ -11,6 +11,7 @@ import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Remembered, Upstream
 
 DRAIN_SECONDS = 10.0
@@ -20,11 +21,12 @@ DRAIN_SECONDS = 10.0
 class UpstreamPool:
     """Every upstream by server id, in configuration order."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path, open_streams: OpenStreams) -> None:
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self._tasks = tasks
         self._logs_dir = logs_dir
+        self._open_streams = open_streams
         self._upstreams: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
 
@@ -74,6 +76,7 @@ class UpstreamPool:
             upstream_id,
             definition,
             defaults,
+            open_streams=self._open_streams,
             logs_dir=self._logs_dir,
             remembered=remembered,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
@@ -95,8 +98,8 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 
 @asynccontextmanager
-async def open_pool(*, logs_dir: Path) -> AsyncIterator[UpstreamPool]:
+async def open_pool(*, logs_dir: Path, open_streams: OpenStreams = open_streams) -> AsyncIterator[UpstreamPool]:
     """A pool whose connections and child processes end with this context."""
     async with anyio.create_task_group() as tasks:
-        yield UpstreamPool(tasks, logs_dir=logs_dir)
+        yield UpstreamPool(tasks, logs_dir=logs_dir, open_streams=open_streams)
         tasks.cancel_scope.cancel()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import httpx2
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -23,6 +23,20 @@ MAX_LOG_BYTES = 1024 * 1024
 """A child's stderr file is started anew beyond this size."""
 
 OnAuthFailure = Callable[[int], None]
+
+
+class OpenStreams(Protocol):
+    """Opens one upstream's transport. Tests put servers in memory here."""
+
+    def __call__(
+        self,
+        upstream_id: str,
+        definition: UpstreamDefinition,
+        *,
+        logs_dir: Path,
+        connect_timeout: float,
+        on_auth_failure: OnAuthFailure,
+    ) -> AbstractAsyncContextManager[TransportStreams]: ...
 
 
 @asynccontextmanager

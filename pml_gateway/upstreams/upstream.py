@@ -27,6 +27,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.translate import is_expired_session, translate
+from pml_gateway.upstreams.transport import OpenStreams
 
 logger = get_logger(__name__)
 
@@ -35,7 +36,7 @@ LAST_BACKOFF = 60.0
 """Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
 
 STABLE_AFTER = 5.0
-"""Seconds after which a lost connection counts as an accident and is opened again without a pause."""
+"""Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
 
 
 class UpstreamState(StrEnum):
@@ -83,6 +84,7 @@ class Upstream:
         definition: UpstreamDefinition,
         defaults: UpstreamSettings,
         *,
+        open_streams: OpenStreams,
         logs_dir: Path,
         remembered: Remembered,
         on_listed: OnListed,
@@ -98,12 +100,14 @@ class Upstream:
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
         self.defaults = defaults
+        self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._era = remembered.era
         self._note_schemas(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._expired = False
+        self._lost_quickly = False
         self._connection: Connection | None = None
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
@@ -120,6 +124,10 @@ class Upstream:
     def in_flight(self) -> int:
         """Calls sent and not yet answered."""
         return self._in_flight
+
+    async def changed(self) -> None:
+        """Wait for the next change of state, or for the last call in flight to end."""
+        await self._changed.wait()
 
     async def drain(self, timeout: float) -> None:
         """Wait until no call is in flight, at most `timeout` seconds."""
@@ -205,6 +213,7 @@ class Upstream:
         async with open_connection(
             self.upstream_id,
             self.definition,
+            open_streams=self._open_streams,
             era_hint=self._era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
@@ -257,8 +266,10 @@ class Upstream:
                 await anyio.sleep(0.05)
                 await self._list(connection)
         closed = f"{self.upstream_id}: the server closed the connection"
-        if self._expired or time.monotonic() - established > STABLE_AFTER:
-            self._expired = False
+        lost_quickly = time.monotonic() - established < STABLE_AFTER
+        again = self._expired or not (lost_quickly and self._lost_quickly)
+        self._expired, self._lost_quickly = False, lost_quickly
+        if again:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
 

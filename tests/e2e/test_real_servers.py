@@ -1,0 +1,155 @@
+"""The gateway as a process in front of real third-party servers, met by real clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client as FastMCPClient
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+from mcp_types import methods
+
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import HandshakeSession, result_modern
+
+from .inspector import Inspector
+
+pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
+
+MODES = ("meta_only", "semantic", "hybrid", "full_proxy")
+
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("everything", "echo", {"message": "grüezi"}),
+    ("everything", "get-sum", {"a": 2, "b": 40}),
+    ("everything", "get-tiny-image", {}),
+    ("everything", "get-resource-reference", {"resourceType": "Text", "resourceId": 1}),
+    ("everything", "get-resource-links", {"count": 3}),
+    ("everything", "get-structured-content", {"location": "New York"}),
+    ("everything", "get-annotated-message", {"messageType": "error", "includeImage": True}),
+    ("everything", "get-sum", {"a": "not a number"}),
+    ("filesystem", "read_text_file", {"path": "{files}/hello.txt"}),
+    ("filesystem", "read_text_file", {"path": "/etc/passwd"}),
+    ("filesystem", "list_allowed_directories", {}),
+    ("memory", "read_graph", {}),
+    ("time", "convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}),
+    ("time", "convert_time", {"source_timezone": "Nowhere", "time": "12:00", "target_timezone": "UTC"}),
+    ("git", "git_log", {"repo_path": "{repository}", "max_count": 1}),
+    ("remote", "echo", {"message": "over HTTP"}),
+]
+
+
+@pytest.fixture
+def entries(servers: dict[str, dict[str, Any]], everything_url: str) -> dict[str, dict[str, Any]]:
+    return {**servers, "remote": {"url": everything_url}}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, entries: dict[str, dict[str, Any]]) -> Iterator[GatewayProcess]:
+    with running_gateway(tmp_path / "home", {"servers": entries}) as process:
+        yield process
+
+
+def _arguments(arguments: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    places = {"{files}": tmp_path / "servers" / "files", "{repository}": tmp_path / "servers" / "repository"}
+    text = json.dumps(arguments)
+    for placeholder, path in places.items():
+        text = text.replace(placeholder, str(path))
+    decoded: dict[str, Any] = json.loads(text)
+    return decoded
+
+
+def _canonical(result: dict[str, Any]) -> str:
+    """The protocol's known fields of a result, in one spelling."""
+    known = methods.serialize_server_result(
+        "tools/call", "2025-11-25", {k: v for k, v in result.items() if k != "_meta"}
+    )
+    return json.dumps({"isError": False, **known}, sort_keys=True)
+
+
+async def test_every_call_answers_as_it_does_directly(
+    gateway: GatewayProcess, entries: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    for server, tool, template in CALLS:
+        arguments = _arguments(template, tmp_path)
+        entry = entries[server]
+        transport = (
+            StreamableHttpTransport(entry["url"])
+            if "url" in entry
+            else StdioTransport(entry["command"], entry["args"], env=entry.get("env"))
+        )
+        async with FastMCPClient(transport) as client:
+            direct = await client.session.send_request(_request(tool, arguments), _any_result())
+        with HandshakeSession(f"{gateway.url}/full_proxy") as session:
+            proxied = session.result("tools/call", {"name": f"{server}__{tool}", "arguments": arguments})
+            modern = result_modern(gateway.url, "tools/call", {"name": f"{server}__{tool}", "arguments": arguments})
+            assert _canonical(proxied) == _canonical(direct), (server, tool)
+            assert _canonical({k: v for k, v in modern.items() if k != "resultType"}) == _canonical(direct), (
+                server,
+                tool,
+            )
+            if not direct.get("isError"):
+                named = session.result(
+                    "tools/call",
+                    {"name": "call_tool", "arguments": {"name": f"{server}:{tool}", "arguments": arguments}},
+                )
+                assert _canonical(named) == _canonical(direct), (server, tool)
+
+
+def _request(tool: str, arguments: dict[str, Any]) -> Any:
+    import mcp_types
+
+    return mcp_types.CallToolRequest(params=mcp_types.CallToolRequestParams(name=tool, arguments=arguments))
+
+
+def _any_result() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(dict[str, Any])
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_every_mode_lists_and_calls_for_the_fastmcp_client(gateway: GatewayProcess, mode: str) -> None:
+    async with FastMCPClient(f"{gateway.url}/{mode}?query=read+a+file+from+disk") as client:
+        names = [tool.name for tool in await client.list_tools()]
+        if mode == "meta_only":
+            assert names == ["search_tools", "tool_schema", "call_tool"]
+        elif mode == "full_proxy":
+            assert "filesystem__read_text_file" in names
+            assert "everything__echo" in names
+            assert "remote__echo" in names
+            assert "search_tools" not in names
+        else:
+            assert "filesystem__read_text_file" in names
+            assert "time__get_current_time" not in names
+        answer = await client.call_tool("everything__get-sum", {"a": 1, "b": 2})
+        assert "3" in answer.content[0].text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_lists_and_calls_for_the_inspector(
+    gateway: GatewayProcess, inspector: Callable[..., Inspector], mode: str
+) -> None:
+    client = inspector(f"{gateway.url}/{mode}?query=read+a+file+from+disk")
+    names = [tool["name"] for tool in client.list_tools()]
+    assert ("search_tools" in names) == (mode != "full_proxy")
+    # The inspector calls nothing that is not listed, which is what call_tool is for.
+    message = {"message": "from the inspector"}
+    by_name = {"name": "everything__echo", "arguments": message}
+    direct = mode == "full_proxy"
+    result = client.call_tool("everything__echo", message) if direct else client.call_tool("call_tool", by_name)
+    assert "from the inspector" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_lists_and_calls_for_raw_modern_posts(gateway: GatewayProcess, mode: str) -> None:
+    listed = result_modern(f"{gateway.url}/{mode}", "tools/list", {"query": "read a file from disk"})
+    names = [tool["name"] for tool in listed["tools"]]
+    assert ("filesystem__read_text_file" in names) == (mode != "meta_only")
+    called = result_modern(
+        f"{gateway.url}/{mode}", "tools/call", {"name": "everything__echo", "arguments": {"message": "raw"}}
+    )
+    assert called["content"][0]["text"] == "Echo: raw"
+    assert called["resultType"] == "complete"

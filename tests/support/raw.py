@@ -1,0 +1,107 @@
+"""MCP over bare HTTP: the bytes a client without any SDK would send and get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+MODERN = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def post_modern(
+    url: str,
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30,
+) -> httpx2.Response:
+    """One stateless 2026-07-28 request."""
+    given = dict(params or {})
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": method,
+        "params": {**given, "_meta": {**META, **given.get("_meta", {})}},
+    }
+    sent = {
+        "accept": "application/json, text/event-stream",
+        "content-type": "application/json",
+        "mcp-protocol-version": MODERN,
+        "mcp-method": method,
+        **({"mcp-name": str(given["name"])} if "name" in given else {}),
+        **({"authorization": f"Bearer {key}"} if key else {}),
+        **(headers or {}),
+    }
+    return httpx2.post(url, content=json.dumps(body), headers=sent, timeout=timeout)
+
+
+def result_modern(url: str, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """The result of a stateless request that must succeed."""
+    response = post_modern(url, method, params, **options)
+    message = decoded(response)
+    assert "result" in message, message
+    result: dict[str, Any] = message["result"]
+    return result
+
+
+def decoded(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON-RPC response, whether it came as JSON or as the last event of a stream."""
+    text = response.text
+    if response.headers["content-type"].startswith("text/event-stream"):
+        text = [line[6:] for line in text.splitlines() if line.startswith("data: ")][-1]
+    message: dict[str, Any] = json.loads(text)
+    return message
+
+
+class HandshakeSession:
+    """One session of the handshake era."""
+
+    def __init__(self, url: str, version: str = "2025-11-25", key: str | None = None) -> None:
+        self._client = httpx2.Client(timeout=30)
+        self._url = url
+        self._headers = {
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            **({"authorization": f"Bearer {key}"} if key else {}),
+        }
+        self._next = 0
+        response = self.send(
+            "initialize",
+            {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+        )
+        self.initialized = decoded(response)["result"]
+        self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
+        self._headers["mcp-protocol-version"] = self.initialized["protocolVersion"]
+        self._client.post(
+            url, content=json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}), headers=self._headers
+        )
+
+    def __enter__(self) -> HandshakeSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.request("DELETE", self._url, headers=self._headers)
+        self._client.close()
+
+    def send(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> httpx2.Response:
+        """One request of this session, to its own URL or another."""
+        self._next += 1
+        body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params or {})}
+        return self._client.post(url or self._url, content=json.dumps(body), headers=self._headers)
+
+    def result(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
+        """The result of a request that must succeed."""
+        message = decoded(self.send(method, params, url))
+        assert "result" in message, message
+        result: dict[str, Any] = message["result"]
+        return result

@@ -1,0 +1,103 @@
+"""A gateway that listens on loopback inside the test's own event loop, in front of upstreams in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.runtime import Runtime, open_runtime
+from pml_gateway.server.serve_http import serve_http
+from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for
+from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
+
+LIMIT = 30
+
+
+@dataclass
+class Serving:
+    """A listening gateway and how to talk to it without any SDK."""
+
+    url: str
+    runtime: Runtime
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.runtime.gateway
+
+    async def result(
+        self, method: str, params: Mapping[str, Any] | None = None, path: str = "", **options: Any
+    ) -> dict[str, Any]:
+        """The result of a stateless request."""
+        return await anyio.to_thread.run_sync(lambda: result_modern(self.url + path, method, params, **options))
+
+    async def message(
+        self, method: str, params: Mapping[str, Any] | None = None, path: str = "", **options: Any
+    ) -> dict[str, Any]:
+        """The whole JSON-RPC message a stateless request is answered with."""
+        return await anyio.to_thread.run_sync(lambda: decoded(post_modern(self.url + path, method, params, **options)))
+
+    async def names(self, path: str = "", params: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
+        """The names a stateless `tools/list` gives."""
+        return [tool["name"] for tool in (await self.result("tools/list", params, path, **options))["tools"]]
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, path: str = "", **options: Any
+    ) -> dict[str, Any]:
+        """The result of a stateless `tools/call`."""
+        return await self.result("tools/call", {"name": name, "arguments": dict(arguments or {})}, path, **options)
+
+    @asynccontextmanager
+    async def handshake(self, path: str = "", **options: Any) -> AsyncIterator[HandshakeSession]:
+        """A session of the handshake era."""
+        session = await anyio.to_thread.run_sync(lambda: HandshakeSession(self.url + path, **options))
+        try:
+            yield session
+        finally:
+            await anyio.to_thread.run_sync(session.__exit__)
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, upstreams: Mapping[str, FakeUpstream], settings: Settings | None = None, **sections: Any
+) -> AsyncIterator[Serving]:
+    """Serve over HTTP on a free port; every upstream has answered or failed when this yields."""
+    given = settings or settings_for(upstreams, **sections)
+    loaded = LoadedSettings(given, origins={}, warnings=(), files=())
+    opened: list[Runtime] = []
+
+    @asynccontextmanager
+    async def opener() -> AsyncIterator[Runtime]:
+        async with open_runtime(
+            loaded, paths_in(folder), identity="test", load=lambda: loaded, open_streams=MemoryStreams(upstreams)
+        ) as runtime:
+            opened.append(runtime)
+            yield runtime
+
+    stop, listening = anyio.Event(), anyio.Event()
+    urls: list[str] = []
+
+    def on_listening(url: str) -> None:
+        urls.append(url)
+        listening.set()
+
+    http = given.http.model_copy(update={"port": 0})
+    assert isinstance(http, HttpSettings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(serve_http, opener, http, on_listening, stop))
+        with anyio.fail_after(LIMIT):
+            await listening.wait()
+        try:
+            await opened[0].gateway.ready()
+            yield Serving(urls[0], opened[0])
+        finally:
+            stop.set()
