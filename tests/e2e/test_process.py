@@ -1,0 +1,277 @@
+"""The gateway as a process: signals, children, reload, refresh, hostile folders, shared homes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+from tests.support.process import environment, run_pml, running_gateway, write_settings
+from tests.support.raw import HandshakeSession, post_modern, result_modern
+
+pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
+
+UPSTREAM = Path(__file__).parent.parent / "support" / "upstream_server.py"
+
+
+def entry(*arguments: str, **extra: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(UPSTREAM), *arguments], **extra}
+
+
+def names(url: str, path: str = "/full_proxy") -> list[str]:
+    return [tool["name"] for tool in result_modern(url + path, "tools/list")["tools"]]
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Ask again and again, for at most 30 seconds."""
+    tick = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        tick.wait(0.05)
+    raise AssertionError(f"not within 30 s: {what}")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path: Path) -> None:
+    write_settings(tmp_path, {"servers": {"up": entry()}})
+    transport = StdioTransport(
+        sys.executable, ["-m", "pml_gateway", "serve", "--mode", "full_proxy"], env=environment(tmp_path)
+    )
+    async with Client(transport) as client:
+        assert "up__echo" in [tool.name for tool in await client.list_tools()]
+        answer = await client.call_tool("call_tool", {"name": "up__echo", "arguments": {"message": "hi"}})
+        assert answer.content[0].text == "hi"
+
+
+def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with running_gateway(tmp_path / "home", {"servers": {"up": entry("--spawned", str(pids))}}) as gateway:
+        assert "up__slow" in names(gateway.url)
+        answers: list[Any] = []
+
+        def call() -> None:
+            request = {"name": "up__slow", "arguments": {"seconds": 1.5}}
+            answers.append(result_modern(gateway.url, "tools/call", request))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        wait_for(lambda: _in_flight(tmp_path / "home") == 1, "the call is in flight")
+        assert gateway.stop() == 0
+        caller.join(10)
+    assert answers[0]["content"][0]["text"] == "slept"
+    spawned = [int(line) for line in pids.read_text().split()]
+    wait_for(lambda: not any(is_alive(pid) for pid in spawned), "children are gone")
+
+
+def _in_flight(home: Path) -> int:
+    done = run_pml(home, "upstreams", "--json")
+    gateways = json.loads(done.stdout)["gateways"]
+    return sum(row["in_flight"] for report in gateways for row in report.get("upstreams", ()))
+
+
+def test_sigterm_over_stdio_ends_with_exit_code_0_and_no_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    write_settings(tmp_path, {"servers": {"up": entry("--spawned", str(pids))}})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pml_gateway", "serve"],
+        env=environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_for(lambda: pids.exists() and bool(pids.read_text()), "the upstream is started")
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+        assert process.returncode == 0
+        wait_for(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()), "children are gone")
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_an_edit_of_the_file_changes_the_mode_at_once_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    servers = {"up": entry()}
+    with running_gateway(tmp_path, {"servers": servers}) as gateway, HandshakeSession(gateway.url) as session:
+        assert names(gateway.url, "") == ["search_tools", "tool_schema", "call_tool"]
+        gateway.write_config({"servers": servers, "gateway": {"tools_exposure": "full_proxy"}})
+        wait_for(lambda: "up__echo" in names(gateway.url, ""), "the new mode")
+        listed = session.result("tools/list")["tools"]
+        assert "up__echo" in [tool["name"] for tool in listed], "an open session sees it as well"
+        gateway.config.write_text("gateway: {tools_exposure: [", encoding="utf-8")
+        wait_for(lambda: any("rejected" in line for line in gateway.log), "the rejection")
+        assert "up__echo" in names(gateway.url, "")
+        gateway.write_config({"servers": {**servers, "two": entry()}, "gateway": {"blacklisted_tools": ["up:echo"]}})
+        wait_for(lambda: "two__echo" in names(gateway.url), "the added server")
+        assert "up__echo" not in names(gateway.url)
+
+
+def test_a_public_address_without_keys_is_refused_and_with_one_it_is_served(tmp_path: Path) -> None:
+    write_settings(tmp_path, {"servers": {"up": entry()}})
+    refused = run_pml(tmp_path, "serve", "--http", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 78
+    assert "0.0.0.0" in refused.stderr
+    assert "clients" in refused.stderr
+    clients = {"bot": {"key": "${env:BOT_KEY}"}}
+    extra = {"BOT_KEY": "a-long-enough-key-for-a-bot"}
+    with running_gateway(
+        tmp_path, {"servers": {"up": entry()}, "clients": clients}, "--host", "0.0.0.0", extra=extra
+    ) as gateway:
+        url = gateway.url.replace("0.0.0.0", "127.0.0.1")
+        assert post_modern(url, "tools/list").status_code == 401
+        assert post_modern(url, "tools/list", key=extra["BOT_KEY"]).status_code == 200
+
+
+def test_a_hostile_project_folder_starts_nothing_reads_no_secret_and_lifts_no_blacklist(tmp_path: Path) -> None:
+    project, witness = tmp_path / "clone", tmp_path / "witness"
+    project.mkdir()
+    (project / ".pml.yaml").write_text(
+        f"""
+servers:
+  evil: {{command: touch, args: ["{witness}"]}}
+  up: {{command: touch, args: ["{witness}"]}}
+gateway:
+  intent: "${{env:SECRET_TOKEN}}"
+  tools_exposure: full_proxy
+  blacklisted_tools: []
+  hybrid: {{whitelisted_tools: ["*"]}}
+clients: {{evil: {{key: "${{env:SECRET_TOKEN}}"}}}}
+http: {{host: 0.0.0.0}}
+""",
+        encoding="utf-8",
+    )
+    (project / ".env").write_text(f"FASTMCP_LOG_LEVEL=DEBUG\nPML_GATEWAY__TOOLS_EXPOSURE=full_proxy\nPATH={project}\n")
+    settings = {"servers": {"up": entry()}, "gateway": {"blacklisted_tools": ["up:crash"]}}
+    extra = {"SECRET_TOKEN": "s3cr3t-value"}
+    with running_gateway(tmp_path / "home", settings, cwd=project, extra=extra) as gateway:
+        assert names(gateway.url, "") == ["search_tools", "tool_schema", "call_tool"]
+        listed = names(gateway.url)
+        assert "up__echo" in listed
+        assert "up__crash" not in listed
+        assert not any(name.startswith("evil") for name in listed)
+        environment_seen = result_modern(gateway.url, "tools/call", {"name": "up__environment", "arguments": {}})
+        assert "s3cr3t-value" not in str(environment_seen)
+    assert not witness.exists()
+    log = "".join(gateway.log)
+    assert "s3cr3t-value" not in log
+    assert "pml trust" in log
+
+
+def test_children_get_an_allow_list_of_the_environment_and_what_is_configured(tmp_path: Path) -> None:
+    servers = {"up": entry(env={"GIVEN": "${env:TOKEN}"})}
+    extra = {"TOKEN": "token-value", "AWS_SECRET_ACCESS_KEY": "not-yours", "LC_ALL": "C.UTF-8"}
+    with running_gateway(tmp_path, {"servers": servers}, extra=extra) as gateway:
+        text = result_modern(gateway.url, "tools/call", {"name": "up__environment", "arguments": {}})["content"][0][
+            "text"
+        ]
+    assert "GIVEN=token-value" in text
+    assert "LC_ALL=C.UTF-8" in text
+    assert "not-yours" not in text
+    assert "TOKEN=token-value" not in text.replace("GIVEN=token-value", "")
+
+
+def test_one_missing_secret_stops_one_server_and_names_the_variable(tmp_path: Path) -> None:
+    servers = {"up": entry(), "needy": entry(env={"KEY": "${env:NOT_THERE_AT_ALL}"})}
+    with running_gateway(tmp_path, {"servers": servers}) as gateway:
+        assert "up__echo" in names(gateway.url)
+        assert "NOT_THERE_AT_ALL" in run_pml(tmp_path, "upstreams").stderr
+
+
+def test_refresh_reaches_every_process_of_a_home(tmp_path: Path) -> None:
+    hanging = tmp_path / "hanging"
+    hanging.touch()
+    servers = {
+        "up": entry(),
+        "late": entry("--hang-while", str(hanging), connect_timeout=1),
+        "dead": {"command": "/no/such/program"},
+    }
+    with (
+        running_gateway(tmp_path / "home", {"servers": servers}) as first,
+        running_gateway(tmp_path / "home", {"servers": servers}) as second,
+    ):
+        assert "up__echo" in names(first.url)
+        assert "up__echo" in names(second.url)
+        hanging.unlink()
+        done = run_pml(tmp_path / "home", "refresh", "--json")
+        assert done.returncode == 0, done.stderr
+        for gateway in (first, second):
+            wait_for(lambda url=gateway.url: "late__echo" in names(url), "the late server")  # type: ignore[misc]
+            called = result_modern(gateway.url, "tools/call", {"name": "late__echo", "arguments": {"message": "x"}})
+            assert called["content"][0]["text"] == "x"
+        shown = run_pml(tmp_path / "home", "upstreams")
+        assert "/no/such/program" in shown.stderr
+        assert shown.stdout.count("gateway ") == 2
+
+
+def test_seven_hundred_tools_stay_listed_when_five_of_twenty_servers_are_dead_or_hang(tmp_path: Path) -> None:
+    dead, hanging, home = tmp_path / "dead", tmp_path / "hanging", tmp_path / "home"
+    servers = {f"s{number}": entry("--tools", "31", connect_timeout=20) for number in range(15)}
+    servers |= {f"d{number}": entry("--tools", "31", "--dead-while", str(dead)) for number in range(3)}
+    servers |= {
+        f"h{number}": entry("--tools", "31", "--hang-while", str(hanging), connect_timeout=3) for number in (0, 1)
+    }
+    with running_gateway(home, {"servers": servers}) as gateway:
+        wait_for(lambda: len(names(gateway.url)) == 700, "all tools")
+    dead.touch()
+    hanging.touch()
+    with running_gateway(home, {"servers": servers}) as gateway:
+        assert len(names(gateway.url)) == 700, "at once, from the manifest"
+        call = {"name": "s0__echo", "arguments": {"message": "works"}}
+        assert result_modern(gateway.url, "tools/call", call)["content"][0]["text"] == "works"
+        failed = result_modern(gateway.url, "tools/call", {"name": "d0__echo", "arguments": {}})
+        assert failed["structuredContent"]["error"]["code"] == "UPSTREAM_UNAVAILABLE"
+        dead.unlink()
+        hanging.unlink()
+        for server in ("d0", "h0"):
+
+            def answers(name: str = f"{server}__echo") -> bool:
+                call = {"name": name, "arguments": {"message": "back"}}
+                return "back" in str(result_modern(gateway.url, "tools/call", call)["content"])
+
+            wait_for(answers, f"{server} without a restart")
+
+
+def test_commands_answer_from_the_manifest_and_call_only_the_server_they_need(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    servers = {"up": entry("--spawned", str(pids)), "other": entry()}
+    home = tmp_path / "home"
+    write_settings(home, {"servers": servers})
+    listed = run_pml(home, "tools", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert "up__echo" in listed.stdout
+    started = pids.read_text()
+    assert "up__echo" in run_pml(home, "search", "echo", "--json").stdout
+    assert "up__echo(" in run_pml(home, "search", "echo").stdout
+    assert "## up__echo" in run_pml(home, "schema", "up:echo").stdout
+    assert "meta_only" in run_pml(home, "tokens").stdout
+    assert pids.read_text() == started, "searching and describing start no server"
+    called = run_pml(home, "call", "up:echo", "--arg", "message=hello there")
+    assert called.stdout == "hello there\n", called.stderr
+    unknown = run_pml(home, "call", "up__ehco")
+    assert unknown.returncode == 1
+    assert "up__echo" in unknown.stdout
+
+
+def test_no_configuration_is_a_clear_error_with_the_remedy(tmp_path: Path) -> None:
+    done = run_pml(tmp_path, "serve", "--http")
+    assert done.returncode == 78
+    assert "servers" in done.stderr
+    assert "pml demo" in done.stderr

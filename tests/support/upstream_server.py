@@ -1,0 +1,67 @@
+"""A small real MCP server over stdio for process tests: `upstream_server.py [--tools N] [--hang-while FILE] ...`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+TEXT = {"type": "object", "properties": {"message": {"type": "string"}, "seconds": {"type": "number"}}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", type=int, default=0)
+    parser.add_argument("--hang-while", type=Path, help="never answer if this file exists at the start")
+    parser.add_argument("--dead-while", type=Path, help="exit at once if this file exists at the start")
+    parser.add_argument("--spawned", type=Path, help="append the process id to this file")
+    options = parser.parse_args()
+    if options.spawned is not None:
+        with options.spawned.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+    if options.dead_while is not None and options.dead_while.exists():
+        sys.exit(1)
+    if options.hang_while is not None and options.hang_while.exists():
+        time.sleep(600)
+        sys.exit(1)
+    anyio.run(_serve, options.tools)
+
+
+async def _serve(count: int) -> None:
+    names = ["echo", "slow", "environment", "crash", *(f"extra_{number}" for number in range(count))]
+    tools = [
+        mcp_types.Tool(name=name, description=f"{name} does what its name says.", input_schema=TEXT) for name in names
+    ]
+
+    async def on_list(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
+        return mcp_types.ListToolsResult(tools=tools)
+
+    async def on_call(_ctx: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        arguments = params.arguments or {}
+        match params.name:
+            case "slow":
+                await anyio.sleep(arguments.get("seconds", 1))
+                text = "slept"
+            case "environment":
+                text = "\n".join(sorted(f"{key}={value}" for key, value in os.environ.items()))
+            case "crash":
+                os._exit(3)
+            case _:
+                text = str(arguments.get("message", ""))
+        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text=text)])
+
+    server: Server[Any] = Server("upstream", version="1", on_list_tools=on_list, on_call_tool=on_call)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    main()
