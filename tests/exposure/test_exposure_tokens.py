@@ -1,0 +1,43 @@
+"""Tokens are counted with a real byte-pair encoding, and the meta-tools stay within their budget."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pml_gateway.exposure.tokens import TOKENIZER, count_definition_tokens, count_tokens
+from pml_gateway.server.meta_definitions import AVAILABLE, meta_tool_definitions
+
+SYSTEMS = (
+    *("github", "gitlab", "linear", "atlassian", "slack", "notion"),
+    *("google-drive", "filesystem", "playwright", "postgres", "sentry", "context7"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    # Published examples of o200k_base, from the tiktoken cookbook.
+    [("", 0), ("hello world", 2), ("antidisestablishmentarianism", 6), ("2 + 2 = 4", 7), ("お誕生日おめでとう", 8)],
+)
+def test_known_texts_have_their_known_number_of_tokens(text: str, count: int) -> None:
+    assert TOKENIZER == "o200k_base"
+    assert count_tokens(text) == count
+    assert count_definition_tokens(text.encode()) == count
+
+
+def test_the_three_default_meta_tools_cost_at_most_450_tokens_with_twelve_systems_named() -> None:
+    definitions = meta_tool_definitions(AVAILABLE, SYSTEMS)
+    assert [definition["name"] for definition in definitions] == ["search_tools", "tool_schema", "call_tool"]
+    assert all(system in definitions[0]["description"] for system in SYSTEMS)
+    assert count_tokens(json.dumps(definitions, separators=(",", ":"))) <= 450
+
+
+def test_more_than_twelve_systems_are_counted_instead_of_named() -> None:
+    (search,) = meta_tool_definitions(["search_tools"], [*SYSTEMS, "thirteenth", "fourteenth"])
+    assert "context7 and 2 more." in search["description"]
+    assert "thirteenth" not in search["description"]
+
+
+def test_without_any_system_the_search_says_so() -> None:
+    assert "No system is available now." in meta_tool_definitions(["search_tools"], [])[0]["description"]
