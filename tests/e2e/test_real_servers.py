@@ -16,6 +16,8 @@ from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, result_modern
 
 from .inspector import Inspector
+from .install import Installation
+from .servers import real_servers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 
@@ -41,19 +43,24 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture
-def entries(servers: dict[str, dict[str, Any]], everything_url: str) -> dict[str, dict[str, Any]]:
-    return {**servers, "remote": {"url": everything_url}}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("real")
 
 
-@pytest.fixture
-def gateway(tmp_path: Path, entries: dict[str, dict[str, Any]]) -> Iterator[GatewayProcess]:
-    with running_gateway(tmp_path / "home", {"servers": entries}) as process:
+@pytest.fixture(scope="module")
+def entries(installation: Installation, folder: Path, everything_url: str) -> dict[str, dict[str, Any]]:
+    return {**real_servers(installation, folder / "servers"), "remote": {"url": everything_url}}
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path, entries: dict[str, dict[str, Any]]) -> Iterator[GatewayProcess]:
+    with running_gateway(folder / "home", {"servers": entries}) as process:
         yield process
 
 
-def _arguments(arguments: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    places = {"{files}": tmp_path / "servers" / "files", "{repository}": tmp_path / "servers" / "repository"}
+def _arguments(arguments: dict[str, Any], folder: Path) -> dict[str, Any]:
+    places = {"{files}": folder / "servers" / "files", "{repository}": folder / "servers" / "repository"}
     text = json.dumps(arguments)
     for placeholder, path in places.items():
         text = text.replace(placeholder, str(path))
@@ -70,10 +77,10 @@ def _canonical(result: dict[str, Any]) -> str:
 
 
 async def test_every_call_answers_as_it_does_directly(
-    gateway: GatewayProcess, entries: dict[str, dict[str, Any]], tmp_path: Path
+    gateway: GatewayProcess, entries: dict[str, dict[str, Any]], folder: Path
 ) -> None:
     for server, tool, template in CALLS:
-        arguments = _arguments(template, tmp_path)
+        arguments = _arguments(template, folder)
         entry = entries[server]
         transport = (
             StreamableHttpTransport(entry["url"])
