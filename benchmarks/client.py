@@ -14,6 +14,7 @@ from typing import Any, assert_never
 import httpx2
 
 REQUEST_SECONDS = 120
+MAX_PAGES = 100
 CLIENT_INFO = {"name": "pml-benchmark", "version": "1"}
 
 
@@ -139,6 +140,21 @@ async def open_client(url: str, era: Era) -> AsyncIterator[Client]:
         await client.open()
         yield client
         await client.close()
+
+
+async def list_everything(client: Client) -> tuple[float, int, list[dict[str, Any]]]:
+    """Seconds, bytes and tools of a list with all its pages."""
+    seconds, size, params = 0.0, 0, dict[str, Any]()
+    tools: list[dict[str, Any]] = []
+    for _ in range(MAX_PAGES):
+        answer = await client.request("tools/list", params)
+        result = answer.result()
+        seconds, size = seconds + answer.seconds, size + len(answer.body)
+        tools += result["tools"]
+        if not (cursor := result.get("nextCursor")):
+            return seconds, size, tools
+        params = {"cursor": cursor}
+    raise AnswerError(f"more than {MAX_PAGES} pages")
 
 
 def _answer(response: httpx2.Response, seconds: float) -> Answer:

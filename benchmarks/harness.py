@@ -9,20 +9,30 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import anyio
 import httpx2
 
-from benchmarks.baselines import PEERS
+from benchmarks.baselines import direct, fastmcp_gateway, fastmcp_proxy, mcp_proxy, pml
 from benchmarks.client import AnswerError, Client, Era, open_client
-from benchmarks.peers import Endpoint, Upstream
+from benchmarks.peers import Endpoint, Peer, Upstream
 from benchmarks.processes import PeerError
 from benchmarks.synthetic import ECHO
 
 WARM_CATALOG_SECONDS = 60
 """A peer may listen before it knows its tools; its first right answer must come within this."""
 
+PEERS: Mapping[str, Peer] = MappingProxyType(
+    {
+        "direct": direct.start,
+        "pml": pml.start,
+        "fastmcp_proxy": fastmcp_proxy.start,
+        "fastmcp_gateway": fastmcp_gateway.start,
+        "mcp_proxy": mcp_proxy.start,
+    }
+)
 PAYLOAD_CHARACTERS = 200
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchmarks.client import AnswerError, Era
+from benchmarks.client import AnswerError, Era, list_everything, open_client
 from benchmarks.processes import PeerError, running
 
 UPSTREAM = "synthetic"
@@ -69,7 +69,13 @@ async def synthetic_upstream(tools: int) -> AsyncIterator[Upstream]:
     """The upstream that all peers share."""
     command = (sys.executable, "-m", "benchmarks.synthetic", "--tools", str(tools))
     async with running([*command, "--http"]) as process:
-        yield Upstream(f"{process.origin}/mcp", process.pid, tools, command)
+        upstream = Upstream(f"{process.origin}/mcp", process.pid, tools, command)
+        for era in Era:
+            async with open_client(upstream.url, era) as client:
+                _, _, listed = await list_everything(client)
+            if len(listed) != tools:
+                raise PeerError(f"the upstream lists {len(listed)} instead of {tools} tools in {era.value}")
+        yield upstream
 
 
 __all__ = ["Endpoint", "Peer", "PeerError", "Upstream", "synthetic_upstream"]

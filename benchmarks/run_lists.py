@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.client import AnswerError, Client, Era, open_client
+from benchmarks.client import AnswerError, Era, list_everything, open_client
 from benchmarks.harness import options, started, table
 from benchmarks.metrics import median, ratios, summary
 from benchmarks.peers import Endpoint, Upstream, synthetic_upstream
@@ -20,22 +20,6 @@ from benchmarks.synthetic import synthetic_tools
 
 DEFAULT_PEERS = ("direct", "pml", "fastmcp_proxy", "mcp_proxy")
 WARM_UP_LISTS = 2
-MAX_PAGES = 100
-
-
-async def list_everything(client: Client) -> tuple[float, int, list[dict[str, Any]]]:
-    """Seconds, bytes and tools of a list with all its pages."""
-    seconds, size, params = 0.0, 0, dict[str, Any]()
-    tools: list[dict[str, Any]] = []
-    for _ in range(MAX_PAGES):
-        answer = await client.request("tools/list", params)
-        result = answer.result()
-        seconds, size = seconds + answer.seconds, size + len(answer.body)
-        tools += result["tools"]
-        if not (cursor := result.get("nextCursor")):
-            return seconds, size, tools
-        params = {"cursor": cursor}
-    raise AnswerError(f"more than {MAX_PAGES} pages")
 
 
 def check(endpoint: Endpoint, tools: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:

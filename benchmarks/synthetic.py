@@ -30,6 +30,9 @@ ECHO = "echo_payload"
 BYTES_PER_TOOL = 629
 """Makes 700 tools about 440 kB of `tools/list`, as much as 20 popular servers send."""
 
+PAGE_TOOLS = 1000
+"""The SDK's client refuses a server-sent event of more than 1 MiB, so a longer list must come in pages."""
+
 SEED = 7
 _LEGAL_NAME = re.compile(r"^[a-zA-Z][a-zA-Z0-9_-]{1,40}$")
 _VERBS = ("create", "delete", "export", "find", "get", "import", "list", "move", "share", "update")
@@ -82,11 +85,19 @@ def _real_tools(generator: random.Random) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         for row in map(json.loads, lines):
             schema = row.get("input_schema")
-            if not _LEGAL_NAME.match(row["name"]) or not isinstance(schema, dict) or schema.get("type") != "object":
+            if not _LEGAL_NAME.match(row["name"]) or not _is_valid(schema):
                 continue
             tools.append({"name": row["name"], "description": row.get("description") or "", "inputSchema": schema})
     generator.shuffle(tools)
     return tools
+
+
+def _is_valid(schema: object) -> bool:
+    """One tool that breaks the protocol makes the whole list an error, for every peer."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    properties = schema.get("properties", {})
+    return isinstance(properties, dict) and all(isinstance(value, dict) for value in properties.values())
 
 
 def _invented_tools(generator: random.Random) -> Iterator[dict[str, Any]]:
@@ -114,11 +125,19 @@ def _variants(name: str) -> Iterator[str]:
 
 def build(tools: Sequence[Mapping[str, Any]], name: str = "synthetic") -> Server[Any]:
     """A server with these tools; the echo returns its payload, the others their name and arguments."""
-    listing = ListToolsResult(tools=[Tool.model_validate(tool) for tool in tools])
+    models = [Tool.model_validate(tool) for tool in tools]
+    starts = range(0, len(models), PAGE_TOOLS)
+    pages = {
+        str(start) if start else None: ListToolsResult(
+            tools=models[start : start + PAGE_TOOLS],
+            next_cursor=str(start + PAGE_TOOLS) if start + PAGE_TOOLS in starts else None,
+        )
+        for start in starts
+    }
     schemas: dict[str, Mapping[str, Any]] = {tool["name"]: tool["inputSchema"] for tool in tools}
 
     async def list_tools(context: object, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return listing
+        return pages[params.cursor if params else None]
 
     async def call_tool(context: object, params: CallToolRequestParams) -> CallToolResult:
         arguments = params.arguments or {}

@@ -8,14 +8,16 @@ from typing import Any
 
 import anyio
 import pytest
+from fastmcp.client import Client
+from fastmcp.client.transports import StreamableHttpTransport
 
-from benchmarks.client import Answer, AnswerError, Era, open_client
+from benchmarks.client import Answer, AnswerError, Era, list_everything, open_client
 from benchmarks.harness import checked_call, table
 from benchmarks.peers import Endpoint, Upstream, plain_text, synthetic_upstream
 from benchmarks.processes import PeerError, resident_mib, running
 from benchmarks.results import save
-from benchmarks.run_lists import check, list_everything
-from benchmarks.synthetic import BYTES_PER_TOOL, ECHO, synthetic_tools
+from benchmarks.run_lists import check
+from benchmarks.synthetic import BYTES_PER_TOOL, ECHO, PAGE_TOOLS, synthetic_tools
 
 LIMIT_SECONDS = 60
 
@@ -78,6 +80,19 @@ async def test_the_raw_client_lists_and_calls_in_both_eras(upstream: Upstream, e
     assert size > 0
     assert seconds > 0
     assert resident_mib(upstream.pid) > 1
+
+
+@pytest.mark.anyio
+async def test_a_long_list_comes_in_pages_that_the_sdk_accepts() -> None:
+    with anyio.fail_after(LIMIT_SECONDS):
+        async with (
+            synthetic_upstream(PAGE_TOOLS + 1) as upstream,
+            Client(StreamableHttpTransport(upstream.url), mode="legacy") as client,
+        ):
+            listed = await client.list_tools()
+            called = await client.call_tool(ECHO, {"payload": "x"})
+    assert len(listed) == PAGE_TOOLS + 1
+    assert "text='x'" in str(called.content)
 
 
 @pytest.mark.anyio
