@@ -21,7 +21,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
-from pml_gateway.upstreams.transport import OnAuthFailure, OpenStreams
+from pml_gateway.upstreams.transport import OnRefused, OpenStreams
 
 MAX_PAGES = 500
 MAX_TOOLS = 20_000
@@ -98,7 +98,7 @@ async def open_connection(
     connect_timeout: float,
     header_maps: HeaderMaps,
     on_tools_changed: Callable[[], None],
-    on_auth_failure: OnAuthFailure,
+    on_refused: OnRefused,
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context."""
 
@@ -112,7 +112,7 @@ async def open_connection(
             definition,
             logs_dir=logs_dir,
             connect_timeout=connect_timeout,
-            on_auth_failure=on_auth_failure,
+            on_refused=on_refused,
         ) as (read, write),
         _session(read, write, header_maps, on_message) as connection,
     ):

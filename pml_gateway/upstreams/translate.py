@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_REQUEST, REQUEST_TIMEOUT
+from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     GatewayError,
@@ -17,25 +17,19 @@ from pml_gateway.errors import (
     innermost,
 )
 
-_EXPIRED = "Session terminated"
-"""What the SDK's HTTP transport says when the server answers 404 to a known session."""
+_CREDENTIALS_REFUSED = (401, 403)
 
 
-def is_expired_session(error: BaseException) -> bool:
-    """Whether an HTTP upstream no longer knows the session: it has executed nothing."""
-    return isinstance(error, MCPError) and error.code == INVALID_REQUEST and error.message == _EXPIRED
-
-
-def translate(error: BaseException, upstream_id: str, *, auth_status: int | None = None) -> GatewayError:
+def translate(error: BaseException, upstream_id: str, *, http_status: int | None = None) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
     if isinstance(cause, GatewayError):
         return cause
-    if auth_status is not None:
+    if http_status in _CREDENTIALS_REFUSED:
         return UpstreamAuthError(
-            f"{upstream_id}: the server refused the gateway's credentials (HTTP {auth_status})",
+            f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
             hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
-            details={"http_status": auth_status},
+            details={"http_status": http_status},
         )
     match cause:
         case MCPError(code=code) if code == CONNECTION_CLOSED:

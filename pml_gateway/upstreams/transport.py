@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 MAX_LOG_BYTES = 1024 * 1024
 """A child's stderr file is started anew beyond this size."""
 
-OnAuthFailure = Callable[[int], None]
+SESSION_HEADER = "mcp-session-id"
+
+OnRefused = Callable[[int | None], None]
+"""Gets, with every answer, the HTTP status that refuses the credentials (401, 403) or the session (404), or None."""
 
 
 class OpenStreams(Protocol):
@@ -35,7 +38,7 @@ class OpenStreams(Protocol):
         *,
         logs_dir: Path,
         connect_timeout: float,
-        on_auth_failure: OnAuthFailure,
+        on_refused: OnRefused,
     ) -> AbstractAsyncContextManager[TransportStreams]: ...
 
 
@@ -46,7 +49,7 @@ async def open_streams(
     *,
     logs_dir: Path,
     connect_timeout: float,
-    on_auth_failure: OnAuthFailure,
+    on_refused: OnRefused,
 ) -> AsyncIterator[TransportStreams]:
     """Open the transport; secrets are resolved here and live no longer than the connection.
 
@@ -63,7 +66,7 @@ async def open_streams(
             from mcp.client.streamable_http import streamable_http_client
 
             async with (
-                _http_client(definition, connect_timeout, on_auth_failure) as client,
+                _http_client(definition, connect_timeout, on_refused) as client,
                 streamable_http_client(resolve(definition.url or ""), http_client=client) as streams,
             ):
                 yield streams
@@ -75,7 +78,7 @@ async def open_streams(
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return _http_client(definition, connect_timeout, on_auth_failure)
+                return _http_client(definition, connect_timeout, on_refused)
 
             async with sse_client(resolve(definition.url or ""), httpx_client_factory=factory) as streams:
                 yield streams
@@ -120,13 +123,12 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
     return path.open("w" if too_large else "a", encoding="utf-8", errors="replace")
 
 
-def _http_client(
-    definition: UpstreamDefinition, connect_timeout: float, on_auth_failure: OnAuthFailure
-) -> httpx2.AsyncClient:
+def _http_client(definition: UpstreamDefinition, connect_timeout: float, on_refused: OnRefused) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
-        # The SDK turns every HTTP error into the same JSON-RPC error, which hides who refused whom.
-        if response.status_code in (401, 403):
-            on_auth_failure(response.status_code)
+        # The SDK turns every HTTP error into some JSON-RPC error, which hides what was refused.
+        of_session = response.request.method == "POST" and SESSION_HEADER in response.request.headers
+        refused = response.status_code in (401, 403) or (response.status_code == 404 and of_session)
+        on_refused(response.status_code if refused else None)
 
     return httpx2.AsyncClient(
         headers={key: resolve(value) for key, value in definition.headers.items()},

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
@@ -26,7 +27,7 @@ from pml_gateway.errors import (
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
-from pml_gateway.upstreams.translate import is_expired_session, translate
+from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams
 
 logger = get_logger(__name__)
@@ -34,6 +35,9 @@ logger = get_logger(__name__)
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
 """Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+
+SESSION_UNKNOWN = 404
+"""The HTTP status with which a server refuses a session it no longer knows."""
 
 STABLE_AFTER = 5.0
 """Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
@@ -112,7 +116,7 @@ class Upstream:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._relist = anyio.Event()
-        self._auth_status: int | None = None
+        self._refused_with: int | None = None
         self._last_used = time.monotonic()
         self._in_flight = 0
         self._waiting = 0
@@ -189,7 +193,7 @@ class Upstream:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    outcome.append(translate(exc, self.upstream_id, auth_status=self._auth_status))
+                    outcome.append(translate(exc, self.upstream_id, http_status=self._refused_with))
             finally:
                 self._connection = None
                 established.set()
@@ -209,7 +213,7 @@ class Upstream:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._auth_status = None
+        self._refused_with = None
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -219,7 +223,7 @@ class Upstream:
             connect_timeout=self.connect_timeout,
             header_maps=self._header_map,
             on_tools_changed=self._relist_soon,
-            on_auth_failure=self._note_auth_failure,
+            on_refused=self._note_refusal,
         ) as connection:
             yield connection
 
@@ -306,11 +310,11 @@ class Upstream:
                 return result
             # Translated in one place, whatever the transport raised.
             except Exception as exc:
-                if is_expired_session(exc) and attempt == 1:
+                if self._refused_with == SESSION_UNKNOWN and isinstance(exc, MCPError) and attempt == 1:
                     # The server did not know the session, so it executed nothing: the one safe retry.
                     await self._replace(connection)
                     continue
-                raise translate(exc, self.upstream_id, auth_status=self._auth_status) from exc
+                raise translate(exc, self.upstream_id, http_status=self._refused_with) from exc
             finally:
                 self._in_flight -= 1
                 self._last_used = time.monotonic()
@@ -362,8 +366,8 @@ class Upstream:
     def _relist_soon(self) -> None:
         self._relist.set()
 
-    def _note_auth_failure(self, status: int) -> None:
-        self._auth_status = status
+    def _note_refusal(self, status: int | None) -> None:
+        self._refused_with = status
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state

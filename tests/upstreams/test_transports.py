@@ -1,0 +1,194 @@
+"""Real transports to real servers: streamable HTTP of both eras, SSE, lost sessions, refused credentials."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types
+import pytest
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.sse import SseServerTransport
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.server.calling import Caller
+from pml_gateway.server.gateway import Gateway, open_gateway
+from pml_gateway.server.meta_tools import build_caller
+from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.upstreams.upstream import UpstreamState
+from tests.support.memory import paths_in
+
+pytestmark = pytest.mark.anyio
+
+
+def build_server(headers_seen: list[dict[str, str]] | None = None) -> Server[Any]:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+    async def on_list(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
+        return mcp_types.ListToolsResult(tools=[mcp_types.Tool(name="where", input_schema=schema)])
+
+    async def on_call(ctx: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        if headers_seen is not None and ctx.request is not None:
+            headers_seen.append(dict(ctx.request.headers))
+        text = str((params.arguments or {}).get("region"))
+        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text=text)])
+
+    return Server("remote", version="1", on_list_tools=on_list, on_call_tool=on_call)
+
+
+def sse_app() -> Starlette:
+    server, transport = build_server(), SseServerTransport("/messages/")
+
+    async def connect(request: Request) -> Response:
+        async with transport.connect_sse(request.scope, request.receive, request._send) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+        return Response()
+
+    routes = [Route("/sse", connect), Mount("/messages/", app=transport.handle_post_message)]
+    return Starlette(routes=routes)
+
+
+@asynccontextmanager
+async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
+    """Serve an ASGI app on loopback; yields the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        started = anyio.Event()
+
+        class Announcing(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                started.set()
+
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+        server = Announcing(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            with anyio.fail_after(10):
+                await started.wait()
+            yield listener.getsockname()[1]
+            server.should_exit = True
+
+
+@asynccontextmanager
+async def gateway_to(folder: Path, entry: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Caller]]:
+    settings = Settings.model_validate({"servers": {"remote": entry}})
+    async with open_gateway(settings, paths_in(folder), identity="test") as gateway:
+        with anyio.fail_after(15):
+            await gateway.pool.upstreams["remote"].settled.wait()
+            await gateway.refresh(10)
+        yield gateway, build_caller(gateway)
+
+
+def ask(caller: Caller) -> Awaitable[dict[str, Any]]:
+    return caller.call(RequestScope(), "remote__where", {"region": "eu"}, CallOptions())
+
+
+@pytest.mark.parametrize(
+    ("build", "path", "era"),
+    [
+        (lambda: build_server().streamable_http_app(), "/mcp", "modern"),
+        (sse_app, "/sse", "handshake"),
+    ],
+)
+async def test_each_remote_transport_lists_and_calls(
+    tmp_path: Path, build: Callable[[], Any], path: str, era: str
+) -> None:
+    async with (
+        listening(build()) as port,
+        gateway_to(tmp_path, {"url": f"http://127.0.0.1:{port}{path}"}) as (gateway, caller),
+    ):
+        assert [tool.qualified_name for tool in gateway.state.catalog.tools] == ["remote__where"]
+        assert (await ask(caller))["content"][0]["text"] == "eu"
+        listed = gateway.pool.upstreams["remote"].last_listed
+        assert listed is not None
+        assert listed.era == era
+
+
+async def test_annotated_arguments_travel_as_headers_even_when_the_tool_is_known_from_the_manifest_only(
+    tmp_path: Path,
+) -> None:
+    seen: list[dict[str, str]] = []
+    async with listening(build_server(seen).streamable_http_app()) as port:
+        entry = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Team": "a"}}
+        for _ in ("first start", "manifest start"):
+            async with gateway_to(tmp_path, entry) as (_, caller):
+                await ask(caller)
+    assert [headers["mcp-param-region"] for headers in seen] == ["eu", "eu"]
+    assert {headers["x-team"] for headers in seen} == {"a"}
+
+
+async def test_a_session_the_server_forgot_is_opened_again_and_the_call_made_once(tmp_path: Path) -> None:
+    seen: list[dict[str, str]] = []
+    server = build_server(seen)
+
+    class HandshakeOnly:
+        """Answers as servers before 2026 do: an unknown protocol version is a bad request."""
+
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            versions = [value for name, value in scope.get("headers", ()) if name == b"mcp-protocol-version"]
+            if versions == [b"2026-07-28"]:
+                await Response("unsupported", 400)(scope, receive, send)
+                return
+            await self.app(scope, receive, send)
+
+    app = server.streamable_http_app()
+    async with (
+        listening(HandshakeOnly(app)) as port,
+        gateway_to(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as (gateway, caller),
+    ):
+        await ask(caller)
+        listed = gateway.pool.upstreams["remote"].last_listed
+        assert listed is not None
+        assert listed.era == "handshake"
+        manager = server.session_manager
+        for transport in list(manager._server_instances.values()):
+            await transport.terminate()
+        manager._server_instances.clear()
+        assert (await ask(caller))["content"][0]["text"] == "eu"
+    assert len(seen) == 2
+
+
+async def test_refused_credentials_are_the_upstreams_matter_and_say_what_to_check(tmp_path: Path) -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await Response("no", 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+
+    async with (
+        listening(refuse) as port,
+        gateway_to(
+            tmp_path, {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": "Bearer s3cret"}}
+        ) as (
+            gateway,
+            _,
+        ),
+    ):
+        error = gateway.pool.upstreams["remote"].last_error
+    assert isinstance(error, UpstreamAuthError)
+    assert "servers.remote.headers" in error.hint
+    assert "s3cret" not in str(error)
+
+
+async def test_nobody_listening_is_unavailable_and_names_the_server(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        entry = {"url": f"http://127.0.0.1:{unused.getsockname()[1]}/mcp"}
+        async with gateway_to(tmp_path, entry) as (gateway, _):
+            upstream = gateway.pool.upstreams["remote"]
+            assert upstream.state is UpstreamState.FAILED
+            assert isinstance(upstream.last_error, UpstreamUnavailableError)
+            assert "remote" in str(upstream.last_error)
