@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ class StdioClient:
     process: subprocess.Popen[bytes]
     era: Era
     started: float
+    log: IO[bytes]
     sent: int = 0
 
     @property
@@ -69,7 +71,10 @@ class StdioClient:
             answer = json.loads(line)
             if isinstance(answer, dict) and answer.get("id") == message["id"] and "method" not in answer:
                 return answer
-        raise PeerError(f"the server ended with {self.process.wait(ANSWER_SECONDS)} instead of answering")
+        code = self.process.wait(ANSWER_SECONDS)
+        self.log.seek(0)
+        said = self.log.read().decode(errors="replace")[-1000:]
+        raise PeerError(f"the server ended with {code} instead of answering: {said}")
 
     def _write(self, message: dict[str, Any]) -> None:
         pipe = _pipe(self.process.stdin)
@@ -80,16 +85,17 @@ class StdioClient:
 @asynccontextmanager
 async def open_stdio_client(command: Sequence[str], era: Era, env: Mapping[str, str]) -> AsyncIterator[StdioClient]:
     """Start a server and shake hands; the server is stopped at the end."""
-    client = _start(command, era, env)
-    try:
-        await client.open()
-        yield client
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(_end, client.process)
+    with tempfile.TemporaryFile() as log:
+        client = _start(command, era, env, log)
+        try:
+            await client.open()
+            yield client
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_end, client.process)
 
 
-def _start(command: Sequence[str], era: Era, env: Mapping[str, str]) -> StdioClient:
+def _start(command: Sequence[str], era: Era, env: Mapping[str, str], log: IO[bytes]) -> StdioClient:
     started = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -97,10 +103,10 @@ def _start(command: Sequence[str], era: Era, env: Mapping[str, str]) -> StdioCli
         env={**os.environ, **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=log,
         start_new_session=True,
     )
-    return StdioClient(process, era, started)
+    return StdioClient(process, era, started, log)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
