@@ -46,14 +46,16 @@ def serve(
 
 async def _serve(command: Command, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.policy.client import ClientKeys
+    from pml_gateway.policy.client import ClientKeys, check_exposure
     from pml_gateway.server.runtime import open_runtime
     from pml_gateway.server.stdio import serve_stdio
 
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
+            # Also after every edit: keys that do not resolve, or none on a public address, are never put in force.
             ClientKeys(fresh.settings.clients)
+            check_exposure(fresh.settings.http.host, fresh.settings.clients)
         return fresh
 
     loaded = load()
@@ -65,10 +67,8 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     if not over_http:
         await serve_stdio(opener)
         return
-    from pml_gateway.server.http import check_exposure
     from pml_gateway.server.serve_http import serve_http
 
-    check_exposure(loaded.settings.http.host, loaded.settings.clients)
     await serve_http(opener, loaded.settings.http, lambda url: note(f"listening on {url}"))
 
 

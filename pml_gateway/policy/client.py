@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -79,3 +80,24 @@ def _client(name: str, entry: ClientSettings) -> Client:
 def _digest(key: str) -> bytes:
     # Environment variables and headers may carry bytes that are no UTF-8.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def check_exposure(host: str, clients: Mapping[str, ClientSettings]) -> None:
+    """Refuse a public address without keys: whoever reaches it could call every tool.
+
+    Raises:
+        ConfigurationError: the address is not loopback and `clients:` is empty.
+    """
+    if not is_loopback(host) and not clients:
+        raise ConfigurationError(
+            f"http.host {host!r} is reachable from other machines, and no client key is configured",
+            hint="add a key under `clients:`, or serve on 127.0.0.1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -91,6 +91,8 @@ class Gateway:
         if settings.servers != before.servers:
             self.pool.want_all()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
+        if settings.http != before.http:
+            logger.warning("changes under `http:` need a restart")
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs
@@ -15,14 +14,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from pml_gateway.config.settings import ClientSettings, HttpSettings
+from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
 from pml_gateway.server.protocol import SCOPE_KEY
 from pml_gateway.server.request import CURRENT, RequestScope
 from pml_gateway.server.runtime import Runtime
 from pml_gateway.server.state import GatewayState
 from pml_gateway.types import ExposureMode
+
+logger = get_logger(__name__)
 
 ENDPOINT = "/mcp"
 SESSION_HEADER = b"mcp-session-id"
@@ -142,8 +144,12 @@ class HttpApp:
         self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
 
     def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
-        if after.settings.clients != before.settings.clients:
+        if after.settings.clients == before.settings.clients:
+            return
+        try:
             self._keys = ClientKeys(after.settings.clients)
+        except ConfigurationError as error:
+            logger.error("client keys unchanged: %s", error)
 
 
 @asynccontextmanager
@@ -152,27 +158,6 @@ async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[Ht
     manager = StreamableHTTPSessionManager(runtime.server, max_request_body_size=settings.max_body_bytes)
     async with manager.run():
         yield HttpApp(runtime, manager, settings)
-
-
-def check_exposure(host: str, clients: Mapping[str, ClientSettings]) -> None:
-    """Refuse a public address without keys: whoever reaches it could call every tool.
-
-    Raises:
-        ConfigurationError: the address is not loopback and `clients:` is empty.
-    """
-    if not is_loopback(host) and not clients:
-        raise ConfigurationError(
-            f"http.host {host!r} is reachable from other machines, and no client key is configured",
-            hint="add a key under `clients:`, or serve on 127.0.0.1",
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _security(settings: HttpSettings) -> TransportSecuritySettings:

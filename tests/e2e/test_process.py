@@ -138,6 +138,9 @@ def test_a_public_address_without_keys_is_refused_and_with_one_it_is_served(tmp_
         url = gateway.url.replace("0.0.0.0", "127.0.0.1")
         assert post_modern(url, "tools/list").status_code == 401
         assert post_modern(url, "tools/list", key=extra["BOT_KEY"]).status_code == 200
+        gateway.write_config({"servers": {"up": entry()}})
+        wait_for(lambda: any("rejected" in line for line in gateway.log), "the refusal to drop the keys")
+        assert post_modern(url, "tools/list").status_code == 401
 
 
 def test_a_hostile_project_folder_starts_nothing_reads_no_secret_and_lifts_no_blacklist(tmp_path: Path) -> None:
