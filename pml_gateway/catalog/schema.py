@@ -243,7 +243,7 @@ def _rewrite_tuple(schema: JsonObject) -> None:
     rest = schema.pop("additionalItems", None)
     if positions:
         schema.setdefault("prefixItems", positions)
-    if rest is not None:
+    if isinstance(rest, dict | bool):
         schema["items"] = rest
 
 

@@ -1,0 +1,1 @@
+"""Exposure: what a client may see becomes what one request lists, and tools become text and token counts."""

@@ -17,8 +17,8 @@ from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5
 MAX_MESSAGE = 240
-MAX_STEPS = 100_000
-"""Keywords evaluated in one check, under a second: references can name each other in exponentially many ways."""
+MAX_STEPS = 50_000
+"""Keywords evaluated in one check, under half a second: references can name each other in exponentially many ways."""
 
 MAX_UNIQUE_ITEMS = 1000
 """Longest list whose items are compared with each other, which takes quadratic time."""

@@ -166,6 +166,7 @@ def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(c
     assert render(state, view, same, VERSION) == render(case.state(), view, exposure, VERSION)
 
 
+@settings(deadline=None)
 @given(case=cases())
 def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
     patterns = case.settings.blacklisted_tools
@@ -177,6 +178,7 @@ def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
     assert not banned & set(case.listed())
 
 
+@settings(deadline=None)
 @given(case=cases())
 def test_whitelisted_tools_are_never_cut_and_count_towards_the_cap(case: Case) -> None:
     exposure = expose(ExposureMode.HYBRID, case.visible(), case.search, case.settings, "read")
