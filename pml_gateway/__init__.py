@@ -1,3 +1,52 @@
 """One MCP endpoint in front of many MCP servers, with control over how many tools a model sees."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pml_gateway.config.load import LoadedSettings, load_settings
+    from pml_gateway.config.paths import Paths
+    from pml_gateway.config.settings import Settings
+    from pml_gateway.errors import ConfigurationError, GatewayError, UpstreamError
+    from pml_gateway.index.search import ToolIndex
+    from pml_gateway.server.gateway import Gateway, open_gateway
+    from pml_gateway.types import ExposureMode
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "ConfigurationError",
+    "ExposureMode",
+    "Gateway",
+    "GatewayError",
+    "LoadedSettings",
+    "Paths",
+    "Settings",
+    "ToolIndex",
+    "UpstreamError",
+    "load_settings",
+    "open_gateway",
+]
+
+_HOMES = {
+    "ConfigurationError": "errors",
+    "ExposureMode": "types",
+    "Gateway": "server.gateway",
+    "GatewayError": "errors",
+    "LoadedSettings": "config.load",
+    "Paths": "config.paths",
+    "Settings": "config.settings",
+    "ToolIndex": "index.search",
+    "UpstreamError": "errors",
+    "load_settings": "config.load",
+    "open_gateway": "server.gateway",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on its first use: importing the package alone loads nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,1 @@
+"""The bundled demo: three MCP servers, and a client's tour of the gateway in front of them."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.policy.client import Client
+
+MAX_COMPARED = 200
+"""Characters of a name that are compared when looking for similar ones."""
 
 ALIAS_SEPARATORS = (":", "/", ".", "__")
 
@@ -38,10 +42,15 @@ class View:
         return frozenset(tool.qualified_name for tool in self.tools)
 
     @cached_property
+    def searchable(self) -> tuple[CatalogTool, ...]:
+        """The visible tools that a search may find; those that only run as tasks could not be called."""
+        return tuple(tool for tool in self.tools if not tool.task_only)
+
+    @cached_property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Boolean mask over catalog positions, shape (tools,), for the search index."""
+        """Boolean mask of the searchable tools over catalog positions, shape (tools,), for the search index."""
         mask = np.zeros(len(self.catalog.tools), dtype=np.bool_)
-        mask[[self.catalog.positions[name] for name in self.names]] = True
+        mask[[self.catalog.positions[tool.qualified_name] for tool in self.searchable]] = True
         return mask
 
     @cached_property
@@ -74,8 +83,20 @@ class View:
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
         """The visible names most like `name`, best first."""
-        by_lower = {candidate.lower(): candidate for candidate in sorted(self.names)}
-        bare = {tool.name.lower(): tool.qualified_name for tool in self.tools}
-        close = difflib.get_close_matches(name.lower()[:200], by_lower, limit, 0.6)
-        close_bare = difflib.get_close_matches(name.lower()[:200], bare, limit, 0.75)
-        return list(dict.fromkeys([by_lower[match] for match in close] + [bare[match] for match in close_bare]))[:limit]
+        asked = name.lower()[:MAX_COMPARED]
+        scored: dict[str, float] = {}
+        for spellings, cutoff in ((self._qualified_spellings, 0.6), (self._bare_spellings, 0.75)):
+            similar = process.extract(
+                asked, spellings, scorer=Indel.normalized_similarity, score_cutoff=cutoff, limit=limit
+            )
+            for _, score, qualified_name in similar:
+                scored[qualified_name] = max(score, scored.get(qualified_name, 0.0))
+        return sorted(scored, key=lambda candidate: (-scored[candidate], candidate))[:limit]
+
+    @cached_property
+    def _qualified_spellings(self) -> dict[str, str]:
+        return {tool.qualified_name: tool.qualified_name.lower() for tool in self.tools}
+
+    @cached_property
+    def _bare_spellings(self) -> dict[str, str]:
+        return {tool.qualified_name: tool.name.lower()[:MAX_COMPARED] for tool in self.tools}

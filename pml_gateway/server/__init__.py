@@ -1,0 +1,1 @@
+"""The gateway itself: state, listing, calling, meta-tools, and its transports."""

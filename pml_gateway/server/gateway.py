@@ -25,8 +25,8 @@ from pml_gateway.upstreams.upstream import Listed, Remembered, Upstream, Upstrea
 
 logger = get_logger(__name__)
 
-FIRST_LIST_WAIT = 4.0
-"""Seconds the very first start, which has no manifest, waits for its upstreams; start-up itself takes under one."""
+FIRST_LIST_WAIT = 3.5
+"""Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
@@ -46,7 +46,7 @@ class Gateway:
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
         self._calls = 0
-        self._no_calls = anyio.Event()
+        self._drained: anyio.Event | None = None
         catalog = self._build(settings, Catalog(assignments=manifest.names), frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog))
         if catalog.tools or not any(definition.enabled for definition in settings.servers.values()):
@@ -75,7 +75,7 @@ class Gateway:
         self._first_list.set()
         return self.state
 
-    async def searchable(self, timeout: float = 2.0) -> GatewayState:
+    async def searchable(self, timeout: float = 5.0) -> GatewayState:
         """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
         await self.ready()
         await self._indexer.wait(timeout)
@@ -111,15 +111,15 @@ class Gateway:
             yield
         finally:
             self._calls -= 1
-            if self._calls == 0:
-                ended, self._no_calls = self._no_calls, anyio.Event()
-                ended.set()
+            if self._calls == 0 and self._drained is not None:
+                self._drained.set()
 
     async def drain(self, timeout: float) -> bool:
         """Wait until no call is in flight, at most `timeout` seconds; whether none is."""
         with anyio.move_on_after(timeout):
             while self._calls:
-                await self._no_calls.wait()
+                self._drained = anyio.Event()
+                await self._drained.wait()
         return self._calls == 0
 
     def listed(self, upstream: Upstream, listed: Listed) -> None:
@@ -184,8 +184,8 @@ class Gateway:
     def _save_manifest(self, catalog: Catalog) -> None:
         entries = {key: entry for key, entry in self._entries.items() if key in catalog.upstream_ids}
         try:
-            self._manifest_file.save(Manifest(entries, catalog.assignments))
-        except OSError as error:
+            self._manifest_file.save(Manifest(entries, catalog.assignments), configured=catalog.upstream_ids)
+        except (OSError, ValueError) as error:
             logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
     def swap_index(self, index: ToolIndex) -> None:

@@ -15,12 +15,15 @@ from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.load import load_embedder
 from pml_gateway.index.search import ToolIndex
-from pml_gateway.index.text import ToolDocument
+from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
 from pml_gateway.server.state import documents
 from pml_gateway.types import Ranking
 
 logger = get_logger(__name__)
+
+SLICE = 32
+"""Tools encoded between two looks at the clock, about 0.15 s."""
 
 OnIndex = Callable[[ToolIndex], None]
 
@@ -74,6 +77,11 @@ class Indexer:
             return
         embedder = await anyio.to_thread.run_sync(self._embedder, settings.search.model)
         cache = EmbeddingCache(self._cache_dir / "embeddings")
+        if embedder is not None:
+            # In slices, because a thread cannot be cancelled and a process that is asked to end should.
+            for start in range(0, len(texts), SLICE):
+                slice_texts = [dense_text(document) for document in texts[start : start + SLICE]]
+                await anyio.to_thread.run_sync(cache.encode, embedder, slice_texts)
         on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, embedder, cache))
 
     def _embedder(self, model: str) -> Embedder | None:

@@ -76,7 +76,7 @@ class MetaTools:
             )
             matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
             ranking = found.ranking
-        page = [(tool, score) for tool, score in matching if not tool.task_only][offset : offset + limit]
+        page = matching[offset : offset + limit]
         exact = [
             tool for tool, score in page if score >= 1.0 and query in (tool.qualified_name, tool.source, tool.name)
         ]
@@ -157,7 +157,7 @@ def _specification(tool: CatalogTool) -> JsonObject:
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
     matched = [
         tool
-        for tool in view.tools
+        for tool in view.searchable
         if any(fnmatch.fnmatchcase(name, pattern) for name in (tool.qualified_name, tool.source, tool.name))
     ]
     return sorted(matched, key=lambda tool: tool.qualified_name)

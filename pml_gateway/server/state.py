@@ -73,7 +73,9 @@ class GatewayState:
         """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
         if self.index is None or not view.tools:
             return Found((), Ranking.LEXICAL)
-        visible = {tool.qualified_name: tool for tool in view.tools if server is None or tool.upstream_id == server}
+        visible = {
+            tool.qualified_name: tool for tool in view.searchable if server is None or tool.upstream_id == server
+        }
         documents = self.index.documents
         if server is None and _describes(self.index, self.catalog):
             allowed = view.mask
@@ -88,7 +90,7 @@ class GatewayState:
         """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
 
         def search(query: str, limit: int) -> ScoredTools:
-            return [(tool, score) for tool, score in self.search(view, query, limit).tools if not tool.task_only]
+            return self.search(view, query, limit).tools
 
         return expose(mode, view.tools, search, self.settings.gateway, intent)
 

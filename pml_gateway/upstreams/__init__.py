@@ -1,0 +1,1 @@
+"""The MCP servers behind the gateway: transports, sessions, and their whole life."""

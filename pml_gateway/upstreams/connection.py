@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -17,11 +17,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from pml_gateway import __version__
+from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
-from pml_gateway.upstreams.transport import OnRefused, OpenStreams
+from pml_gateway.upstreams.transport import HttpSide, OpenStreams, resolved_headers
 
 MAX_PAGES = 500
 MAX_TOOLS = 20_000
@@ -35,12 +36,17 @@ class WrongEraError(Exception):
     """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
 
 
+CallTool = Callable[..., Awaitable[JsonObject]]
+"""(params, timeout=, on_progress=) to the raw result of `tools/call`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """One live session with an upstream."""
 
     session: PassthroughSession
     ended: anyio.Event
+    send_call: CallTool | None = None
 
     @property
     def era(self) -> str:
@@ -84,6 +90,8 @@ class Connection:
 
     async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
         """`tools/call` with these params; the result as the upstream sent it."""
+        if self.send_call is not None:
+            return await self.send_call(params, timeout=timeout, on_progress=on_progress)
         return await self.session.send_raw("tools/call", params, timeout=timeout, on_progress=on_progress)
 
 
@@ -98,7 +106,7 @@ async def open_connection(
     connect_timeout: float,
     header_maps: HeaderMaps,
     on_tools_changed: Callable[[], None],
-    on_refused: OnRefused,
+    http: HttpSide,
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context."""
 
@@ -112,7 +120,7 @@ async def open_connection(
             definition,
             logs_dir=logs_dir,
             connect_timeout=connect_timeout,
-            on_refused=on_refused,
+            http=http,
         ) as (read, write),
         _session(read, write, header_maps, on_message) as connection,
     ):
@@ -120,8 +128,34 @@ async def open_connection(
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN and connection.notifies:
                 tasks.start_soon(_listen, connection.session, on_tools_changed)
-            yield connection
+            async with _calls(definition, connection, http, connect_timeout, on_tools_changed) as connected:
+                yield connected
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _calls(
+    definition: UpstreamDefinition,
+    connection: Connection,
+    http: HttpSide,
+    connect_timeout: float,
+    on_tools_changed: Callable[[], None],
+) -> AsyncIterator[Connection]:
+    if definition.resolved_transport is not Transport.HTTP or definition.url is None:
+        yield connection
+        return
+    # aiohttp takes 0.2 s to import, which gateways with stdio upstreams alone never need.
+    from pml_gateway.upstreams.http_calls import open_http_calls
+
+    async with open_http_calls(
+        resolve(definition.url),
+        resolved_headers(definition),
+        connection.session,
+        http,
+        connect_timeout=connect_timeout,
+        on_tools_changed=on_tools_changed,
+    ) as send_call:
+        yield replace(connection, send_call=send_call)
 
 
 @asynccontextmanager

@@ -64,13 +64,30 @@ class PassthroughSession(ClientSession):
         Raises:
             MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
         """
-        data: JsonObject = {"method": method, "params": dict(params or {})}
         options: CallOptions = {}
-        self._stamp(data, options)
+        data = self._stamped(method, params, options)
         options["timeout"] = timeout
         if on_progress is not None:
             options["on_progress"] = on_progress
         return await self._dispatcher.send_raw_request(method, data["params"], options)
+
+    def stamped(self, method: str, params: JsonObject) -> tuple[JsonObject, dict[str, str]]:
+        """A request's method and params, and its HTTP headers, as the negotiated version wants them."""
+        options: CallOptions = {}
+        data = self._stamped(method, params, options)
+        return data, options.get("headers", {})
+
+    async def notify_raw(self, method: str, params: JsonObject) -> None:
+        """Send one notification."""
+        await self._dispatcher.notify(method, params, {})
+
+    def _stamped(self, method: str, params: JsonObject | None, options: CallOptions) -> JsonObject:
+        data: JsonObject = {"method": method, "params": dict(params or {})}
+        if "_meta" in data["params"]:
+            # The stamp writes into it, and it is the caller's.
+            data["params"]["_meta"] = dict(data["params"]["_meta"])
+        self._stamp(data, options)
+        return data
 
     def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         return mcp_param_headers(self._header_maps(name), arguments)

@@ -16,29 +16,33 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
     innermost,
 )
+from pml_gateway.upstreams.transport import CREDENTIALS_REFUSED
 
-_CREDENTIALS_REFUSED = (401, 403)
+_CLOSED = (CONNECTION_CLOSED, "Connection closed")
+"""What the SDK raises; servers use the same code for errors of their own."""
 
 
 def translate(error: BaseException, upstream_id: str, *, http_status: int | None = None) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
-    if isinstance(cause, GatewayError):
-        return cause
-    if http_status in _CREDENTIALS_REFUSED:
+    if http_status in CREDENTIALS_REFUSED:
         return UpstreamAuthError(
             f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
             hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
             details={"http_status": http_status},
         )
+    if isinstance(cause, GatewayError):
+        if not cause.message.startswith(upstream_id):
+            cause.message = f"{upstream_id}: {cause.message}"
+        return cause
     match cause:
-        case MCPError(code=code) if code == CONNECTION_CLOSED:
+        case MCPError(code=code, message=message) if (code, message) == _CLOSED:
             return UpstreamUnavailableError(
                 f"{upstream_id}: the connection ended before the answer",
                 hint="whether the call was executed is unknown",
                 details={"executed": "unknown"},
             )
-        case MCPError(code=code) if code == REQUEST_TIMEOUT:
+        case MCPError(code=code, message=message) if code == REQUEST_TIMEOUT and message.endswith("timed out"):
             return UpstreamTimeoutError(f"{upstream_id}: {cause.message}")
         case MCPError():
             return UpstreamError(

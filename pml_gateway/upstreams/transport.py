@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -24,8 +25,27 @@ MAX_LOG_BYTES = 1024 * 1024
 
 SESSION_HEADER = "mcp-session-id"
 
-OnRefused = Callable[[int | None], None]
-"""Gets, with every answer, the HTTP status that refuses the credentials (401, 403) or the session (404), or None."""
+CREDENTIALS_REFUSED = (401, 403)
+SESSION_UNKNOWN = 404
+
+MAX_EVENT_BYTES = 128 * 1024 * 1024
+"""One server-sent event; the SDK's own limit of 1 MiB loses large lists without a word."""
+
+
+@dataclass(slots=True)
+class HttpSide:
+    """What HTTP says beside the message streams, which the SDK keeps to itself.
+
+    `refused_with` is the status with which the last answer refused the credentials or the session, if it did.
+    """
+
+    refused_with: int | None = None
+    session_id: str | None = None
+
+    def note(self, status: int, *, of_session: bool) -> None:
+        """Take over one answer's status; `of_session` says that the request named a session."""
+        refused = status in CREDENTIALS_REFUSED or (status == SESSION_UNKNOWN and of_session)
+        self.refused_with = status if refused else None
 
 
 class OpenStreams(Protocol):
@@ -38,7 +58,7 @@ class OpenStreams(Protocol):
         *,
         logs_dir: Path,
         connect_timeout: float,
-        on_refused: OnRefused,
+        http: HttpSide,
     ) -> AbstractAsyncContextManager[TransportStreams]: ...
 
 
@@ -49,7 +69,7 @@ async def open_streams(
     *,
     logs_dir: Path,
     connect_timeout: float,
-    on_refused: OnRefused,
+    http: HttpSide,
 ) -> AsyncIterator[TransportStreams]:
     """Open the transport; secrets are resolved here and live no longer than the connection.
 
@@ -66,8 +86,10 @@ async def open_streams(
             from mcp.client.streamable_http import streamable_http_client
 
             async with (
-                _http_client(definition, connect_timeout, on_refused) as client,
-                streamable_http_client(resolve(definition.url or ""), http_client=client) as streams,
+                _http_client(definition, connect_timeout, http) as client,
+                streamable_http_client(
+                    resolve(definition.url or ""), http_client=client, max_sse_event_size=MAX_EVENT_BYTES
+                ) as streams,
             ):
                 yield streams
         case Transport.SSE:
@@ -78,7 +100,7 @@ async def open_streams(
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return _http_client(definition, connect_timeout, on_refused)
+                return _http_client(definition, connect_timeout, http)
 
             async with sse_client(resolve(definition.url or ""), httpx_client_factory=factory) as streams:
                 yield streams
@@ -123,19 +145,23 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
     return path.open("w" if too_large else "a", encoding="utf-8", errors="replace")
 
 
-def _http_client(definition: UpstreamDefinition, connect_timeout: float, on_refused: OnRefused) -> httpx2.AsyncClient:
+def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
-        # The SDK turns every HTTP error into some JSON-RPC error, which hides what was refused.
         of_session = response.request.method == "POST" and SESSION_HEADER in response.request.headers
-        refused = response.status_code in (401, 403) or (response.status_code == 404 and of_session)
-        on_refused(response.status_code if refused else None)
+        http.note(response.status_code, of_session=of_session)
+        http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
 
     return httpx2.AsyncClient(
-        headers={key: resolve(value) for key, value in definition.headers.items()},
+        headers=resolved_headers(definition),
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"response": [watch]},
     )
+
+
+def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:
+    """The configured headers with their secrets."""
+    return {key: resolve(value) for key, value in definition.headers.items()}
 
 
 def _file_name(upstream_id: str) -> str:

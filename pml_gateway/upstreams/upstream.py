@@ -12,7 +12,6 @@ from pathlib import Path
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
@@ -28,16 +27,13 @@ from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import OpenStreams
+from pml_gateway.upstreams.transport import SESSION_UNKNOWN, HttpSide, OpenStreams
 
 logger = get_logger(__name__)
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
 """Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
-
-SESSION_UNKNOWN = 404
-"""The HTTP status with which a server refuses a session it no longer knows."""
 
 STABLE_AFTER = 5.0
 """Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
@@ -116,9 +112,10 @@ class Upstream:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._relist = anyio.Event()
-        self._refused_with: int | None = None
+        self._http = HttpSide()
         self._last_used = time.monotonic()
         self._in_flight = 0
+        self._drained: anyio.Event | None = None
         self._waiting = 0
         self._slots = anyio.Semaphore(definition.max_concurrent or defaults.max_concurrent)
         self._max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
@@ -129,15 +126,12 @@ class Upstream:
         """Calls sent and not yet answered."""
         return self._in_flight
 
-    async def changed(self) -> None:
-        """Wait for the next change of state, or for the last call in flight to end."""
-        await self._changed.wait()
-
     async def drain(self, timeout: float) -> None:
         """Wait until no call is in flight, at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
             while self._in_flight:
-                await self._changed.wait()
+                self._drained = anyio.Event()
+                await self._drained.wait()
 
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
@@ -193,7 +187,7 @@ class Upstream:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    outcome.append(translate(exc, self.upstream_id, http_status=self._refused_with))
+                    outcome.append(translate(exc, self.upstream_id, http_status=self._http.refused_with))
             finally:
                 self._connection = None
                 established.set()
@@ -213,7 +207,7 @@ class Upstream:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._refused_with = None
+        self._http = HttpSide()
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -223,7 +217,7 @@ class Upstream:
             connect_timeout=self.connect_timeout,
             header_maps=self._header_map,
             on_tools_changed=self._relist_soon,
-            on_refused=self._note_refusal,
+            http=self._http,
         ) as connection:
             yield connection
 
@@ -310,16 +304,16 @@ class Upstream:
                 return result
             # Translated in one place, whatever the transport raised.
             except Exception as exc:
-                if self._refused_with == SESSION_UNKNOWN and isinstance(exc, MCPError) and attempt == 1:
+                if self._http.refused_with == SESSION_UNKNOWN and attempt == 1:
                     # The server did not know the session, so it executed nothing: the one safe retry.
                     await self._replace(connection)
                     continue
-                raise translate(exc, self.upstream_id, http_status=self._refused_with) from exc
+                raise translate(exc, self.upstream_id, http_status=self._http.refused_with) from exc
             finally:
                 self._in_flight -= 1
                 self._last_used = time.monotonic()
-                if self._in_flight == 0:
-                    self._set_state(self.state)
+                if self._in_flight == 0 and self._drained is not None:
+                    self._drained.set()
         raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
 
     async def _replace(self, connection: Connection) -> None:
@@ -365,9 +359,6 @@ class Upstream:
 
     def _relist_soon(self) -> None:
         self._relist.set()
-
-    def _note_refusal(self, status: int | None) -> None:
-        self._refused_with = status
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state
