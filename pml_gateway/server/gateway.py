@@ -28,6 +28,11 @@ logger = get_logger(__name__)
 FIRST_LIST_WAIT = 3.5
 """Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
+QUIET_START = 1.0
+STAGGER = 0.25
+"""With a manifest, upstreams are connected after the first request or this many seconds, one every quarter second:
+starting twenty processes at once takes the processor from the client that waits for its list."""
+
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
@@ -43,6 +48,7 @@ class Gateway:
         self._indexer = indexer
         self._dirty = anyio.Event()
         self._first_list = anyio.Event()
+        self._asked = anyio.Event()
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
         self._calls = 0
@@ -68,6 +74,7 @@ class Gateway:
 
     async def ready(self) -> GatewayState:
         """The state to answer from; only a first start without a manifest waits, and not for long."""
+        self._asked.set()
         remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
         if remaining > 0:
             with anyio.move_on_after(remaining):
@@ -147,6 +154,19 @@ class Gateway:
             await self._rebuild()
             if await self.pool.settled(0):
                 self._first_list.set()
+
+    async def connect_all(self) -> None:
+        """Connect every upstream: at once where nothing is known yet, else after the first answer and one by one."""
+        if not self.state.catalog.tools:
+            self.pool.want_all()
+            return
+        with anyio.move_on_after(QUIET_START):
+            await self._asked.wait()
+        for upstream in list(self.pool.upstreams.values()):
+            with anyio.move_on_after(STAGGER):
+                await anyio.sleep(STAGGER / 5)
+                upstream.want()
+                await upstream.settled.wait()
 
     async def _rebuild(self) -> None:
         before = self.state
@@ -236,6 +256,6 @@ async def open_gateway(
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)
         if connect or not gateway.state.catalog.tools:
-            pool.want_all()
+            tasks.start_soon(gateway.connect_all)
         yield gateway
         tasks.cancel_scope.cancel()
