@@ -120,18 +120,23 @@ async def searching(scene: Scene, era: Era) -> dict[str, float]:
     async with open_stdio_client(scene.command("meta_only"), era, scene.environment()) as client:
         await _search(client)
         first = client.age
+        deadline = time.monotonic() + FULL_CATALOG_SECONDS
+        while await _search(client) == "lexical":
+            if time.monotonic() > deadline:
+                raise AnswerError("no model was loaded; the memory would not be comparable")
+            await anyio.sleep(POLL_SECONDS)
         await _search(client)
         return {"first_search_seconds": first, "resident_mib": resident_mib(client.process.pid)}
 
 
-async def _search(client: StdioClient) -> None:
+async def _search(client: StdioClient) -> str:
+    """Search once; what ranked the hits. While 1,000 tools are encoded for the first time, words alone do."""
     arguments = {"query": "find a document and share it"}
     result = await client.request("tools/call", {"name": "search_tools", "arguments": arguments})
     structured = result.get("structuredContent") or {}
     if result.get("isError") or not any(isinstance(value, list) and value for value in structured.values()):
         raise AnswerError(f"search found nothing: {str(result)[:500]}")
-    if structured.get("ranking") == "lexical":
-        raise AnswerError("no model was loaded; the memory would not be comparable")
+    return str(structured.get("ranking", "fused"))
 
 
 def row(what: str, era: Era, measured: list[dict[str, float]]) -> dict[str, Any]:

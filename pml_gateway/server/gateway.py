@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,13 +26,16 @@ from pml_gateway.upstreams.upstream import Listed, Remembered, Upstream, Upstrea
 
 logger = get_logger(__name__)
 
-FIRST_LIST_WAIT = 3.5
+FIRST_LIST_WAIT = 3.0
 """Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
 QUIET_START = 1.0
-STAGGER = 0.25
-"""With a manifest, upstreams are connected after the first request or this many seconds, one every quarter second:
-starting twenty processes at once takes the processor from the client that waits for its list."""
+"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first."""
+
+STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
+START_SECONDS = 1.0
+"""Upstreams that start side by side, and how long one may keep its place: twenty at once on a small machine would all
+be ready late, and none in time for the first list."""
 
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
@@ -156,17 +160,22 @@ class Gateway:
                 self._first_list.set()
 
     async def connect_all(self) -> None:
-        """Connect every upstream: at once where nothing is known yet, else after the first answer and one by one."""
-        if not self.state.catalog.tools:
-            self.pool.want_all()
-            return
-        with anyio.move_on_after(QUIET_START):
-            await self._asked.wait()
-        for upstream in list(self.pool.upstreams.values()):
-            with anyio.move_on_after(STAGGER):
-                await anyio.sleep(STAGGER / 5)
+        """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
+        if self.state.catalog.tools:
+            with anyio.move_on_after(QUIET_START):
+                await self._asked.wait()
+            await anyio.sleep(COALESCE_SECONDS)
+        places = anyio.Semaphore(STARTS_AT_ONCE)
+
+        async def start(upstream: Upstream) -> None:
+            async with places:
                 upstream.want()
-                await upstream.settled.wait()
+                with anyio.move_on_after(START_SECONDS):
+                    await upstream.settled.wait()
+
+        async with anyio.create_task_group() as tasks:
+            for upstream in self.pool.upstreams.values():
+                tasks.start_soon(start, upstream)
 
     async def _rebuild(self) -> None:
         before = self.state

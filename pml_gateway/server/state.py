@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -71,20 +72,23 @@ class GatewayState:
         self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
     ) -> Found:
         """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
-        if self.index is None or not view.tools:
+        if self.index is None or not view.searchable:
             return Found((), Ranking.LEXICAL)
-        visible = {
-            tool.qualified_name: tool for tool in view.searchable if server is None or tool.upstream_id == server
-        }
-        documents = self.index.documents
-        if server is None and _describes(self.index, self.catalog):
+        if server is None and self._index_is_current:
             allowed = view.mask
         else:
             # A search may meet an index that is a moment older than the catalog: names tie the two together.
-            allowed = np.fromiter((document.key in visible for document in documents), np.bool_, len(documents))
+            names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
+            keys = (document.key in names for document in self.index.documents)
+            allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
         result = self.index.search(query, limit=limit, allowed=allowed, ranking=ranking or self.settings.search.ranking)
-        scored = [(visible[hit.key], hit.score) for hit in result.hits if hit.key in visible]
-        return Found(scored, result.ranking)
+        tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
+        return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
+
+    @cached_property
+    def _index_is_current(self) -> bool:
+        documents = () if self.index is None else self.index.documents
+        return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
 
     def expose(self, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
         """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
@@ -93,12 +97,6 @@ class GatewayState:
             return self.search(view, query, limit).tools
 
         return expose(mode, view.tools, search, self.settings.gateway, intent)
-
-
-def _describes(index: ToolIndex, catalog: Catalog) -> bool:
-    return len(index.documents) == len(catalog.tools) and all(
-        document.key == tool.qualified_name for document, tool in zip(index.documents, catalog.tools, strict=True)
-    )
 
 
 def remember(cache: dict[object, bytes] | dict[object, View], key: object, value: object, limit: int) -> None:

@@ -1,0 +1,85 @@
+"""What each mode's list costs a model, on 700 real tools.
+
+    python -m benchmarks.run_tokens [--tools 700] [--intents 100]
+
+Takes the tools from $PML_DATA (default `../shared/data` beside the repository) as servers list them, and intents of
+other sets, so that most of them have no tool made for them here. The lists are the gateway's own bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.model import UpstreamListing
+from pml_gateway.config.presets import load_preset
+from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.tokens import TOKENIZER
+from pml_gateway.index.load import load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.server.meta_definitions import RESERVED
+from pml_gateway.server.state import GatewayState, WireCache, documents
+from pml_gateway.server.tokens import list_tokens
+from pml_gateway.types import ExposureMode, JsonObject
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))
+PRESETS = ("full_proxy", "hybrid_permissive", "hybrid_balanced", "meta_only")
+BAR = 50
+
+
+def main() -> None:
+    """Count, print a table and a chart."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tools", type=int, default=700)
+    parser.add_argument("--intents", type=int, default=100)
+    arguments = parser.parse_args()
+    listings = _listings(arguments.tools)
+    catalog = build_catalog(listings, reserved=RESERVED)
+    index = ToolIndex.build(documents(catalog.tools), load_embedder("builtin"))
+    intents = _intents(arguments.intents)
+    print(f"{len(catalog.tools)} tools of {len(listings)} servers, {len(intents)} intents, {TOKENIZER}")
+    rows = []
+    for preset in PRESETS:
+        settings = Settings.model_validate(load_preset(preset).values)
+        state = GatewayState(settings, catalog, index, WireCache(catalog))
+        mode = settings.gateway.tools_exposure
+        asked = intents if mode is ExposureMode.HYBRID else [None]
+        costs = [list_tokens(state, mode, intent) for intent in asked]
+        rows.append((preset, median(cost.tools for cost in costs), median(cost.tokens for cost in costs)))
+    full = rows[0][2]
+    for preset, tools, tokens in rows:
+        bar = "█" * max(round(tokens / full * BAR), 1)
+        print(f"{preset:18} {tools:5.0f} tools {tokens:9,.0f} tokens  {bar}")
+
+
+def _listings(count: int) -> list[UpstreamListing]:
+    servers: dict[str, list[JsonObject]] = {}
+    with (DATA / "dev" / "distractors.jsonl").open(encoding="utf-8") as lines:
+        for line in islice(lines, count):
+            row: dict[str, Any] = json.loads(line)
+            tool = {
+                "name": row["name"],
+                "description": row.get("description", ""),
+                "inputSchema": row.get("input_schema"),
+            }
+            servers.setdefault(row["server"], []).append(tool)
+    return [UpstreamListing(server, tuple(tools)) for server, tools in servers.items()]
+
+
+def _intents(count: int) -> list[str]:
+    intents = []
+    for queries in sorted((DATA / "dev").glob("mcp*/queries.jsonl")):
+        intents += [json.loads(line)["query"] for line in queries.read_text(encoding="utf-8").splitlines()]
+    return random.Random(0).sample(intents, count)
+
+
+if __name__ == "__main__":
+    main()
