@@ -103,14 +103,14 @@ async def walk_through(url: str) -> DemoReport:
         full = await _client_tools(f"{url}/full_proxy")
         overview = _data(await client.call_tool("search_tools", {"query": "*"}))
         servers = {row["server"]: row["tools"] for row in overview["servers"]}
-        found = await client.call_tool("search_tools", {"query": "how many days between two dates", "limit": 3})
+        found = await client.call_tool("search_tools", {"query": "monthly payment for a mortgage", "limit": 3})
         direct = await client.call_tool("files__list_directory", {"path": "projects"})
         by_name = await client.call_tool(
             "call_tool", {"name": "calc__evaluate_expression", "arguments": {"expression": "(17 + 25) * 100 / 7"}}
         )
     hits = "\n".join(f"{hit['score']:.2f}  {hit['signature']}" for hit in _data(found)["hits"])
     steps = [
-        Step("A search", 'search_tools(query="how many days between two dates", limit=3)', hits),
+        Step("A search", 'search_tools(query="monthly payment for a mortgage", limit=3)', hits),
         Step("A direct call of a tool that is not listed", 'files__list_directory(path="projects")', _shown(direct)),
         Step(
             "A call through call_tool",

@@ -44,13 +44,14 @@ def _search(servers: Sequence[str]) -> JsonObject:
     return {
         "name": "search_tools",
         "description": (
-            f"Find tools by what they do; call the hits with call_tool. {_systems(servers)} "
-            "'*' lists systems; globs match names."
+            f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
+            "Search before saying that something cannot be done. "
+            "'*' lists the systems; globs such as fs:read_* match names."
         ),
         "inputSchema": {
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": "the task in a few words"},
+                "query": {"type": "string", "description": "the task in a few words, or a tool's name"},
                 "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 5},
                 "offset": {"type": "integer", "minimum": 0},
                 "server": {"type": "string"},
