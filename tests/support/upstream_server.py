@@ -48,6 +48,8 @@ async def _serve(count: int) -> None:
         arguments = params.arguments or {}
         match params.name:
             case "slow":
+                if "started" in arguments:
+                    Path(arguments["started"]).touch()  # noqa: ASYNC240
                 await anyio.sleep(arguments.get("seconds", 1))
                 text = "slept"
             case "environment":
