@@ -50,15 +50,19 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     from pml_gateway.server.runtime import open_runtime
     from pml_gateway.server.stdio import serve_stdio
 
+    bound: set[str] = set()
+
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
             # Also after every edit: keys that do not resolve, or none on a public address, are never put in force.
             ClientKeys(fresh.settings.clients)
-            check_exposure(fresh.settings.http.host, fresh.settings.clients)
+            for host in {fresh.settings.http.host, *bound}:
+                check_exposure(host, fresh.settings.clients)
         return fresh
 
     loaded = load()
+    bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
     for warning in loaded.warnings:
@@ -77,7 +81,7 @@ async def _advise(gateway: Any) -> None:
     from pml_gateway.exposure.patterns import unmatched
     from pml_gateway.server.tokens import list_tokens
 
-    state = await gateway.ready()
+    state = await gateway.known()
     section = state.settings.gateway
     for key, entries in (
         ("gateway.blacklisted_tools", section.blacklisted_tools),

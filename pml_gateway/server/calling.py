@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import get_args
@@ -13,6 +14,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import (
     GatewayError,
+    InvalidInputError,
     ToolForbiddenError,
     ToolNotFoundError,
     UpstreamProtocolError,
@@ -52,10 +54,10 @@ class Caller:
                 result = await self._meta_tools[meta_name](scope, arguments, options)
             else:
                 result = await self.call_upstream(find(view, name), arguments, options)
-            result = for_version(result, version)
+            result = for_version(_writable(result), version)
             _check_result(result, name, version)
         except GatewayError as error:
-            return for_version(error_result(error), version)
+            return for_version(_writable(error_result(error)), version)
         return result
 
     async def call_upstream(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
@@ -80,6 +82,7 @@ class Caller:
             params["inputResponses"] = options.input_responses
         if options.request_state is not None:
             params["requestState"] = options.request_state
+        _check_text(params)
         with self._gateway.call_in_flight():
             return await upstream.call_tool(params, on_progress=options.on_progress)
 
@@ -119,6 +122,29 @@ def find(view: View, name: str) -> CatalogTool:
     closest = view.closest(name)
     hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
+
+
+def _check_text(params: JsonObject) -> None:
+    """Refuse half characters, which JSON can name and UTF-8 cannot carry: they would end a connection others share."""
+    try:
+        json.dumps(params, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"the arguments contain a lone surrogate ({error.object[error.start]!a}), which is no character"
+        ) from None
+    except RecursionError:
+        raise InvalidInputError("the arguments are nested too deeply") from None
+
+
+def _writable(result: JsonObject) -> JsonObject:
+    """The result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
+    try:
+        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
+    except (UnicodeEncodeError, ValueError):
+        text = json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
+        replaced: JsonObject = json.loads(text, parse_constant=lambda _: None)
+        return replaced
+    return result
 
 
 def _check_result(result: JsonObject, name: str, version: str) -> None:

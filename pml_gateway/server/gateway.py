@@ -20,9 +20,10 @@ from pml_gateway.log import get_logger
 from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache
+from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
-from pml_gateway.upstreams.upstream import Listed, Remembered, Upstream, UpstreamState
+from pml_gateway.upstreams.upstream import Upstream
 
 logger = get_logger(__name__)
 
@@ -51,6 +52,8 @@ class Gateway:
         self._entries = dict(manifest.entries)
         self._indexer = indexer
         self._dirty = anyio.Event()
+        self._building = anyio.Lock()
+        self._refreshing = anyio.Lock()
         self._first_list = anyio.Event()
         self._asked = anyio.Event()
         self._started = time.monotonic()
@@ -79,6 +82,10 @@ class Gateway:
     async def ready(self) -> GatewayState:
         """The state to answer from; only a first start without a manifest waits, and not for long."""
         self._asked.set()
+        return await self.known()
+
+    async def known(self) -> GatewayState:
+        """As `ready`, for the gateway's own purposes: upstreams go on starting after the first request only."""
         remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
         if remaining > 0:
             with anyio.move_on_after(remaining):
@@ -99,6 +106,8 @@ class Gateway:
             return
         self.pool.configure(settings.servers, settings.upstreams, self.remembered())
         self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
+        if not self.pool.upstreams:
+            self._first_list.set()
         if settings.servers != before.servers:
             self.pool.want_all()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
@@ -107,11 +116,12 @@ class Gateway:
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
-        for upstream in self.pool.upstreams.values():
-            upstream.settled = anyio.Event()
-        self.pool.want_all()
-        settled = await self.pool.settled(timeout)
-        await self._rebuild()
+        async with self._refreshing:
+            for upstream in self.pool.upstreams.values():
+                upstream.settled = anyio.Event()
+            self.pool.want_all()
+            settled = await self.pool.settled(timeout)
+            await self._rebuild()
         return settled
 
     @contextmanager
@@ -135,6 +145,9 @@ class Gateway:
 
     def listed(self, upstream: Upstream, listed: Listed) -> None:
         """Take over a listing; the snapshot follows with whatever else arrives in the next moment."""
+        if self.pool.upstreams.get(upstream.upstream_id) is not upstream:
+            # Replaced by a new configuration, and still finishing its calls.
+            return
         self._entries[upstream.upstream_id] = ManifestEntry(
             fingerprint=upstream.definition.fingerprint(),
             tools=listed.tools,
@@ -178,6 +191,11 @@ class Gateway:
                 tasks.start_soon(start, upstream)
 
     async def _rebuild(self) -> None:
+        # One after the other, or an older snapshot could be swapped in last.
+        async with self._building:
+            await self._rebuild_once()
+
+    async def _rebuild_once(self) -> None:
         before = self.state
         catalog = await anyio.to_thread.run_sync(self._build, before.settings, before.catalog, self._failed())
         if self.state.settings is not before.settings:
@@ -186,7 +204,7 @@ class Gateway:
             return
         if catalog.fingerprint != before.catalog.fingerprint or _staleness(catalog) != _staleness(before.catalog):
             self._swap(before.settings, catalog)
-        await anyio.to_thread.run_sync(self._save_manifest, catalog)
+        await anyio.to_thread.run_sync(self._save_manifest, catalog, dict(self._entries))
 
     def _build(self, settings: Settings, previous: Catalog, failed: frozenset[str]) -> Catalog:
         enabled = {upstream_id: entry for upstream_id, entry in settings.servers.items() if entry.enabled}
@@ -208,10 +226,10 @@ class Gateway:
 
     def _failed(self) -> frozenset[str]:
         upstreams = self.pool.upstreams.values()
-        return frozenset(each.upstream_id for each in upstreams if each.state is UpstreamState.FAILED)
+        return frozenset(each.upstream_id for each in upstreams if each.last_error is not None)
 
-    def _save_manifest(self, catalog: Catalog) -> None:
-        entries = {key: entry for key, entry in self._entries.items() if key in catalog.upstream_ids}
+    def _save_manifest(self, catalog: Catalog, known: dict[str, ManifestEntry]) -> None:
+        entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
         try:
             self._manifest_file.save(Manifest(entries, catalog.assignments), configured=catalog.upstream_ids)
         except (OSError, ValueError) as error:

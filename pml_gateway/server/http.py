@@ -29,7 +29,9 @@ logger = get_logger(__name__)
 ENDPOINT = "/mcp"
 SESSION_HEADER = b"mcp-session-id"
 EMPTY_LIST = b'"tools":[]'
-MAX_BOUND_SESSIONS = 20_000
+PRUNE_SESSIONS_AT = 1000
+"""Remembered sessions at which those that have ended are forgotten."""
+
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
 
 
@@ -48,6 +50,8 @@ class HttpApp:
         self._guard = TransportSecurityMiddleware(_security(settings))
         self._keys = ClientKeys(runtime.gateway.state.settings.clients)
         self._sessions: dict[bytes, _BoundSession] = {}
+        self._prune_at = PRUNE_SESSIONS_AT
+        self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
         runtime.gateway.on_swap(self._follow_clients)
 
@@ -83,11 +87,12 @@ class HttpApp:
         if client is None:
             await _unauthorized()(scope, receive, send)
             return
+        owner = client.id
         mode = ExposureMode(mode_name) if mode_name else None
         session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
         bound = self._sessions.get(session_id) if session_id is not None else None
-        if session_id is not None and bound is not None:
-            if bound.client_id != client.id:
+        if session_id is not None:
+            if bound is None or bound.client_id != client.id:
                 await _session_not_found()(scope, receive, send)
                 return
             mode = bound.mode
@@ -95,7 +100,12 @@ class HttpApp:
                 client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
         request_scope = RequestScope(client=client, mode=mode, url_query=query, accepts_bytes=True)
-        await self._pass_on(request_scope, session_id is None, {**scope, "path": ENDPOINT}, receive, send)
+        with anyio.CancelScope() as cancel_scope:
+            self._requests[cancel_scope] = owner
+            try:
+                await self._pass_on(request_scope, session_id is None, {**scope, "path": ENDPOINT}, receive, send)
+            finally:
+                del self._requests[cancel_scope]
 
     async def _pass_on(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
@@ -139,8 +149,10 @@ class HttpApp:
         session_id = next((value for name, value in headers if name == SESSION_HEADER), None)
         if session_id is None:
             return
-        while len(self._sessions) >= MAX_BOUND_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        if len(self._sessions) >= self._prune_at:
+            live = self._manager._server_instances  # the SDK has no public word for a session's end
+            self._sessions = {key: bound for key, bound in self._sessions.items() if key.decode("latin-1") in live}
+            self._prune_at = max(PRUNE_SESSIONS_AT, 2 * len(self._sessions))
         self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
 
     def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
@@ -150,6 +162,14 @@ class HttpApp:
             self._keys = ClientKeys(after.settings.clients)
         except ConfigurationError as error:
             logger.error("client keys unchanged: %s", error)
+            return
+        clients = after.settings.clients
+        changed = {f"client:{name}" for name, entry in before.settings.clients.items() if clients.get(name) != entry}
+        changed |= {ANONYMOUS.id} if clients and not before.settings.clients else set()
+        for cancel_scope, owner in list(self._requests.items()):
+            # Streams of notices would go on with the rights of before.
+            if owner in changed:
+                cancel_scope.cancel()
 
 
 @asynccontextmanager

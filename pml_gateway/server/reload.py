@@ -31,18 +31,22 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
     if not directories:
         return
     stop = anyio.Event()
-    changes = awatch(
-        *directories,
-        watch_filter=lambda _change, path: Path(path) in files,
-        debounce=DEBOUNCE_MILLISECONDS,
-        step=20,
-        recursive=False,
-        stop_event=stop,
-    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_set_when_cancelled, stop)
-        async for _ in changes:
-            await _reload(gateway, load)
+        try:
+            changes = awatch(
+                *directories,
+                watch_filter=lambda _change, path: Path(path) in files,
+                debounce=DEBOUNCE_MILLISECONDS,
+                step=20,
+                recursive=False,
+                stop_event=stop,
+            )
+            async for _ in changes:
+                await _reload(gateway, load)
+        except (OSError, RuntimeError) as error:
+            logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
+        tasks.cancel_scope.cancel()
 
 
 async def _reload(gateway: Gateway, load: LoadSettings) -> None:

@@ -58,7 +58,9 @@ class Subscribers:
     async def add_session(self, ctx: ServerRequestContext[Any, Any], scope: RequestScope) -> None:
         """Notify a handshake session from now on, until it ends."""
         connection = ctx.session._connection  # the SDK offers no public way to reach a session later
-        key = object()
+        if "pml_gateway.subscribed" in connection.state:
+            return
+        key = connection.state["pml_gateway.subscribed"] = object()
 
         async def notify() -> None:
             await connection.notify("notifications/tools/list_changed", None)

@@ -45,8 +45,15 @@ class Connection:
     """One live session with an upstream."""
 
     session: PassthroughSession
+    lost: anyio.Event
     ended: anyio.Event
+    deaf: anyio.Event
     send_call: CallTool | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer is gone (`lost`) or the connection is to be replaced (`ended`)."""
+        return self.lost.is_set() or self.ended.is_set()
 
     @property
     def era(self) -> str:
@@ -57,7 +64,8 @@ class Connection:
     def notifies(self) -> bool:
         """Whether the peer says when its tools change, so that polling is not needed."""
         capabilities = self.session.server_capabilities
-        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+        announced = bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+        return announced and not self.deaf.is_set()
 
     async def list_tools(self, upstream_id: str, timeout: float) -> tuple[JsonObject, ...]:
         """All pages of `tools/list`, as the upstream sent them.
@@ -127,7 +135,7 @@ async def open_connection(
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN and connection.notifies:
-                tasks.start_soon(_listen, connection.session, on_tools_changed)
+                tasks.start_soon(_listen, connection, on_tools_changed)
             async with _calls(definition, connection, http, connect_timeout, on_tools_changed) as connected:
                 yield connected
             tasks.cancel_scope.cancel()
@@ -163,7 +171,7 @@ async def _session(
     read: object, write: object, header_maps: HeaderMaps, on_message: object
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
-    dispatcher.ended = anyio.Event()
+    dispatcher.lost = anyio.Event()
     session = PassthroughSession(
         dispatcher,
         header_maps,
@@ -171,7 +179,7 @@ async def _session(
         client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
     )
     async with session:
-        yield Connection(session, dispatcher.ended)
+        yield Connection(session, dispatcher.lost, ended=anyio.Event(), deaf=anyio.Event())
 
 
 async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:
@@ -193,12 +201,15 @@ async def _negotiate(session: PassthroughSession, transport: Transport, era_hint
         await session.initialize()
 
 
-async def _listen(session: PassthroughSession, on_tools_changed: Callable[[], None]) -> None:
+async def _listen(connection: Connection, on_tools_changed: Callable[[], None]) -> None:
     """Follow the upstream's change events; without the stream, the refresh interval takes over."""
     try:
-        async with listen(session, tools_list_changed=True) as subscription:
+        async with listen(connection.session, tools_list_changed=True) as subscription:
             async for event in subscription:
                 if isinstance(event, ToolsListChanged):
                     on_tools_changed()
     except (MCPError, SubscriptionLost, TimeoutError):
-        return
+        pass
+    connection.deaf.set()
+    # Wakes the upstream, which polls from now on.
+    on_tools_changed()

@@ -20,10 +20,16 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.errors import UpstreamAuthError, UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import PassthroughSession
-from pml_gateway.upstreams.transport import SESSION_HEADER, HttpSide
+from pml_gateway.upstreams.transport import (
+    CREDENTIALS_REFUSED,
+    SESSION_HEADER,
+    SESSION_UNKNOWN,
+    HttpSide,
+    SessionUnknownError,
+)
 
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """One JSON answer or event; a larger one is refused rather than held in memory."""
@@ -83,11 +89,12 @@ class HttpCalls:
     async def _post(
         self, body: JsonObject, headers: Mapping[str, str], on_progress: ProgressFnT | None
     ) -> JsonObject | None:
-        content = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+        content = json.dumps(body, separators=(",", ":")).encode()
         async with self._client.post(
             self._url, data=content, headers=self._headers(headers), allow_redirects=False
         ) as response:
-            self._http.note(response.status, of_session=self._http.session_id is not None)
+            if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
+                raise SessionUnknownError
             if response.status in _REDIRECTS:
                 return None
             if response.status >= 400:
@@ -100,8 +107,8 @@ class HttpCalls:
         self, response: aiohttp.ClientResponse, headers: Mapping[str, str], on_progress: ProgressFnT | None
     ) -> JsonObject:
         """The answer among the events; a server may end the stream and have the rest fetched by event id."""
+        last_id, pause = "", 1.0
         for _ in range(MAX_RESUMPTIONS):
-            last_id, pause = "", 1.0
             async for event in _events(response):
                 last_id, pause = event.id or last_id, event.retry_seconds or pause
                 if event.data and (answer := await self._take(_message(event.data), on_progress)) is not None:
@@ -110,7 +117,8 @@ class HttpCalls:
                 break
             await anyio.sleep(pause)
             resumed = {**self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
-            response = await self._client.get(self._url, headers=resumed)
+            response.close()
+            response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
             if response.status != 200:
                 raise await _refusal(response)
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
@@ -120,7 +128,12 @@ class HttpCalls:
         match message:
             case {"method": "notifications/progress", "params": dict(progress)}:
                 if on_progress is not None and isinstance(progress.get("progress"), int | float):
-                    await on_progress(progress["progress"], progress.get("total"), progress.get("message"))
+                    total, text = progress.get("total"), progress.get("message")
+                    await on_progress(
+                        progress["progress"],
+                        total if isinstance(total, int | float) else None,
+                        text if isinstance(text, str) else None,
+                    )
             case {"method": "notifications/tools/list_changed"}:
                 self._on_tools_changed()
             case {"method": "ping", "id": request_id}:
@@ -149,6 +162,8 @@ class HttpCalls:
 
     def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
         session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
+        if self._http.cookies:
+            session["cookie"] = "; ".join(f"{name}={value}" for name, value in self._http.cookies.items())
         return {
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
@@ -236,6 +251,12 @@ async def _refusal(response: aiohttp.ClientResponse) -> Exception:
         error = _message(await _read(response)).get("error")
     except UpstreamProtocolError:
         error = None
+    if response.status in CREDENTIALS_REFUSED:
+        return UpstreamAuthError(
+            f"the server refused the gateway's credentials (HTTP {response.status})",
+            hint="check the `headers` of this server in the configuration",
+            details={"http_status": response.status},
+        )
     if isinstance(error, dict):
         return _mcp_error(error)
     return UpstreamUnavailableError(f"HTTP {response.status}", details={"http_status": response.status})

@@ -11,8 +11,9 @@ import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.upstreams.listing import Remembered
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
-from pml_gateway.upstreams.upstream import OnFailed, OnListed, Remembered, Upstream
+from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
@@ -93,7 +94,7 @@ class UpstreamPool:
 
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
-    await upstream.drain(DRAIN_SECONDS)
+    await upstream.retire(DRAIN_SECONDS)
     scope.cancel()
 
 

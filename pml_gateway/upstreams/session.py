@@ -22,7 +22,7 @@ HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
     """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself."""
 
-    ended: anyio.Event
+    lost: anyio.Event
 
     async def run(
         self,
@@ -32,11 +32,11 @@ class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the connection, then set `ended`."""
+        """Serve the connection, then set `lost`."""
         try:
             await super().run(on_request, on_notify, on_notify_intercept, task_status=task_status)
         finally:
-            self.ended.set()
+            self.lost.set()
 
 
 class PassthroughSession(ClientSession):

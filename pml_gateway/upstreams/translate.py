@@ -25,7 +25,7 @@ _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 def translate(error: BaseException, upstream_id: str, *, http_status: int | None = None) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
-    if http_status in CREDENTIALS_REFUSED:
+    if http_status in CREDENTIALS_REFUSED and isinstance(cause, MCPError | httpx2.HTTPStatusError):
         return UpstreamAuthError(
             f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
             hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
@@ -51,6 +51,11 @@ def translate(error: BaseException, upstream_id: str, *, http_status: int | None
             )
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | ConnectionError():
             return UpstreamUnavailableError(f"{upstream_id}: cannot connect ({_text(cause)})", hint="is it running?")
+        case httpx2.InvalidURL():
+            # Its text quotes the URL, secrets and all.
+            return UpstreamUnavailableError(
+                f"{upstream_id}: the url is not valid", hint=f"check servers.{upstream_id}.url"
+            )
         case httpx2.HTTPStatusError():
             return UpstreamUnavailableError(f"{upstream_id}: HTTP {cause.response.status_code}")
         case httpx2.HTTPError() | OSError() | anyio.ClosedResourceError() | anyio.BrokenResourceError():

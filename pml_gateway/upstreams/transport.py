@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import UpstreamUnavailableError
+from pml_gateway.errors import SecretError, UpstreamUnavailableError
 from pml_gateway.upstreams.environment import child_environment
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ SESSION_HEADER = "mcp-session-id"
 CREDENTIALS_REFUSED = (401, 403)
 SESSION_UNKNOWN = 404
 
+
+class SessionUnknownError(Exception):
+    """A server answered 404 to a session it knew before: it executed nothing, and a new session is needed."""
+
+
 MAX_EVENT_BYTES = 128 * 1024 * 1024
 """One server-sent event; the SDK's own limit of 1 MiB loses large lists without a word."""
 
@@ -36,16 +41,12 @@ MAX_EVENT_BYTES = 128 * 1024 * 1024
 class HttpSide:
     """What HTTP says beside the message streams, which the SDK keeps to itself.
 
-    `refused_with` is the status with which the last answer refused the credentials or the session, if it did.
+    `refused_with` is the status with which an answer to the SDK's client refused the credentials, if one did.
     """
 
     refused_with: int | None = None
     session_id: str | None = None
-
-    def note(self, status: int, *, of_session: bool) -> None:
-        """Take over one answer's status; `of_session` says that the request named a session."""
-        refused = status in CREDENTIALS_REFUSED or (status == SESSION_UNKNOWN and of_session)
-        self.refused_with = status if refused else None
+    cookies: dict[str, str] = field(default_factory=dict)
 
 
 class OpenStreams(Protocol):
@@ -117,7 +118,7 @@ async def _open_stdio(
                 yield streams
         except (FileNotFoundError, PermissionError) as exc:
             raise UpstreamUnavailableError(
-                f"{upstream_id}: command {parameters.command!r} cannot be started: {exc.strerror}",
+                f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
                 hint=f"install it or correct servers.{upstream_id}.command",
             ) from exc
 
@@ -126,7 +127,8 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
     if cwd is not None and not cwd.is_dir():
         raise UpstreamUnavailableError(
-            f"{upstream_id}: working directory {str(cwd)!r} does not exist", hint=f"correct servers.{upstream_id}.cwd"
+            f"{upstream_id}: working directory {definition.cwd!r} does not exist",
+            hint=f"correct servers.{upstream_id}.cwd",
         )
     command = resolve(definition.command or "")
     configured = {key: resolve(value) for key, value in definition.env.items()}
@@ -147,8 +149,9 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
 
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
-        of_session = response.request.method == "POST" and SESSION_HEADER in response.request.headers
-        http.note(response.status_code, of_session=of_session)
+        http.refused_with = response.status_code if response.status_code in CREDENTIALS_REFUSED else None
+        # Balancers keep a session at one machine by a cookie.
+        http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
 
     return httpx2.AsyncClient(
@@ -160,8 +163,19 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
 
 
 def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:
-    """The configured headers with their secrets."""
-    return {key: resolve(value) for key, value in definition.headers.items()}
+    """The configured headers with their secrets.
+
+    Raises:
+        SecretError: a value has characters no header may have; HTTP libraries would quote the value in their error.
+    """
+    headers = {key: resolve(value) for key, value in definition.headers.items()}
+    for key, value in headers.items():
+        if not value.isprintable() or not value.isascii():
+            raise SecretError(
+                f"headers.{key}: the value has characters that no HTTP header may have",
+                hint="often a line break at the end of a file or variable",
+            )
+    return headers
 
 
 def _file_name(upstream_id: str) -> str:

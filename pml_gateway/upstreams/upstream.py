@@ -6,19 +6,18 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import (
     GatewayError,
-    UpstreamBusyError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
     innermost,
@@ -26,14 +25,19 @@ from pml_gateway.errors import (
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import SESSION_UNKNOWN, HttpSide, OpenStreams
+from pml_gateway.upstreams.transport import HttpSide, OpenStreams, SessionUnknownError
 
 logger = get_logger(__name__)
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
 """Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+
+CLOSING_SECONDS = 10.0
+"""How long a connection that is no longer used for new calls stays open for those in flight."""
 
 STABLE_AFTER = 5.0
 """Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
@@ -46,26 +50,6 @@ class UpstreamState(StrEnum):
     CONNECTING = "connecting"
     READY = "ready"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One answer to `tools/list`, with what the manifest remembers of the peer."""
-
-    tools: tuple[JsonObject, ...]
-    listed_at: float
-    era: str
-    server_name: str
-    server_version: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What an earlier connection found out: the protocol era and the tools as listed."""
-
-    era: str = ""
-    tools: tuple[JsonObject, ...] = ()
 
 
 OnListed = Callable[["Upstream", Listed], None]
@@ -108,6 +92,7 @@ class Upstream:
         self._on_failed = on_failed
         self._expired = False
         self._lost_quickly = False
+        self._was_stable = False
         self._connection: Connection | None = None
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
@@ -116,9 +101,9 @@ class Upstream:
         self._last_used = time.monotonic()
         self._in_flight = 0
         self._drained: anyio.Event | None = None
-        self._waiting = 0
-        self._slots = anyio.Semaphore(definition.max_concurrent or defaults.max_concurrent)
-        self._max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
+        max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
+        self._slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
+        self._retired = False
         self._retry_at = 0.0
 
     @property
@@ -133,6 +118,12 @@ class Upstream:
                 self._drained = anyio.Event()
                 await self._drained.wait()
 
+    async def retire(self, timeout: float) -> None:
+        """Refuse calls that wait, and let those in flight finish within `timeout` seconds."""
+        self._retired = True
+        self._set_state(self.state)
+        await self.drain(timeout)
+
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
@@ -144,7 +135,6 @@ class Upstream:
         while True:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
-            started = time.monotonic()
             error = await self._connect_once()
             if error is None:
                 self._wanted = anyio.Event()
@@ -153,8 +143,8 @@ class Upstream:
                 continue
             if isinstance(error, _StartAgainError):
                 continue
-            if time.monotonic() - started > STABLE_AFTER + self.connect_timeout:
-                backoff = FIRST_BACKOFF
+            if self._was_stable:
+                backoff, self._was_stable = FIRST_BACKOFF, False
             await self._back_off(error, backoff * random.uniform(0.8, 1.2))
             backoff = min(backoff * 2, LAST_BACKOFF)
 
@@ -180,7 +170,13 @@ class Upstream:
                     self._last_used = time.monotonic()
                     await self._list(connection)
                     established.set()
-                    outcome.append(await self._serve(connection))
+                    reason = await self._serve(connection)
+                    # Calls that come from now on wait for the next connection; those in flight may finish on this one.
+                    self._connection = None
+                    self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
+                    if not connection.lost.is_set():
+                        await self.drain(CLOSING_SECONDS)
+                    outcome.append(reason)
             # One upstream's failure, of whatever kind, must not stop the others.
             except Exception as exc:  # noqa: BLE001
                 if isinstance(innermost(exc), WrongEraError):
@@ -188,6 +184,8 @@ class Upstream:
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
                     outcome.append(translate(exc, self.upstream_id, http_status=self._http.refused_with))
+                    # The era may be what changed; the next attempt finds out again.
+                    self._era = self._era if established.is_set() else ""
             finally:
                 self._connection = None
                 established.set()
@@ -242,31 +240,39 @@ class Upstream:
         self._set_state(UpstreamState.READY)
         self.settled.set()
 
+    async def _list_again(self, connection: Connection) -> None:
+        """A listing that fails keeps the connection and the tools listed before: calls may be running."""
+        try:
+            await self._list(connection)
+        except (MCPError, GatewayError) as exc:
+            logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
+
     async def _serve(self, connection: Connection) -> GatewayError | None:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
         established = time.monotonic()
-        while not connection.ended.is_set():
+        while not connection.is_over:
             idle_for = time.monotonic() - self._last_used
-            if self._in_flight == 0 and self._waiting == 0 and idle_for >= self.defaults.idle_timeout:
+            if self._slots.is_unused and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
             poll = not connection.notifies
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, connection.ended, self._relist, tasks.cancel_scope)
+                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._relist), tasks.cancel_scope)
                 await anyio.sleep(pause)
                 tasks.cancel_scope.cancel()
-            if connection.ended.is_set():
+            if connection.is_over:
                 break
             if self._relist.is_set() or (poll and pause == self.defaults.refresh_interval):
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
-                await self._list(connection)
+                await self._list_again(connection)
         closed = f"{self.upstream_id}: the server closed the connection"
         lost_quickly = time.monotonic() - established < STABLE_AFTER
         again = self._expired or not (lost_quickly and self._lost_quickly)
         self._expired, self._lost_quickly = False, lost_quickly
+        self._was_stable = self._was_stable or not lost_quickly
         if again:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
@@ -283,7 +289,7 @@ class Upstream:
         limit = timeout or self.call_timeout
         deadline = anyio.current_time() + limit
         with anyio.move_on_at(deadline):
-            async with self._slot():
+            async with self._slots.taken():
                 return await self._send(params, deadline, on_progress)
         raise UpstreamTimeoutError(
             f"{self.upstream_id}: no answer to {params.get('name')!r} within {limit:g} s",
@@ -292,29 +298,36 @@ class Upstream:
         )
 
     async def _send(self, params: JsonObject, deadline: float, on_progress: ProgressFnT | None) -> JsonObject:
-        for attempt in (1, 2):
+        for _ in range(2):
             connection = await self._live_connection()
-            started = time.monotonic()
-            self._in_flight += 1
             try:
-                # The deadline of the caller's scope ends the wait; the request's own limit only backs it up.
-                remaining = max(deadline - anyio.current_time(), 0.001) + 1
-                result = await connection.call_tool(params, timeout=remaining, on_progress=on_progress)
-                self.last_call_seconds = time.monotonic() - started
-                return result
-            # Translated in one place, whatever the transport raised.
-            except Exception as exc:
-                if self._http.refused_with == SESSION_UNKNOWN and attempt == 1:
-                    # The server did not know the session, so it executed nothing: the one safe retry.
-                    await self._replace(connection)
-                    continue
-                raise translate(exc, self.upstream_id, http_status=self._http.refused_with) from exc
-            finally:
-                self._in_flight -= 1
-                self._last_used = time.monotonic()
-                if self._in_flight == 0 and self._drained is not None:
-                    self._drained.set()
+                return await self._send_on(connection, params, deadline, on_progress)
+            except SessionUnknownError:
+                # The server did not know the session, so it executed nothing: the one safe retry.
+                await self._replace(connection)
         raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
+
+    async def _send_on(
+        self, connection: Connection, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
+    ) -> JsonObject:
+        started = time.monotonic()
+        self._in_flight += 1
+        try:
+            # The deadline of the caller's scope ends the wait; the request's own limit only backs it up.
+            remaining = max(deadline - anyio.current_time(), 0.001) + 1
+            result = await connection.call_tool(params, timeout=remaining, on_progress=on_progress)
+            self.last_call_seconds = time.monotonic() - started
+            return result
+        except SessionUnknownError:
+            raise
+        # Translated in one place, whatever the transport raised.
+        except Exception as exc:
+            raise translate(exc, self.upstream_id) from exc
+        finally:
+            self._in_flight -= 1
+            self._last_used = time.monotonic()
+            if self._in_flight == 0 and self._drained is not None:
+                self._drained.set()
 
     async def _replace(self, connection: Connection) -> None:
         if self._connection is connection:
@@ -325,30 +338,20 @@ class Upstream:
 
     async def _live_connection(self) -> Connection:
         while self._connection is None:
+            if self._retired:
+                raise UpstreamUnavailableError(
+                    f"{self.upstream_id}: its configuration changed while the call waited", hint="call again"
+                )
             if self.state is UpstreamState.FAILED and time.monotonic() < self._retry_at:
-                error = self.last_error
-                raise error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
+                raise self._failure()
             self.want()
             await self._changed.wait()
         return self._connection
 
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        if self._slots.value == 0 and self._waiting >= self._max_queue:
-            raise UpstreamBusyError(
-                f"{self.upstream_id}: {self._in_flight} calls run and {self._waiting} wait already",
-                hint=f"try again, or raise servers.{self.upstream_id}.max_concurrent or max_queue",
-                details={"running": self._in_flight, "waiting": self._waiting, "max_queue": self._max_queue},
-            )
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._slots.release()
+    def _failure(self) -> GatewayError:
+        """The last error as a new object: raising the same one again and again would grow its traceback."""
+        error = self.last_error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
+        return type(error)(error.message, hint=error.hint, details=error.details)
 
     def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
         self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
@@ -370,12 +373,12 @@ class _StartAgainError(UpstreamUnavailableError):
     """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
 
 
-async def _first_of(first: anyio.Event, second: anyio.Event, scope: anyio.CancelScope) -> None:
+async def _first_of(events: Sequence[anyio.Event], scope: anyio.CancelScope) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def wait(event: anyio.Event) -> None:
             await event.wait()
             scope.cancel()
 
-        tasks.start_soon(wait, first)
-        tasks.start_soon(wait, second)
+        for event in events:
+            tasks.start_soon(wait, event)

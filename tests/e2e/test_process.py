@@ -54,7 +54,10 @@ def is_alive(pid: int) -> bool:
 async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path: Path) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
     transport = StdioTransport(
-        sys.executable, ["-m", "pml_gateway", "serve", "--mode", "full_proxy"], env=environment(tmp_path)
+        sys.executable,
+        ["-m", "pml_gateway", "serve", "--mode", "full_proxy"],
+        env=environment(tmp_path),
+        keep_alive=False,
     )
     async with Client(transport) as client:
         assert "up__echo" in [tool.name for tool in await client.list_tools()]

@@ -85,7 +85,7 @@ async def test_every_call_answers_as_it_does_directly(
         transport = (
             StreamableHttpTransport(entry["url"])
             if "url" in entry
-            else StdioTransport(entry["command"], entry["args"], env=entry.get("env"))
+            else StdioTransport(entry["command"], entry["args"], env=entry.get("env"), keep_alive=False)
         )
         async with FastMCPClient(transport) as client:
             direct = await client.session.send_request(_request(tool, arguments), _any_result())

@@ -1,0 +1,49 @@
+"""The bounded queue in front of one upstream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from pml_gateway.errors import UpstreamBusyError
+
+
+class CallSlots:
+    """Lets a number of calls run, a number of them wait, and refuses the rest at once."""
+
+    def __init__(self, upstream_id: str, max_concurrent: int, max_queue: int) -> None:
+        self._upstream_id = upstream_id
+        self._running = anyio.Semaphore(max_concurrent)
+        self._max_concurrent = max_concurrent
+        self._max_queue = max_queue
+        self._waiting = 0
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no call runs or waits."""
+        return self._waiting == 0 and self._running.value == self._max_concurrent
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """One place, held for the length of this context.
+
+        Raises:
+            UpstreamBusyError: as many calls wait as may; nothing was sent.
+        """
+        if self._running.value == 0 and self._waiting >= self._max_queue:
+            raise UpstreamBusyError(
+                f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
+                details={"running": self._max_concurrent, "waiting": self._waiting, "max_queue": self._max_queue},
+            )
+        self._waiting += 1
+        try:
+            await self._running.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._running.release()
