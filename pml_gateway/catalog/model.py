@@ -66,6 +66,11 @@ class Catalog:
         return {tool.qualified_name: position for position, tool in enumerate(self.tools)}
 
     @cached_property
+    def listed_upstreams(self) -> frozenset[str]:
+        """The upstreams that have a tool here."""
+        return frozenset(tool.upstream_id for tool in self.tools)
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of every definition, name and staleness-free fact a client can observe."""
         digest = hashlib.sha256()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import anyio
 import typer
 
+from pml_gateway import log
 from pml_gateway.cli.output import fail, messages, warn
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.config.paths import Paths
@@ -85,6 +86,8 @@ async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIt
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.server.gateway import open_gateway
 
+    # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
+    log.configure("ERROR")
     loaded = command.load()
     if not command.as_json:
         for warning in loaded.warnings:
@@ -92,7 +95,7 @@ async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIt
     settings = loaded.settings
     async with open_gateway(settings, command.paths, identity=command.identity, connect=connect) as gateway:
         if connect or not gateway.state.catalog.tools:
-            slowest = max(upstream.connect_timeout for upstream in gateway.pool.upstreams.values())
+            slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {len(gateway.pool.upstreams)} servers for their tools"):
                 await gateway.refresh(slowest + 1)
         yield gateway

@@ -36,9 +36,14 @@ def messages() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
+def printable(text: str) -> str:
+    """Text without the control characters that a terminal would obey; servers write descriptions and results."""
+    return "".join(character if character in "\n\t" or character.isprintable() else "\ufffd" for character in text)
+
+
 def say(text: str = "", style: str = "") -> None:
     """Print one answer as it is: never wrapped, no markup."""
-    answers().print(Text(text, style=style), soft_wrap=True)
+    answers().print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -69,7 +74,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for position, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=position == 0)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     answers().print(table)
 
 

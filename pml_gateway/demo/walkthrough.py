@@ -20,6 +20,7 @@ from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.errors import UpstreamTimeoutError
 from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
+from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.runtime import open_runtime
 from pml_gateway.server.serve_http import serve_http
 from pml_gateway.types import ExposureMode, JsonObject
@@ -75,8 +76,13 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
     )
     loaded = LoadedSettings(settings, origins={}, warnings=(), files=())
     paths = Paths.from_environ({"PML_HOME": str(folder / "home"), "HOME": os.environ.get("HOME", str(folder))})
-    opener = partial(open_runtime, loaded, paths, identity="demo", load=lambda: loaded)
-    stop, listening = anyio.Event(), anyio.Event()
+    stop, listening, complete = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def on_open(gateway: Gateway) -> None:
+        if await gateway.refresh(START_SECONDS) and await gateway.searchable(START_SECONDS):
+            complete.set()
+
+    opener = partial(open_runtime, loaded, paths, identity="demo", load=lambda: loaded, on_open=on_open)
     urls: list[str] = []
 
     def on_listening(url: str) -> None:
@@ -84,12 +90,19 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
         listening.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve_http, opener, HttpSettings(port=port), on_listening, stop)
-        with anyio.move_on_after(START_SECONDS):
-            await listening.wait()
-        if not urls:
+
+        async def serve() -> None:
+            await serve_http(opener, HttpSettings(port=port), on_listening, stop)
+            # Ended by a signal: whoever waits inside ends with it.
             tasks.cancel_scope.cancel()
-            raise UpstreamTimeoutError(f"the demo gateway did not start within {START_SECONDS:g} s")
+
+        tasks.start_soon(serve)
+        with anyio.move_on_after(2 * START_SECONDS):
+            await listening.wait()
+            await complete.wait()
+        if not complete.is_set():
+            tasks.cancel_scope.cancel()
+            raise UpstreamTimeoutError(f"the demo did not start within {2 * START_SECONDS:g} s; is the machine busy?")
         try:
             yield urls[0]
         finally:

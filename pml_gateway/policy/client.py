@@ -32,6 +32,11 @@ class Client:
         """What decides visibility; clients with equal rules share one view."""
         return (self.allow, self.deny)
 
+    @property
+    def sees_everything(self) -> bool:
+        """Whether no rule of its own hides a tool from it."""
+        return "*" in self.allow and not self.deny
+
 
 LOCAL = Client("local")
 """Whoever started the gateway as a stdio process."""

@@ -9,6 +9,7 @@ from typing import get_args
 
 from mcp_types.methods import SERVER_RESULTS
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import LATEST_VERSION
@@ -21,7 +22,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.log import get_logger
-from pml_gateway.policy.view import View
+from pml_gateway.policy.view import ALIAS_SEPARATORS, View
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import expose
 from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE
@@ -53,7 +54,7 @@ class Caller:
             if meta_name is not None:
                 result = await self._meta_tools[meta_name](scope, arguments, options)
             else:
-                result = await self.call_upstream(find(view, name), arguments, options)
+                result = await self.call_upstream(self.find(state, scope, name), arguments, options)
             result = for_version(_writable(result), version)
             _check_result(result, name, version)
         except GatewayError as error:
@@ -85,6 +86,30 @@ class Caller:
         _check_text(params)
         with self._gateway.call_in_flight():
             return await upstream.call_tool(params, on_progress=options.on_progress)
+
+    def find(self, state: GatewayState, scope: RequestScope, name: str) -> CatalogTool:
+        """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.
+
+        Only for clients that may see every tool of that server: for others, even the server's name is none of theirs.
+        """
+        view = state.view(scope.client)
+        try:
+            return find(view, name)
+        except ToolNotFoundError:
+            for upstream_id, upstream in self._gateway.pool.upstreams.items():
+                begins = name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
+                unlisted = upstream.last_listed is None and upstream_id not in state.catalog.listed_upstreams
+                if (
+                    begins
+                    and unlisted
+                    and scope.client.sees_everything
+                    and not state.settings.gateway.blacklisted_tools
+                ):
+                    raise UpstreamUnavailableError(
+                        f"{upstream_id}: its tools are not known yet ({upstream.last_error or 'it is starting'})",
+                        hint="try again in a moment",
+                    ) from None
+            raise
 
     def _meta_name(self, name: str, state: GatewayState, view: View) -> str | None:
         enabled = state.settings.gateway.meta_tools
@@ -127,13 +152,11 @@ def find(view: View, name: str) -> CatalogTool:
 def _check_text(params: JsonObject) -> None:
     """Refuse half characters, which JSON can name and UTF-8 cannot carry: they would end a connection others share."""
     try:
-        json.dumps(params, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"the arguments contain a lone surrogate ({error.object[error.start]!a}), which is no character"
-        ) from None
-    except RecursionError:
-        raise InvalidInputError("the arguments are nested too deeply") from None
+        # As the SDK writes it, inside the message around it.
+        to_json([[params]])
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
+        reason = "a lone surrogate, which is no character" if "surrogate" in str(error) else "more than JSON can carry"
+        raise InvalidInputError(f"the arguments contain {reason}", hint="or are nested too deeply") from None
 
 
 def _writable(result: JsonObject) -> JsonObject:
@@ -152,8 +175,14 @@ def _check_result(result: JsonObject, name: str, version: str) -> None:
 
     The SDK's own check takes any object for a question to the client, and then drops its content.
     """
-    if result.get("resultType", "complete") != "complete":
+    kind = result.get("resultType") or "complete"
+    if kind == "input_required" and version >= LATEST_VERSION:
         return
+    if kind != "complete":
+        raise UpstreamProtocolError(
+            f"{name!r} answered with {str(kind)[:40]!r}, which protocol {version} cannot carry to this client",
+            hint="the tool asks its user something; use a client of protocol 2026-07-28",
+        )
     try:
         _result_model(version).model_validate(result)
     except ValidationError as error:
@@ -178,7 +207,7 @@ def for_version(result: JsonObject, version: str) -> JsonObject:
     2026 requires a result type, which older upstreams do not send; before it, structured content is an object.
     """
     if version >= LATEST_VERSION:
-        return {"resultType": "complete", **result}
+        return {**result, "resultType": result.get("resultType") or "complete"}
     structured = result.get("structuredContent")
     if structured is None or isinstance(structured, dict):
         return result

@@ -70,9 +70,13 @@ class Gateway:
         """Whether a list can be answered without waiting."""
         return self._first_list.is_set()
 
-    def remembered(self) -> dict[str, Remembered]:
-        """What is known of each upstream before it is connected."""
-        return {upstream_id: Remembered(entry.era, entry.tools) for upstream_id, entry in self._entries.items()}
+    def remembered(self, settings: Settings) -> dict[str, Remembered]:
+        """What is known of each upstream before it is connected, as long as its definition is the same."""
+        return {
+            upstream_id: Remembered(entry.era, entry.tools)
+            for upstream_id, entry in self._entries.items()
+            if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
+        }
 
     def on_swap(self, callback: OnSwap) -> Callable[[], None]:
         """Call back after every swap of the state; returns the function that ends this."""
@@ -104,7 +108,7 @@ class Gateway:
         before = self.state.settings
         if settings == before:
             return
-        self.pool.configure(settings.servers, settings.upstreams, self.remembered())
+        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
         self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
         if not self.pool.upstreams:
             self._first_list.set()
@@ -278,7 +282,7 @@ async def open_gateway(
         naming = f"{identity}\0{settings.naming.prefix}\0{settings.naming.max_length}"
         gateway = Gateway(settings, ManifestFile(paths.manifest_dir, naming), indexer, pool)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
-        pool.configure(settings.servers, settings.upstreams, gateway.remembered())
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)

@@ -61,6 +61,8 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
         path = scope["path"].rstrip("/") or "/"

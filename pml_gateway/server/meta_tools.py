@@ -64,7 +64,7 @@ class MetaTools:
         offset = _integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
         detail = _choice(arguments, "detail", ("signature", "name", "schema"))
         server = arguments.get("server")
-        if server is not None and server not in view.servers:
+        if server is not None and (not isinstance(server, str) or server not in view.servers):
             names = ", ".join(view.servers) or "none"
             raise InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
         if _GLOB_CHARACTERS & set(query) and " " not in query:
@@ -124,7 +124,7 @@ class MetaTools:
         view = state.view(scope.client)
         if name in AVAILABLE and view.resolve(name) is None:
             raise InvalidInputError(f"{name} is a meta-tool", hint=f"call {name} itself, not through call_tool")
-        tool = find(view, name)
+        tool = self._caller.find(state, scope, name)
         given = _object(arguments.get("arguments", arguments.get("input")))
         check_arguments(tool, given)
         return await self._caller.call_upstream(tool, given, options)
@@ -213,7 +213,7 @@ def _object(value: object) -> JsonObject:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidInputError("arguments: the text is no JSON object", hint="send an object") from None
     if not isinstance(value, dict):
         raise InvalidInputError(f"arguments: a JSON object is needed, not {type(value).__name__}")

@@ -183,7 +183,13 @@ class Upstream:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    outcome.append(translate(exc, self.upstream_id, http_status=self._http.refused_with))
+                    error = translate(exc, self.upstream_id, http_status=self._http.refused_with)
+                    if not established.is_set() and error.details.get("executed"):
+                        error = UpstreamUnavailableError(
+                            f"{self.upstream_id}: the server ended or closed the connection while starting",
+                            hint=f"its messages are in {self._logs_dir}",
+                        )
+                    outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
                     self._era = self._era if established.is_set() else ""
             finally:
