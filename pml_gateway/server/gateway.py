@@ -14,7 +14,7 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.config.paths import Paths
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.server.indexing import Indexer
@@ -42,10 +42,16 @@ COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
 
+Manifests = Callable[[NamingSettings], ManifestFile]
+"""The manifest of one way of naming."""
+
+
 class Gateway:
     """One gateway process. Built by `open_gateway`; every answer comes from `state`, which is only ever replaced."""
 
-    def __init__(self, settings: Settings, manifest_file: ManifestFile, indexer: Indexer, pool: UpstreamPool) -> None:
+    def __init__(self, settings: Settings, manifests: Manifests, indexer: Indexer, pool: UpstreamPool) -> None:
+        self._manifests = manifests
+        manifest_file = manifests(settings.naming)
         manifest = manifest_file.load()
         self.pool = pool
         self._manifest_file = manifest_file
@@ -108,11 +114,13 @@ class Gateway:
         before = self.state.settings
         if settings == before:
             return
+        if settings.naming != before.naming:
+            self._manifest_file = self._manifests(settings.naming)
         self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
         self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
         if not self.pool.upstreams:
             self._first_list.set()
-        if settings.servers != before.servers:
+        if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
             self.pool.want_all()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
         if settings.http != before.http:
@@ -278,9 +286,12 @@ async def open_gateway(
         anyio.create_task_group() as tasks,
     ):
         indexer = Indexer(paths.cache_dir)
-        # Names depend on how they are prefixed, so that each naming has assignments of its own.
-        naming = f"{identity}\0{settings.naming.prefix}\0{settings.naming.max_length}"
-        gateway = Gateway(settings, ManifestFile(paths.manifest_dir, naming), indexer, pool)
+
+        def manifests(naming: NamingSettings) -> ManifestFile:
+            # Names depend on how they are prefixed, so that each naming has assignments of its own.
+            return ManifestFile(paths.manifest_dir, f"{identity}\0{naming.prefix}\0{naming.max_length}")
+
+        gateway = Gateway(settings, manifests, indexer, pool)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)

@@ -101,6 +101,7 @@ class Upstream:
         self._last_used = time.monotonic()
         self._in_flight = 0
         self._drained: anyio.Event | None = None
+        self._unused: anyio.Event | None = None
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         self._slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._retired = False
@@ -119,10 +120,13 @@ class Upstream:
                 await self._drained.wait()
 
     async def retire(self, timeout: float) -> None:
-        """Refuse calls that wait, and let those in flight finish within `timeout` seconds."""
+        """Refuse calls that wait for a connection, and let the others finish within `timeout` seconds."""
         self._retired = True
         self._set_state(self.state)
-        await self.drain(timeout)
+        with anyio.move_on_after(timeout):
+            while not self._slots.is_unused:
+                self._unused = anyio.Event()
+                await self._unused.wait()
 
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
@@ -295,8 +299,12 @@ class Upstream:
         limit = timeout or self.call_timeout
         deadline = anyio.current_time() + limit
         with anyio.move_on_at(deadline):
-            async with self._slots.taken():
-                return await self._send(params, deadline, on_progress)
+            try:
+                async with self._slots.taken():
+                    return await self._send(params, deadline, on_progress)
+            finally:
+                if self._unused is not None:
+                    self._unused.set()
         raise UpstreamTimeoutError(
             f"{self.upstream_id}: no answer to {params.get('name')!r} within {limit:g} s",
             hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
