@@ -93,6 +93,8 @@ def search(
 
     Example: pml search "read a file"
     """
+    if detail not in ("signature", "name", "schema"):
+        raise typer.BadParameter("use signature, name or schema", param_hint="--detail")
     arguments: JsonObject = {"query": query, "limit": limit, "detail": detail}
     if server is not None:
         arguments["server"] = server
@@ -122,6 +124,8 @@ def schema(
 
     Example: pml schema files__read_file --format typescript
     """
+    if format_ not in ("json", "typescript", "markdown"):
+        raise typer.BadParameter("use json, typescript or markdown", param_hint="--format")
     chosen = "json" if as_json else format_
     answer = _ask(Command(config, as_json=as_json), "tool_schema", {"names": names, "format": chosen})
     if as_json or chosen == "json":
@@ -151,7 +155,7 @@ def call(
     try:
         given = _arguments(arguments, argument or [])
     except InvalidInputError as error:
-        fail(error, as_json=as_json)
+        raise typer.BadParameter(str(error)) from None
     result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
     if as_json:
         print_json(result)
