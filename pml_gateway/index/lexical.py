@@ -59,6 +59,10 @@ class LexicalIndex:
                 values[owners] += weight * (SATURATION + 1) * counts / (counts + SATURATION * length)
         return values
 
+    def knows(self, terms: Sequence[str], allowed: npt.NDArray[np.bool_] | None = None) -> bool:
+        """Whether each query stem occurs in an allowed document."""
+        return all(len(self._postings(term, allowed)[0]) for term in terms)
+
     def _postings(
         self, term: str, allowed: npt.NDArray[np.bool_] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:

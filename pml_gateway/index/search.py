@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve
+from pml_gateway.index.clauses import combine, split_clauses, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.fusion import fuse
 from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.names import NameIndex
 from pml_gateway.index.shipped import shipped_calibration
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
@@ -29,7 +31,12 @@ from pml_gateway.types import Ranking
 MIN_CANDIDATES = 200
 """Candidates that each half proposes at least; what neither half has among its first 200 never comes out on top."""
 
+CLAUSE_CANDIDATES = 50
+"""Candidates of each step of a request that has several."""
+
 EXACT_SCORE = 1.0
+NEAR_SCORE = 0.999
+"""Of a name that is written or spelled another way; the highest score that evidence alone can reach."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -65,7 +72,10 @@ class ToolIndex:
         self.documents = documents
         self._lexical = lexical
         self._dense = dense
-        self._names = _positions_by_name(documents)
+        self._names = NameIndex(documents)
+        numbers: dict[str, int] = {}
+        servers = [numbers.setdefault(document.server, len(numbers)) for document in documents]
+        self._servers = np.asarray(servers, dtype=np.int64)
 
     @classmethod
     def build(
@@ -90,7 +100,8 @@ class ToolIndex:
         """Find the tools that serve an intent.
 
         Args:
-            query: any text; a tool's qualified name, bare name or `server:name` puts that tool first.
+            query: any text; a tool's qualified name, bare name or `server:name` puts that tool first, and next any
+                other way of writing its name. In up to six words, slips in words of names are corrected.
             limit: hits wanted at most.
             allowed: mask (n,) over positions; all others are treated as if they were not in the index.
             ranking: the evidence to use; without a model it is lexical whatever is asked for.
@@ -99,41 +110,68 @@ class ToolIndex:
         text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
         if not text or limit <= 0 or not self.documents:
             return SearchResult((), used)
-        exact = [at for at in self._names.get(text.casefold(), ()) if allowed is None or allowed[at]]
-        positions, scores = self._ranked(text, max(limit, MIN_CANDIDATES), allowed, used)
-        hits = [Hit(at, self.documents[at].key, EXACT_SCORE) for at in sorted(exact, key=self._key)]
-        for at, score in zip(positions, scores, strict=True):
-            if len(hits) >= limit:
-                break
-            if at not in exact:
-                hits.append(Hit(at, self.documents[at].key, score))
-        return SearchResult(tuple(hits[:limit]), used)
+        named = dict.fromkeys(sorted(self._names.exact(text, allowed), key=self._key), EXACT_SCORE)
 
-    def _ranked(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[list[int], list[float]]:
-        terms = () if ranking is Ranking.DENSE else query_tokens(query)
-        lexical = self._lexical.scores(terms, allowed)
-        positions = _strongest(lexical, count)
+        def known(word: str) -> bool:
+            return self._lexical.knows(query_tokens(word), allowed)
+
+        spelled = self._names.spelled(text, allowed, known)
+        positions, raw = self.strengths(spelled, max(limit, MIN_CANDIDATES), allowed, used)
+        ranks = sorted(range(len(positions)), key=lambda at: (-raw[at], self._key(int(positions[at]))))
+        scores = dict(zip(positions.tolist(), self._curve(used).scores(raw).tolist(), strict=True))
+        near = self._names.near(spelled, allowed, known)
+        for at in sorted(near, key=lambda at: (-scores.get(at, 0.0), self._key(at))):
+            named.setdefault(at, NEAR_SCORE)
+        ranked = named | {at: scores[at] for at in positions[ranks].tolist() if at not in named}
+        hits = [Hit(at, self.documents[at].key, score) for at, score in list(ranked.items())[:limit]]
+        return SearchResult(tuple(hits), used)
+
+    def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
+        """Positions (n,) of at least the `count` strongest candidates, in no order, and their raw strengths (n,)."""
+        clauses = () if ranking is Ranking.DENSE else split_clauses(query)
+        requests = (query, *clauses)
+        counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
+        words = [self._words(text, allowed, ranking) for text in requests]
+        positions = _union(_strongest(found, wanted) for found, wanted in zip(words, counts, strict=True))
         if self._dense is None or ranking is Ranking.LEXICAL:
-            return self._ordered(positions, np.log1p(lexical[positions]), LEXICAL_CURVE)
-        vector = embed_query(self._dense.embedder, query)
-        positions = np.union1d(positions, self._dense.vectors.nearest(vector, count, allowed))
-        # one way to compute all of them: bit for bit the same whatever else is in the index
-        cosines = self._dense.calibration.cosines(self._dense.vectors.similarities(vector, positions))
+            rows = [np.log1p(found[positions]) for found in words]
+        else:
+            dense = self._dense
+            vectors = [embed_query(dense.embedder, text) for text in requests]
+            nearest = (
+                dense.vectors.nearest(vector, wanted, allowed) for vector, wanted in zip(vectors, counts, strict=True)
+            )
+            positions = _union((positions, *nearest))
+            # one way to compute all of them: bit for bit the same whatever else is in the index
+            cosines = [dense.calibration.cosines(dense.vectors.similarities(vector, positions)) for vector in vectors]
+            rows = [fuse(near, found[positions]) for near, found in zip(cosines, words, strict=True)]
+        if len(rows) == 1 or not len(positions):
+            return positions, rows[0]
+        return positions, with_server_evidence(combine(rows[0], np.stack(rows[1:])), self._servers[positions])
+
+    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Floats:
+        return self._lexical.scores(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
+
+    def _curve(self, ranking: Ranking) -> Curve:
+        if self._dense is None:
+            return LEXICAL_CURVE
         match ranking:
             case Ranking.FUSED:
-                return self._ordered(positions, fuse(cosines, lexical[positions]), self._dense.calibration.fused)
+                return self._dense.calibration.fused
             case Ranking.DENSE:
-                return self._ordered(positions, cosines, self._dense.calibration.dense)
+                return self._dense.calibration.dense
+            case Ranking.LEXICAL:
+                return LEXICAL_CURVE
             case _:
                 assert_never(ranking)
 
-    def _ordered(self, positions: Positions, raw: Floats, curve: Curve) -> tuple[list[int], list[float]]:
-        scores = curve.scores(raw)
-        ranks = sorted(range(len(positions)), key=lambda at: (-raw[at], self._key(int(positions[at]))))
-        return [int(positions[at]) for at in ranks], [float(scores[at]) for at in ranks]
-
     def _key(self, position: int) -> str:
         return self.documents[position].key
+
+
+def _union(parts: Iterable[Positions]) -> Positions:
+    positions: Positions = np.unique(np.concatenate(list(parts)))
+    return positions
 
 
 def _strongest(lexical: Floats, count: int) -> Positions:
@@ -143,12 +181,3 @@ def _strongest(lexical: Floats, count: int) -> Positions:
     values = lexical[matching]
     strongest: Positions = matching[values >= np.partition(values, -count)[-count]]
     return strongest
-
-
-def _positions_by_name(documents: Sequence[ToolDocument]) -> dict[str, tuple[int, ...]]:
-    names: dict[str, tuple[int, ...]] = {}
-    for position, document in enumerate(documents):
-        for name in {document.key, document.name, f"{document.server}:{document.name}"}:
-            folded = name.strip().casefold()
-            names[folded] = (*names.get(folded, ()), position)
-    return names

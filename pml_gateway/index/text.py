@@ -20,7 +20,7 @@ NAME_WEIGHT = 2
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS = re.compile(r"[\W_]+")
 _TOKEN = re.compile(r"[^\W_]+")
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 """Scripts written without spaces, matched by pairs of characters."""
 
 _STOP_WORD_TEXT = """
@@ -90,7 +90,7 @@ def _stems(text: str) -> list[str]:
     words: list[str] = []
     for token in _TOKEN.findall(_WORD_BREAK.sub(" ", well_formed(text))):
         word = token.casefold()
-        if _UNSPACED.search(word):
+        if UNSPACED.search(word):
             words.extend(_character_pairs(word))
         elif word not in _STOP_WORDS:
             words.append(word)

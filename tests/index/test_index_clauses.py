@@ -1,0 +1,66 @@
+"""A request of several steps finds a tool for each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pml_gateway.index import Embedder, ToolIndex
+from pml_gateway.index.clauses import MAX_CLAUSES, combine, split_clauses, with_server_evidence
+from tests.index.fakes import HashedWords
+from tests.index.tools import OFFICE, tool
+
+STEPS = (
+    "Read the contents of a file on disk, then execute a SQL statement on the database, "
+    "predict the rain for the city and send an email to three recipients"
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "clauses"),
+    [
+        ("read a file and send an email", ()),
+        (
+            "Find the invoice of last month and send it to my accountant",
+            ("Find the invoice of last month", "send it to my accountant"),
+        ),
+        (
+            "I am planning a trip to Rome and Paris. Book me a hotel with breakfast! Thanks.",
+            ("I am planning a trip to Rome and Paris.", "Book me a hotel with breakfast! Thanks."),
+        ),
+        ("give me the number of movies directed by Sofia Coppola in her whole life", ()),
+        ("東京の天気を調べて、明日の予定を確認してください。それから田中さんにメールを送ってください。", None),
+    ],
+)
+def test_a_request_is_split_where_a_new_step_begins(request_: str, clauses: tuple[str, ...] | None) -> None:
+    found = split_clauses(request_)
+    assert len(found) == 2 if clauses is None else found == clauses
+
+
+def test_a_manual_is_not_split_without_end() -> None:
+    assert len(split_clauses("Read the third file again. " * 500)) == MAX_CLAUSES
+
+
+@pytest.mark.parametrize("embedder", [HashedWords(), None])
+def test_every_step_of_a_long_request_gets_its_tool(embedder: Embedder | None) -> None:
+    # one step is much easier to match than the others, on many servers
+    crowd = [tool(f"copy{n}__send_email", "Send an email to recipients, send emails") for n in range(5)]
+    found = [hit.key for hit in ToolIndex.build([*OFFICE, *crowd], embedder).search(STEPS, limit=8).hits]
+    assert {"files__read_file", "database__run_query", "weather__forecast"} <= set(found)
+    assert any("send" in key for key in found)
+
+
+def test_the_best_tools_of_all_clauses_meet_on_one_level() -> None:
+    whole = np.zeros(3, dtype=np.float32)
+    clauses = np.array([[0.9, 0.5, 0.1], [0.1, 0.1, 0.3]], dtype=np.float32)
+    first, second, third = combine(whole, clauses)
+    assert first == pytest.approx(third)
+    assert second < first
+
+
+def test_a_tool_counts_by_the_best_tools_of_its_server() -> None:
+    strengths = np.array([0.8, 0.7, 0.7, 0.8], dtype=np.float32)
+    adjusted = with_server_evidence(strengths, np.array([0, 0, 0, 1]))
+    alone = with_server_evidence(strengths[[0, 3]], np.array([0, 1]))
+    assert adjusted.argsort()[-1] == 3
+    assert alone[0] == alone[1]
