@@ -1,4 +1,4 @@
-"""Fit the calibration of a model on labelled training intents and store it beside the model.
+"""Fit the calibration of a model on labelled intents for tools it was not trained on, and store it beside the model.
 
     python models/calibrate.py [DIRECTORY]
 
@@ -10,22 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from labelled import Intent, data_directory, read_intents, read_tools, right_tools
+from labelled import data_directory, is_held_out, read_intents, read_tools, right_tools
 
-from pml_gateway.index import ToolDocument
-from pml_gateway.index.calibration import CALIBRATION_FILE, LEXICAL_CURVE, Curve, fit_knots, probe_cosines
-from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.fusion import fuse
-from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.calibration import (
+    CALIBRATION_FILE,
+    LEXICAL_CURVE,
+    Calibration,
+    Curve,
+    fit_knots,
+    probe_cosines,
+)
+from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.labelled import LabelledQuery
 from pml_gateway.index.onnx import OnnxEmbedder
 from pml_gateway.index.shipped import SHIPPED_MODEL
-from pml_gateway.index.text import dense_text, lexical_tokens, query_tokens
+from pml_gateway.types import Ranking
 
 INTENTS_PER_SOURCE = 400
 CATALOG_SIZES = (50, 200, 1000)
@@ -40,15 +46,35 @@ with this floor a query that no tool fits stays below 0.6. Both were chosen on t
 Floats = npt.NDArray[np.float32]
 
 
+_UNFITTED = Curve(((0.0, 0.0), (1.0, 1.0)), share=0.0, floor=0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Some intents of one source among some tools, with the vectors of both."""
+    """Some intents of one source among some tools."""
 
     source: str
     documents: list[ToolDocument]
-    intents: list[Intent]
-    tool_vectors: Floats
-    intent_vectors: Floats
+    intents: list[LabelledQuery]
+
+
+class RememberingEmbedder:
+    """An embedder without a calibration yet that encodes each text once: tools occur in many catalogs."""
+
+    calibration = Calibration(_UNFITTED, _UNFITTED, related=1.0, unrelated=0.0)
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.model_id = embedder.model_id
+        self.dimension = embedder.dimension
+        self._embedder = embedder
+        self._known: dict[str, npt.NDArray[np.float32]] = {}
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        """Embed texts, each new one alone."""
+        for text in texts:
+            if text not in self._known:
+                self._known[text] = self._embedder.encode([text])[0]
+        return np.stack([self._known[text] for text in texts])
 
 
 class Evidence:
@@ -59,10 +85,9 @@ class Evidence:
         self._curve = Curve(((0.0, 0.0), (1.0, 1.0)), share, floor)
         self._by_source: defaultdict[str, list[float]] = defaultdict(list)
 
-    def add(self, source: str, intent: Intent, keys: list[str], raw: Floats, found: npt.NDArray[np.bool_]) -> None:
-        """Add one intent; tools that the half could not find are left out."""
-        evidence = np.where(found, self._curve.evidence(raw), -np.inf).astype(np.float32)
-        self._by_source[source] += [value for value in right_tools(intent, keys, evidence) if np.isfinite(value)]
+    def add(self, source: str, intent: LabelledQuery, keys: list[str], raw: Floats) -> None:
+        """Add one intent with the keys and strengths of all tools found; the others could not be listed anyway."""
+        self._by_source[source] += right_tools(intent, keys, self._curve.evidence(raw))
 
     def curve(self) -> Curve:
         """The fitted curve."""
@@ -73,44 +98,42 @@ class Evidence:
 
 
 def calibrate(directory: Path) -> None:
-    """Fit on the training pairs with the model in `directory` and write its calibration file."""
-    embedder = OnnxEmbedder(directory)
-    fused, dense = Evidence(SHARE, FLOOR), Evidence(SHARE, FLOOR)
-    lexical = Evidence(LEXICAL_CURVE.share, LEXICAL_CURVE.floor)
-    for catalog in catalogs(embedder):
-        index = LexicalIndex([lexical_tokens(document) for document in catalog.documents])
-        keys = [document.key for document in catalog.documents]
-        for intent, vector in zip(catalog.intents, catalog.intent_vectors, strict=True):
-            cosines = catalog.tool_vectors @ vector
-            words = index.scores(query_tokens(intent.text))
-            every = np.ones(len(keys), dtype=np.bool_)
-            fused.add(catalog.source, intent, keys, fuse(cosines, words), every)
-            dense.add(catalog.source, intent, keys, cosines, every)
-            lexical.add(catalog.source, intent, keys, np.log1p(words), words > 0)
+    """Fit on labelled intents with the model in `directory` and write its calibration file."""
+    embedder = RememberingEmbedder(OnnxEmbedder(directory))
+    evidence = {
+        Ranking.FUSED: Evidence(SHARE, FLOOR),
+        Ranking.DENSE: Evidence(SHARE, FLOOR),
+        Ranking.LEXICAL: Evidence(LEXICAL_CURVE.share, LEXICAL_CURVE.floor),
+    }
+    for catalog in catalogs():
+        index = ToolIndex.build(catalog.documents, embedder)
+        for intent in catalog.intents:
+            for ranking, collected in evidence.items():
+                positions, raw = index.strengths(intent.text, len(catalog.documents), None, ranking)
+                collected.add(catalog.source, intent, [catalog.documents[at].key for at in positions], raw)
     related, unrelated = probe_cosines(embedder)
     content = {
-        "fused": _content(fused.curve()),
-        "dense": _content(dense.curve()),
+        "fused": _content(evidence[Ranking.FUSED].curve()),
+        "dense": _content(evidence[Ranking.DENSE].curve()),
         "probes": {"related": round(related, 4), "unrelated": round(unrelated, 4)},
     }
     (directory / CALIBRATION_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(json.dumps(content))
-    print("LEXICAL_CURVE", lexical.curve())
+    print("LEXICAL_CURVE", evidence[Ranking.LEXICAL].curve())
 
 
-def catalogs(embedder: Embedder) -> Iterator[Catalog]:
+def catalogs() -> Iterator[Catalog]:
     """Catalogs of several sizes for the intents of each source: half of the tools from the same source."""
     train = data_directory() / "train"
     tools = read_tools(train / "tools.jsonl")
     at = {tool.key: position for position, tool in enumerate(tools)}
-    vectors = embedder.encode([dense_text(tool) for tool in tools])
-    by_source: defaultdict[str, list[Intent]] = defaultdict(list)
+    by_source: defaultdict[str, list[LabelledQuery]] = defaultdict(list)
     for intent in read_intents(train / "pairs.train.jsonl"):
-        by_source[_source(next(iter(intent.groups[0])))].append(intent)
+        if any(is_held_out(key) for group in intent.groups for key in group):
+            by_source[_source(next(iter(intent.groups[0])))].append(intent)
     random = np.random.default_rng(0)
     for source, intents in by_source.items():
         chosen = [intents[i] for i in random.permutation(len(intents))[:INTENTS_PER_SOURCE]]
-        queries = embedder.encode([intent.text for intent in chosen])
         siblings = np.flatnonzero([_source(tool.key) == source for tool in tools])
         for size in CATALOG_SIZES:
             parts = -(-len(chosen) * INTENTS_PER_TOOL // size)
@@ -118,8 +141,7 @@ def catalogs(embedder: Embedder) -> Iterator[Catalog]:
                 needed = [at[key] for i in part for group in chosen[i].groups for key in sorted(group) if key in at]
                 others = (*random.permutation(siblings)[: size // 2], *random.permutation(len(tools))[:size])
                 members = list(dict.fromkeys((*needed, *map(int, others))))[: max(size, len(set(needed)))]
-                intents_here = [chosen[i] for i in part]
-                yield Catalog(source, [tools[i] for i in members], intents_here, vectors[members], queries[part])
+                yield Catalog(source, [tools[i] for i in members], [chosen[i] for i in part])
 
 
 def _source(key: str) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from labelled import Intent, data_directory, read_intents, read_tools, retrieval_figures
+from labelled import data_directory, read_intents, read_tools, retrieval_figures
 
 from pml_gateway.index import Embedder, SearchResult, ToolIndex, load_embedder
+from pml_gateway.index.labelled import LabelledQuery
 from pml_gateway.types import Ranking
 
 THRESHOLDS = (0.5, 0.6, 0.7)
@@ -43,7 +44,7 @@ def evaluate(directory: Path, embedder: Embedder, intents_wanted: int, distracto
     return figures
 
 
-def list_figures(results: list[SearchResult], intents: list[Intent]) -> list[float]:
+def list_figures(results: list[SearchResult], intents: list[LabelledQuery]) -> list[float]:
     """Coverage at each threshold, then the median number of hits at each."""
     kept: list[list[bool]] = []
     lengths: list[list[int]] = []

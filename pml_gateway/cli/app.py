@@ -12,6 +12,7 @@ from rich.text import Text
 from pml_gateway import __version__
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
+from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.inspect import call, schema, search, tools
 from pml_gateway.cli.operate import refresh, tokens, upstreams
 from pml_gateway.cli.output import ExitCode, messages
@@ -52,6 +53,7 @@ app.command()(tokens)
 app.command()(upstreams)
 app.command()(refresh)
 app.add_typer(config_app)
+app.add_typer(eval_app)
 app.command()(trust)
 
 
