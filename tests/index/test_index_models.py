@@ -109,6 +109,15 @@ def test_the_golden_set_of_mcp_tools_is_found(shipped: Embedder) -> None:
     assert np.mean([not set(row["gold"]).isdisjoint(keys) for keys, row in zip(ranked, queries, strict=True)]) >= 0.97
 
 
+def test_queries_in_other_languages_are_found_as_often_as_by_the_untuned_model(shipped: Embedder) -> None:
+    tools, _ = labelled_tools()
+    index = ToolIndex.build(tools, shipped)
+    queries = read_rows(REPOSITORY / "tests" / "data" / "multilingual_queries.jsonl")
+    assert (len(queries), len({row["language"] for row in queries})) == (65, 6)
+    found = [{hit.key for hit in index.search(row["query"], limit=5).hits} for row in queries]
+    assert np.mean([not keys.isdisjoint(row["gold"]) for keys, row in zip(found, queries, strict=True)]) >= 0.49
+
+
 def test_an_installed_package_finds_the_model_inside_itself(tmp_path: Path) -> None:
     package = tmp_path / "pml_gateway"
     shutil.copytree(REPOSITORY / "pml_gateway", package, ignore=shutil.ignore_patterns("__pycache__"))
