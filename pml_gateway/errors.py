@@ -10,10 +10,12 @@ GatewayError
 │   ├── UpstreamTimeoutError
 │   ├── UpstreamBusyError
 │   └── UpstreamProtocolError
-└── ToolCallError               the calling model
-    ├── ToolNotFoundError
-    ├── ToolForbiddenError
-    └── InvalidInputError
+├── ToolCallError               the calling model
+│   ├── ToolNotFoundError
+│   ├── ReferenceNotFoundError
+│   ├── ToolForbiddenError
+│   └── InvalidInputError
+└── ResultStoreError            us, or the store the operator named
 """
 
 from __future__ import annotations
@@ -117,6 +119,18 @@ class ToolNotFoundError(ToolCallError):
     code = ErrorCode.NOT_FOUND
 
 
+class ReferenceNotFoundError(ToolCallError):
+    """No result of this reference exists for this client: one answer for unknown, foreign and expired ones."""
+
+    code = ErrorCode.NOT_FOUND
+
+    def __init__(self, handle: str) -> None:
+        super().__init__(
+            f"no stored result {handle[:80]!r}",
+            hint="it may have expired, or was never given to this client; run the call that made it again",
+        )
+
+
 class ToolForbiddenError(ToolCallError):
     """The tool is visible, but not callable this way."""
 
@@ -127,6 +141,12 @@ class InvalidInputError(ToolCallError):
     """Arguments that the tool's input schema refuses; nothing was sent upstream."""
 
     code = ErrorCode.INVALID_INPUT
+
+
+class ResultStoreError(GatewayError):
+    """Stored results cannot be reached right now."""
+
+    retryable = True
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -1,0 +1,101 @@
+"""The setting `references.store` becomes a key-value store: in memory, on disk or in Redis."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from pml_gateway.config.secrets import resolve
+from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.errors import ConfigurationError
+
+COLLECTION = "pml-results"
+DISK_MARGIN = 1024 * 1024
+"""Bytes the disk store may use beyond the cap for its own bookkeeping."""
+
+
+class KeyValues(Protocol):
+    """What is asked of a store of py-key-value-aio."""
+
+    async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
+        """The value of a key that has not expired."""
+
+    async def put(
+        self, key: str, value: dict[str, Any], *, collection: str | None = None, ttl: float | None = None
+    ) -> None:
+        """Keep a value for `ttl` seconds."""
+
+    async def delete(self, key: str, *, collection: str | None = None) -> bool:
+        """Forget a key; whether it was there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A store, with the context that closes it and the exceptions its operations fail with."""
+
+    values: KeyValues
+    context: AbstractAsyncContextManager[object]
+    failures: tuple[type[Exception], ...]
+
+
+def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
+    """The store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
+
+    Args:
+        settings: `store` is `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.
+        directory: the folder of `disk`; it is created for its owner only.
+
+    Raises:
+        ConfigurationError: what the store needs is missing.
+    """
+    store = resolve(settings.store)
+    if store == "memory":
+        return _memory()
+    if store == "disk" or store.startswith("disk:"):
+        return _disk(Path(store[5:]).expanduser() if store[5:] else directory, settings.max_bytes)
+    return _redis(store)
+
+
+def _memory() -> Backend:
+    from key_value.aio.errors import BaseKeyValueError
+    from key_value.aio.stores.memory import MemoryStore
+
+    return _backend(MemoryStore(), BaseKeyValueError)
+
+
+def _disk(directory: Path, max_bytes: int) -> Backend:
+    from diskcache import Timeout
+    from key_value.aio.errors import BaseKeyValueError
+    from key_value.aio.stores.disk import DiskStore
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The folder's own cap also holds for what other processes and earlier runs left there.
+        store = DiskStore(directory=directory, max_size=max_bytes + max_bytes // 8 + DISK_MARGIN)
+    except (OSError, sqlite3.Error) as error:
+        raise ConfigurationError(
+            f"references.store: {directory} cannot be used ({error})", hint="name another folder: disk:<folder>"
+        ) from error
+    return _backend(store, BaseKeyValueError, sqlite3.Error, OSError, Timeout)
+
+
+def _redis(url: str) -> Backend:
+    try:
+        from key_value.aio.stores.redis import RedisStore
+        from redis.exceptions import RedisError
+    except ImportError:
+        raise ConfigurationError(
+            "references.store names a Redis server, and the redis package is not installed",
+            hint='install it with: pip install "pml-gateway[redis]"',
+        ) from None
+    from key_value.aio.errors import BaseKeyValueError
+
+    return _backend(RedisStore(url=url), BaseKeyValueError, RedisError, OSError)
+
+
+def _backend(store: Any, *failures: type[Exception]) -> Backend:
+    context = store if hasattr(store, "__aenter__") else nullcontext()
+    return Backend(cast(KeyValues, store), context, failures)

@@ -1,0 +1,82 @@
+"""Arguments are searched for `{"$ref": handle, "path": jmespath}`, and values are put in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.types import JsonObject
+
+HANDLE_PREFIX = "ref_"
+MAX_REFERENCES = 200
+MAX_DEPTH = 200
+
+_HANDLE = re.compile(r"ref_[A-Za-z0-9_-]{22}\Z")
+
+Reference = tuple[str, str | None]
+"""A handle and the path into what it stands for."""
+
+
+def is_handle(text: str) -> bool:
+    """Whether the text has the form of a handle."""
+    return _HANDLE.match(text) is not None
+
+
+def find_references(arguments: JsonObject) -> list[Reference]:
+    """Every reference in the arguments, in order; `$ref` of JSON Schema, which has other values, is none.
+
+    Raises:
+        InvalidInputError: a reference with other keys, a path that is no text, or too many references.
+    """
+    found: list[Reference] = []
+    _collect(arguments, found, 0)
+    return found
+
+
+def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
+    """`value` with values for its references; they are shared, not copied, and not searched again."""
+    if isinstance(value, list):
+        return [substitute(item, values) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _is_reference(value):
+        return values[value["$ref"], value.get("path")]
+    return {key: substitute(member, values) for key, member in value.items()}
+
+
+def _collect(value: Any, found: list[Reference], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list):
+        for item in value:
+            if isinstance(item, list | dict):
+                _collect(item, found, depth + 1)
+    elif isinstance(value, dict):
+        if _is_reference(value):
+            found.append(_checked(value))
+            if len(found) > MAX_REFERENCES:
+                raise InvalidInputError(f"more than {MAX_REFERENCES} references in one call", hint="pass fewer")
+            return
+        for member in value.values():
+            if isinstance(member, list | dict):
+                _collect(member, found, depth + 1)
+
+
+def _is_reference(value: JsonObject) -> bool:
+    handle = value.get("$ref")
+    return isinstance(handle, str) and handle.startswith(HANDLE_PREFIX)
+
+
+def _checked(value: JsonObject) -> Reference:
+    handle, path = value["$ref"], value.get("path")
+    others = sorted(set(value) - {"$ref", "path"})
+    if others:
+        raise InvalidInputError(
+            f"the reference {handle} has other keys: {', '.join(others)[:200]}",
+            hint='write {"$ref": "...", "path": "<jmespath>"}, where path is optional',
+        )
+    if path is not None and not isinstance(path, str):
+        raise InvalidInputError(f"the path of {handle} is no text", hint='for example "path": "items[0].id"')
+    return handle, path or None

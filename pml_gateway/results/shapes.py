@@ -1,0 +1,178 @@
+"""A value becomes its shape: types and names of fields, never a value, as JSON Schema and as one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pml_gateway.types import JsonObject
+
+MAX_DEPTH = 8
+MAX_NODES = 3000
+"""Values looked at in one inference; 2 ms."""
+
+MAX_SAMPLED = 24
+"""Items of a list that are looked at, spread over it."""
+
+MAX_FIELDS = 60
+"""Fields of an object past which its keys are taken for data."""
+
+MIN_ALIKE = 3
+"""Objects under different keys with the same fields, at which the keys are taken for data."""
+
+_FIELD_NAME = re.compile(r"[A-Za-z_$@#][A-Za-z0-9_$.:/-]{0,47}\Z")
+_DATA_KEYS = re.compile(
+    r"""(?ix)
+    .*\d{4}-\d\d(-\d\d)?.*          # dates
+    | .*[^\s@]+@[^\s@]+\.[a-z]+.*   # addresses
+    | .*[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}.*  # uuids, hashes
+    | [a-z]+[-_]?\d{3,}.*           # user_1234
+    | (?=[a-z0-9_-]*\d)(?=[a-z0-9_-]*[a-z])[a-z0-9_-]{16,}   # keys and tokens
+    | [a-z][a-z0-9+.-]*://.*        # addresses on the web
+    | .*/.*\.\w+ | /.*              # paths
+    | [\w-]+(\.[\w-]+)*\.(com|org|net|io|dev|ai|py|js|ts|json|md|txt|ya?ml|toml|csv|html?)  # hosts and files
+    """
+)
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_SHORT = {"string": "str", "boolean": "bool", "integer": "int", "number": "float", "null": "null"}
+
+
+def infer(value: Any) -> JsonObject:
+    """The JSON Schema of one value: names and types of its fields, and nothing of what they hold."""
+    return _infer(value, 0, _Budget())
+
+
+def merge(left: JsonObject, right: JsonObject) -> JsonObject:
+    """The schema of values that fit either: a field is required where both require it."""
+    if left == right or not right:
+        return left
+    if not left:
+        return right
+    types = sorted(_kinds(left) | _kinds(right))
+    if "number" in types and "integer" in types:
+        types.remove("integer")
+    merged: JsonObject = {"type": types[0] if len(types) == 1 else types}
+    if "items" in left or "items" in right:
+        merged["items"] = merge(left.get("items", {}), right.get("items", {}))
+    if "object" in types:
+        merged |= _merge_objects(*(side for side in (left, right) if "object" in _kinds(side)))
+    return merged
+
+
+def sketch(value: Any, limit: int = 300) -> str:
+    """The shape on one line of at most `limit` characters, with the lengths of lists: `{items: {id: int}[120]}`."""
+    for depth in (4, 3, 2, 1, 0):
+        text = _render(infer(value), value, depth)
+        if len(text) <= limit:
+            return text
+    return f"{text[: limit - 1]}…"
+
+
+def is_data_key(key: str) -> bool:
+    """Whether an object's key looks like data (an id, a date, an address) rather than the name of a field."""
+    return not _FIELD_NAME.match(key) or _DATA_KEYS.match(key) is not None
+
+
+class _Budget:
+    """Counts values down; where it is used up, the rest is `any`."""
+
+    __slots__ = ("remaining",)
+
+    def __init__(self) -> None:
+        self.remaining = MAX_NODES
+
+    def spend(self) -> bool:
+        self.remaining -= 1
+        return self.remaining >= 0
+
+
+def _infer(value: Any, depth: int, budget: _Budget) -> JsonObject:
+    if depth > MAX_DEPTH or not budget.spend():
+        return {}
+    if isinstance(value, list):
+        items: JsonObject = {}
+        for item in _sample(value):
+            items = merge(items, _infer(item, depth + 1, budget))
+        return {"type": "array", "items": items}
+    if isinstance(value, dict):
+        return _infer_object(value, depth, budget)
+    return {"type": _TYPES.get(type(value), "string")}
+
+
+def _infer_object(value: JsonObject, depth: int, budget: _Budget) -> JsonObject:
+    if len(value) > MAX_FIELDS or any(is_data_key(key) for key in value):
+        return _map(_infer(value[key], depth + 1, budget) for key in _sample(list(value)))
+    fields = {key: _infer(member, depth + 1, budget) for key, member in value.items()}
+    if _are_alike(list(fields.values())):
+        return _map(fields.values())
+    return {"type": "object", "properties": fields, "required": sorted(fields)}
+
+
+def _are_alike(members: list[JsonObject]) -> bool:
+    """Whether the members are records of one kind, so that their keys tell them apart as data does."""
+    if len(members) < MIN_ALIKE:
+        return False
+    names = [member.get("required") for member in members]
+    return names[0] is not None and len(names[0]) > 1 and all(each == names[0] for each in names)
+
+
+def _map(members: Iterable[JsonObject]) -> JsonObject:
+    merged: JsonObject = {}
+    for member in members:
+        merged = merge(merged, member)
+    return {"type": "object", "additionalProperties": merged}
+
+
+def _merge_objects(left: JsonObject, right: JsonObject | None = None) -> JsonObject:
+    if right is None:
+        return {key: left[key] for key in ("properties", "required", "additionalProperties") if key in left}
+    own, other = left.get("properties", {}), right.get("properties", {})
+    is_map = "additionalProperties" in left or "additionalProperties" in right
+    if is_map or len(own.keys() | other.keys()) > MAX_FIELDS:
+        parts = [side["additionalProperties"] for side in (left, right) if "additionalProperties" in side]
+        return {"additionalProperties": _map([*parts, *own.values(), *other.values()])["additionalProperties"]}
+    fields = {key: merge(own.get(key, {}), other.get(key, {})) for key in own | other}
+    required = sorted(set(left.get("required", ())) & set(right.get("required", ())))
+    return {"properties": fields, "required": required}
+
+
+def _kinds(schema: JsonObject) -> set[str]:
+    kinds = schema.get("type", [])
+    return {kinds} if isinstance(kinds, str) else set(kinds)
+
+
+def _sample(items: list[Any]) -> list[Any]:
+    if len(items) <= MAX_SAMPLED:
+        return items
+    step = len(items) / MAX_SAMPLED
+    return [items[int(position * step)] for position in range(MAX_SAMPLED)]
+
+
+def _render(schema: JsonObject, value: Any, depth: int) -> str:
+    """One line of a schema; where `value` is at hand, lists and texts say how long they are."""
+    if isinstance(value, str):
+        return f"str({len(value)})" if len(value) > 200 else "str"
+    kinds = sorted(_kinds(schema))
+    if len(kinds) == 2 and "null" in kinds:
+        return f"{_render({**schema, 'type': next(kind for kind in kinds if kind != 'null')}, value, depth)} | null"
+    if len(kinds) != 1:
+        return " | ".join(_SHORT.get(kind, kind) for kind in kinds) or "any"
+    if kinds[0] == "array":
+        length = str(len(value)) if isinstance(value, list) else ""
+        item = _render(schema.get("items", {}), None, depth) if depth else "…"
+        return f"({item})[{length}]" if " | " in item else f"{item}[{length}]"
+    if kinds[0] != "object":
+        return _SHORT.get(kinds[0], "any")
+    members = value if isinstance(value, dict) else {}
+    if "additionalProperties" in schema:
+        length = f"({len(members)})" if members else ""
+        return f"{{[key]: {_render(schema['additionalProperties'], None, depth - 1) if depth else '…'}}}{length}"
+    if not depth:
+        return "{…}"
+    required = set(schema.get("required", ()))
+    fields = (
+        f"{key}{'' if key in required else '?'}: {_render(field, members.get(key), depth - 1)}"
+        for key, field in schema.get("properties", {}).items()
+    )
+    return f"{{{', '.join(fields)}}}"

@@ -1,0 +1,311 @@
+"""Results are kept for the client that caused them, and references in its later arguments become their values."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import Client
+from pml_gateway.results.backend import COLLECTION, Backend, build_backend
+from pml_gateway.results.content import Content, measure
+from pml_gateway.results.encoding import Encoded, decode, encode
+from pml_gateway.results.references import Reference, find_references, is_handle, substitute
+from pml_gateway.results.selection import value_at
+from pml_gateway.results.stored import Source, StoredResult, from_head, to_head
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+HANDLE_BYTES = 16
+MAX_RESOLVED = 64 * 1024 * 1024
+"""Bytes that the references of one call may stand for."""
+
+STORE_SECONDS = 20.0
+"""How long a store may take for one result."""
+
+Visible = Callable[[Source], bool]
+"""Whether the client may still see where a result came from; what it may not see does not exist for it."""
+
+
+def everything(_: Source) -> bool:
+    """No policy: for results whose client sees everything."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Arguments with values in the place of references, and the references that were used."""
+
+    arguments: JsonObject
+    refs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    bytes: int
+    parts: int
+    expires_at: float
+
+
+class ResultStore:
+    """The results of one gateway; opened by `open_results`.
+
+    A handle is a secret of 128 bits and belongs to one client: to every other it is unknown, as an expired one is.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], ReferenceSettings],
+        open_backend: Callable[[], Awaitable[Backend]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._open_backend = open_backend
+        self._clock = clock
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def settings(self) -> ReferenceSettings:
+        """The settings in force."""
+        return self._settings()
+
+    @property
+    def bytes(self) -> int:
+        """What this process keeps, in bytes as stored."""
+        return self._bytes
+
+    async def put(self, client: Client, content: Content, *, source: Source) -> StoredResult | None:
+        """Keep a value for a client; None where it is larger than the store may grow, or no JSON.
+
+        Raises:
+            ConfigurationError: the store cannot be opened or does not answer.
+        """
+        try:
+            encoded = await anyio.to_thread.run_sync(encode, content)
+        except (ValueError, RecursionError, TypeError):
+            return None
+        return await self.put_encoded(client, encoded, source=source)
+
+    async def put_encoded(self, client: Client, encoded: Encoded, *, source: Source) -> StoredResult | None:
+        """As `put`, for a value that has been encoded already."""
+        settings = self.settings
+        if encoded.stored_bytes > settings.max_bytes:
+            logger.warning(
+                "a result of %d bytes does not fit into references.max_bytes %d", encoded.bytes, settings.max_bytes
+            )
+            return None
+        handle = f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
+        stored = StoredResult(
+            ref=handle,
+            content_kind=encoded.kind,
+            mime=encoded.mime,
+            tokens=encoded.tokens,
+            bytes=encoded.bytes,
+            sha256=encoded.sha256,
+            shape=encoded.shape,
+            preview=encoded.preview,
+            expires_at=self._clock() + settings.ttl_seconds,
+            source=source,
+            parts=len(encoded.parts),
+            stored_bytes=encoded.stored_bytes,
+        )
+        async with self._backend() as backend:
+            await self._write(backend, _key(handle), stored, _owner(client), encoded.parts)
+        return stored
+
+    async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
+        """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; what is put in is never scanned again.
+
+        Raises:
+            ReferenceNotFoundError: unknown, another client's, or expired.
+            InvalidInputError: a path that finds nothing, a malformed reference, or too much in one call.
+        """
+        if self.settings.mode == "off":
+            return Resolved(arguments)
+        found = find_references(arguments)
+        if not found:
+            return Resolved(arguments)
+        values: dict[Reference, Any] = {}
+        contents: dict[str, Content] = {}
+        total = 0
+        for handle, path in found:
+            if handle not in contents:
+                contents[handle] = await self.read(client, handle, visible)
+            if (handle, path) not in values:
+                values[handle, path] = await anyio.to_thread.run_sync(value_at, contents[handle], path)
+            total += await anyio.to_thread.run_sync(measure, values[handle, path], MAX_RESOLVED)
+            if total > MAX_RESOLVED:
+                raise InvalidInputError(
+                    f"the references stand for more than {MAX_RESOLVED // 1024**2} MiB", hint="pass less in one call"
+                )
+        return Resolved(substitute(arguments, values), tuple(contents))
+
+    async def read(self, client: Client, handle: str, visible: Visible = everything) -> Content:
+        """The value of a reference.
+
+        Raises:
+            ReferenceNotFoundError: unknown, another client's, or expired.
+        """
+        stored = await self.look_up(client, handle, visible)
+        async with self._backend() as backend:
+            parts = await _read_parts(backend, _key(handle), stored.parts)
+        if parts is None:
+            raise ReferenceNotFoundError(handle)
+        return await anyio.to_thread.run_sync(decode, stored.content_kind, parts, stored.mime)
+
+    async def look_up(self, client: Client, handle: str, visible: Visible = everything) -> StoredResult:
+        """What is known of a reference.
+
+        Raises:
+            ReferenceNotFoundError: unknown, another client's, or expired.
+        """
+        stored = await self._head(handle, _owner(client))
+        if stored is None or not visible(stored.source):
+            raise ReferenceNotFoundError(handle)
+        return stored
+
+    async def look_up_as_owner(self, handle: str) -> StoredResult | None:
+        """As `look_up`, for whoever owns the gateway: whichever client it belongs to."""
+        return await self._head(handle, None)
+
+    async def _head(self, handle: str, owner: str | None) -> StoredResult | None:
+        """The head of a live reference of this owner; of any with None."""
+        if not is_handle(handle) or self.settings.mode == "off":
+            return None
+        key = _key(handle)
+        async with self._backend() as backend:
+            head = await backend.values.get(f"{key}:head", collection=COLLECTION)
+            if head is None:
+                self._forget(key)
+                return None
+            if owner is not None and not hmac.compare_digest(str(head.get("owner")), owner):
+                return None
+            stored = from_head(head, handle)
+            self._remember(key, stored)
+            if stored.expires_at <= self._clock():
+                await self._delete(backend, key)
+                return None
+        return stored
+
+    async def _write(
+        self, backend: Backend, key: str, stored: StoredResult, owner: str, parts: tuple[str, ...]
+    ) -> None:
+        ttl = max(stored.expires_at - self._clock(), 1.0)
+        # Counted before it is written, so that results written side by side stay under the cap together.
+        self._remember(key, stored)
+        try:
+            await self._make_room(backend, key)
+            for number, part in enumerate(parts):
+                await backend.values.put(f"{key}:{number}", {"part": part}, collection=COLLECTION, ttl=ttl)
+                # Stores in this process never wait by themselves; others get their turn between the parts.
+                await anyio.lowlevel.checkpoint()
+            await backend.values.put(f"{key}:head", {**to_head(stored), "owner": owner}, collection=COLLECTION, ttl=ttl)
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(STORE_SECONDS):
+                await self._delete(backend, key)
+            raise
+
+    async def _make_room(self, backend: Backend, keep: str) -> None:
+        """Forget what expired, then what was used longest ago, until the cap holds."""
+        now, cap = self._clock(), self.settings.max_bytes
+        for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
+            await self._delete(backend, key)
+        while self._bytes > cap:
+            oldest = next((key for key in self._entries if key != keep), None)
+            if oldest is None:
+                return
+            await self._delete(backend, oldest)
+
+    async def _delete(self, backend: Backend, key: str) -> None:
+        entry = self._entries.get(key)
+        self._forget(key)
+        await backend.values.delete(f"{key}:head", collection=COLLECTION)
+        for number in range(entry.parts if entry is not None else 0):
+            await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
+
+    def _remember(self, key: str, stored: StoredResult) -> None:
+        self._forget(key)
+        self._entries[key] = _Entry(stored.stored_bytes, stored.parts, stored.expires_at)
+        self._bytes += stored.stored_bytes
+
+    def _forget(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        self._bytes -= 0 if entry is None else entry.bytes
+
+    @asynccontextmanager
+    async def _backend(self) -> AsyncIterator[Backend]:
+        """The store for one operation, which has a limit, and whose failures are ours.
+
+        Raises:
+            ResultStoreError: it does not answer, or with an error.
+        """
+        try:
+            with anyio.fail_after(STORE_SECONDS):
+                backend = await self._open_backend()
+                try:
+                    yield backend
+                except backend.failures as error:
+                    raise ResultStoreError(f"the store of results failed: {type(error).__name__}") from error
+        except TimeoutError as error:
+            raise ResultStoreError(f"the store of results did not answer in {STORE_SECONDS:.0f} s") from error
+
+
+async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | None:
+    """The parts of a value; None where one is gone."""
+    parts = []
+    for number in range(count):
+        part = await backend.values.get(f"{key}:{number}", collection=COLLECTION)
+        await anyio.lowlevel.checkpoint()
+        if part is None:
+            return None
+        parts.append(str(part["part"]))
+    return parts
+
+
+@asynccontextmanager
+async def open_results(settings: Callable[[], ReferenceSettings], directory: Path) -> AsyncIterator[ResultStore]:
+    """The store of one gateway. What keeps the results is opened with the first of them, and closed here.
+
+    Args:
+        settings: gives the settings in force; another `store` takes a restart.
+        directory: the folder of the disk store.
+    """
+    opened: list[Backend] = []
+    opening = anyio.Lock()
+    async with AsyncExitStack() as stack:
+
+        async def open_backend() -> Backend:
+            if not opened:
+                async with opening:
+                    if not opened:
+                        backend = await anyio.to_thread.run_sync(build_backend, settings(), directory)
+                        await stack.enter_async_context(backend.context)
+                        opened.append(backend)
+            return opened[0]
+
+        yield ResultStore(settings, open_backend)
+
+
+def _key(handle: str) -> str:
+    """What a handle's value is kept under: whoever reads the store's keys learns no handle."""
+    return hashlib.sha256(handle.encode()).hexdigest()
+
+
+def _owner(client: Client) -> str:
+    return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()

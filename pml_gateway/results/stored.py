@@ -1,0 +1,127 @@
+"""What is known of a stored result: how it is answered, and how it is written beside its value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pml_gateway.results.content import Kind
+from pml_gateway.types import JsonObject
+
+MAX_ANSWER = 900
+"""Bytes of an answer as JSON; it travels twice, as text inside JSON and as structured content, in under 2,000."""
+
+SHORTEST = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a result came from; `tool` is the upstream's id and its own name of the tool.
+
+    Args:
+        tool: None where the gateway made the value itself, for example in a transform step.
+        name: the tool as clients see it, or what the gateway did.
+        inputs: the shape of the arguments, or the arguments where `usage.arguments` keeps them.
+        refs: references that went into it.
+        status: `ok` or `error`.
+        at: Unix seconds when the call began.
+        seconds: how long it took.
+        run: what made several results belong together, for example a workflow and its step.
+    """
+
+    tool: tuple[str, str] | None
+    name: str
+    inputs: str = ""
+    refs: tuple[str, ...] = ()
+    status: str = "ok"
+    at: float = 0.0
+    seconds: float = 0.0
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A stored result: its handle, sizes, hash, shape, preview and source. `expires_at` is in Unix seconds."""
+
+    ref: str
+    content_kind: Kind
+    mime: str | None
+    tokens: int
+    bytes: int
+    sha256: str
+    shape: str
+    preview: str
+    expires_at: float
+    source: Source
+    parts: int = 0
+    stored_bytes: int = field(default=0)
+
+    def answer(self) -> JsonObject:
+        """What a client gets instead of the value, always small."""
+        shape, preview = self.shape, self.preview
+        while True:
+            answer: JsonObject = {
+                "ref": self.ref,
+                "tokens": self.tokens,
+                "bytes": self.bytes,
+                "sha256": self.sha256,
+                "shape": shape,
+                "preview": preview,
+                "expires_at": timestamp(self.expires_at),
+                **({"mime": self.mime} if self.mime else {}),
+            }
+            # Escaped once more, as it is inside the text block.
+            if len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= MAX_ANSWER + 100:
+                return answer
+            if len(preview) > SHORTEST:
+                preview = f"{preview[: len(preview) * 3 // 4]}…"
+            elif len(shape) > SHORTEST:
+                shape = f"{shape[: len(shape) * 3 // 4]}…"
+            else:
+                return answer
+
+
+def timestamp(seconds: float) -> str:
+    """Unix seconds as people and models read them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def to_head(stored: StoredResult) -> JsonObject:
+    """The stored result as JSON, without its handle, which only its client knows."""
+    source = stored.source
+    return {
+        "kind": stored.content_kind,
+        "mime": stored.mime,
+        "tokens": stored.tokens,
+        "bytes": stored.bytes,
+        "sha256": stored.sha256,
+        "shape": stored.shape,
+        "preview": stored.preview,
+        "expires_at": stored.expires_at,
+        "parts": stored.parts,
+        "stored_bytes": stored.stored_bytes,
+        "tool": list(source.tool) if source.tool else None,
+        "source": [source.name, source.inputs, list(source.refs), source.status, source.at, source.seconds, source.run],
+    }
+
+
+def from_head(head: JsonObject, ref: str) -> StoredResult:
+    """The stored result that `to_head` turned into `head`."""
+    tool: Any = head["tool"]
+    name, inputs, refs, status, at, seconds, run = head["source"]
+    return StoredResult(
+        ref=ref,
+        content_kind=head["kind"],
+        mime=head["mime"],
+        tokens=head["tokens"],
+        bytes=head["bytes"],
+        sha256=head["sha256"],
+        shape=head["shape"],
+        preview=head["preview"],
+        expires_at=head["expires_at"],
+        source=Source(tuple(tool) if tool else None, name, inputs, tuple(refs), status, at, seconds, run),
+        parts=head["parts"],
+        stored_bytes=head["stored_bytes"],
+    )
