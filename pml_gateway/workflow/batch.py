@@ -1,0 +1,59 @@
+"""The JSON of a batch becomes a plan of independent calls."""
+
+from __future__ import annotations
+
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.fields import arguments_of, budget_of, check_size, etag_of, list_of, renamed, unknown_keys
+from pml_gateway.workflow.plan import Budget, Plan, PlanError, Step, StepProblem
+from pml_gateway.workflow.templates import Literal
+
+CALL_KEYS = ("name", "arguments", "id", "if_none_match")
+CALL_ALIASES = {"tool": "name", "args": "arguments", "operation": "name", "input": "arguments"}
+"""Other words for the keys of a call; models know them from other systems."""
+
+MAX_SLOT_ID = 128
+
+
+def parse_batch(request: JsonObject, limits: Budget) -> Plan:
+    """The plan of a `call_batch` request: independent calls with literal arguments.
+
+    Raises:
+        PlanError: with every problem; also for more calls than the size cap allows.
+    """
+    problems = unknown_keys(request, ("calls", "max_parallel"), "", "")
+    budget = budget_of({"max_parallel": request.get("max_parallel")}, limits, problems)
+    calls = list_of(request.get("calls"), "calls", '[{"name": "server__tool", "arguments": {}}]', subject="the batch")
+    check_size(len(calls), limits, "calls", subject="the batch")
+    steps: list[Step] = []
+    taken: set[str] = set()
+    for index, call in enumerate(calls):
+        pointer, slot = f"/calls/{index}", str(index)
+        fields = renamed(call, CALL_ALIASES) if isinstance(call, dict) else None
+        if fields is None or not isinstance(fields.get("name"), str) or not fields["name"]:
+            message = "a call is an object with the name of a tool"
+            problems.append(
+                StepProblem(slot, pointer, message, 'for example {"name": "server__tool", "arguments": {}}')
+            )
+            continue
+        given_id = fields.get("id")
+        if given_id is not None:
+            slot = str(given_id)
+        if isinstance(given_id, bool | dict | list | float) or not slot or len(slot) > MAX_SLOT_ID or slot in taken:
+            problems.append(StepProblem(slot[:MAX_SLOT_ID], f"{pointer}/id", "ids are different texts or numbers"))
+            continue
+        taken.add(slot)
+        problems += unknown_keys(fields, CALL_KEYS, slot, pointer)
+        arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
+        steps.append(
+            Step(
+                index,
+                slot,
+                tool=fields["name"],
+                given=arguments,
+                arguments=Literal(arguments),
+                if_none_match=etag_of(fields, slot, pointer, problems),
+            )
+        )
+    if problems:
+        raise PlanError(problems, subject="the batch")
+    return Plan(tuple(steps), budget, shares_reads=False)

@@ -1,0 +1,363 @@
+"""A plan becomes outcomes: steps run as soon as what they need is there, within the run's limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import anyio
+
+from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.expressions import is_true
+from pml_gateway.workflow.outcome import (
+    Exceeded,
+    Outcome,
+    Question,
+    SkipReason,
+    StepStatus,
+    error_from,
+    error_json,
+    error_of,
+    value_of,
+)
+from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
+from pml_gateway.workflow.sharing import Invocation, SharedReads
+from pml_gateway.workflow.templates import render
+
+
+class Tools(Protocol):
+    """What the steps of a run call."""
+
+    def is_read_only(self, name: str) -> bool:
+        """Whether calling this tool twice is the same as calling it once."""
+
+    async def call(self, invocation: Invocation) -> JsonObject:
+        """The tool's result as it came.
+
+        Raises:
+            GatewayError: the tool is unknown, its arguments are wrong, or its upstream did not answer.
+        """
+
+    async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
+        """The value of a `{"$ref": ...}` node, and the references it was made of.
+
+        Raises:
+            GatewayError: this client has no such reference.
+        """
+
+    async def report(self, done: int, total: int, message: str) -> None:
+        """Tell the client how far the run is."""
+
+
+class Run:
+    """One run of one plan. Where tools ask their users something, `advance` returns early and is called again."""
+
+    def __init__(self, plan: Plan, given: Any = None) -> None:
+        self.plan = plan
+        self.outcomes: dict[int, Outcome] = {}
+        self.exceeded: list[Exceeded] = []
+        self._given = given
+        self._items: dict[tuple[int, int], Outcome] = {}
+        self._spent = 0.0
+        self._began = 0.0
+        self._calls_left = plan.budget.max_steps - len(plan.steps)
+        self._begun: set[int] = set()
+        self._extended: set[int] = set()
+        self._stopped_by: str | None = None
+
+    @property
+    def questions(self) -> dict[str, tuple[int, int, str, JsonObject]]:
+        """What the waiting steps ask: surfaced key to (step, item or -1, the tool's own key, request)."""
+        asked: dict[str, tuple[int, int, str, JsonObject]] = {}
+        for step in self.plan.steps:
+            for item, outcome in self._waiting(step.index):
+                slot = step.id if item < 0 else f"{step.id}[{item}]"
+                requests = outcome.question.requests if outcome.question else {}
+                asked |= {f"{slot}.{key}": (step.index, item, key, request) for key, request in requests.items()}
+        return asked
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a step waits for its user."""
+        return any(outcome.status is StepStatus.WAITING for outcome in self.outcomes.values())
+
+    async def advance(self, tools: Tools, responses: Mapping[str, Any] | None = None) -> None:
+        """Run what can run; afterwards every step has an outcome.
+
+        Args:
+            tools: what the steps call, for this request.
+            responses: answers by surfaced key, where the steps asked before.
+        """
+        answers = self._answers(responses or {})
+        self._began = time.monotonic() - self._spent
+        waiting = [index for index, outcome in self.outcomes.items() if outcome.status is StepStatus.WAITING]
+        for index in waiting:
+            del self.outcomes[index]
+        self._done = {step.index: anyio.Event() for step in self.plan.steps}
+        for index in self.outcomes:
+            self._done[index].set()
+        self._places = anyio.Semaphore(self.plan.budget.max_parallel)
+        self._reads = SharedReads()
+        self._begun.difference_update(waiting)
+        with anyio.move_on_after(self.plan.budget.max_seconds - self._spent) as deadline:
+            async with anyio.create_task_group() as tasks:
+                for step in self.plan.steps:
+                    if step.index not in self.outcomes:
+                        tasks.start_soon(self._follow, step, tools, answers)
+        self._spent = self._now()
+        if deadline.cancelled_caught:
+            self._cut_off()
+
+    async def _follow(self, step: Step, tools: Tools, answers: _Answers) -> None:
+        for needed in sorted(step.after):
+            await self._done[needed].wait()
+        outcome = self._prevented(step)
+        if outcome is None:
+            began = self._now()
+            try:
+                outcome = await self._begin(step, tools, answers)
+            except GatewayError as error:
+                outcome = Outcome(StepStatus.ERROR, error=error_from(error))
+            outcome = replace(outcome, began=began, ended=self._now())
+        if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP and self._stopped_by is None:
+            self._stopped_by = step.id
+        self.outcomes[step.index] = outcome
+        if outcome.status is not StepStatus.WAITING:
+            finished = sum(each.status is not StepStatus.WAITING for each in self.outcomes.values())
+            await tools.report(finished, len(self.plan.steps), f"{step.id}: {outcome.status}")
+        self._done[step.index].set()
+
+    def _prevented(self, step: Step) -> Outcome | None:
+        """The outcome of a step that does not run because of others."""
+        if self._stopped_by is not None:
+            return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(self._stopped_by,))
+        before = {needed: self.outcomes[needed] for needed in sorted(step.after)}
+        if any(outcome.status is StepStatus.WAITING for outcome in before.values()):
+            return Outcome(StepStatus.WAITING)
+        if self.plan.on_error is OnError.CONTINUE_ALL:
+            return None
+        causes: list[str] = []
+        for needed, outcome in before.items():
+            if outcome.status is StepStatus.ERROR or outcome.reason is SkipReason.BUDGET:
+                causes.append(self.plan.steps[needed].id)
+            elif outcome.reason is SkipReason.BLOCKED:
+                causes += outcome.blocked_by
+            elif outcome.reason is SkipReason.CONDITION and needed in step.reads:
+                causes.append(self.plan.steps[needed].id)
+        if not causes:
+            return None
+        return Outcome(StepStatus.SKIPPED, reason=SkipReason.BLOCKED, blocked_by=tuple(dict.fromkeys(causes)))
+
+    async def _begin(self, step: Step, tools: Tools, answers: _Answers) -> Outcome:
+        roots, absent = self._roots()
+        if step.when is not None:
+            current = self._results_of(step)
+            if not is_true(await step.when.evaluate(roots, current, optional=True)):
+                return Outcome(StepStatus.SKIPPED, reason=SkipReason.CONDITION)
+        self._begun.add(step.index)
+        if step.for_each is None:
+            return await self._once(step, roots, absent, tools, answers.get((step.index, -1)))
+        source = await render(step.for_each, roots, _no_stored, absent=absent)
+        items = [] if source is None and absent else source
+        if not isinstance(items, list):
+            kind = type(source).__name__
+            raise InvalidInputError(f"for_each needs a list, and got {kind}", hint="name the list, as in $0.items")
+        return await self._each(step, items, roots, absent, tools, answers)
+
+    async def _each(
+        self,
+        step: Step,
+        items: list[Any],
+        roots: Mapping[str, Any],
+        absent: frozenset[str],
+        tools: Tools,
+        answers: _Answers,
+    ) -> Outcome:
+        if step.index not in self._extended:
+            self._reserve(len(items) - 1)
+            self._extended.add(step.index)
+        places = anyio.Semaphore(step.max_parallel or self.plan.budget.max_parallel)
+
+        async def one(index: int, item: Any) -> None:
+            known = self._items.get((step.index, index))
+            if known is not None and known.status is not StepStatus.WAITING:
+                return
+            async with places:
+                if self._stopped_by is not None:
+                    self._items[step.index, index] = Outcome(
+                        StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(self._stopped_by,)
+                    )
+                    return
+                inside = {**roots, ITEM: item, INDEX: index}
+                try:
+                    outcome = await self._once(step, inside, absent, tools, answers.get((step.index, index)))
+                except GatewayError as error:
+                    outcome = Outcome(StepStatus.ERROR, error=error_from(error))
+                if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP:
+                    self._stopped_by = self._stopped_by or step.id
+                self._items[step.index, index] = outcome
+
+        async with anyio.create_task_group() as tasks:
+            for index, item in enumerate(items):
+                tasks.start_soon(one, index, item)
+        return _gathered(step, tuple(self._items[step.index, index] for index in range(len(items))))
+
+    async def _once(
+        self,
+        step: Step,
+        roots: Mapping[str, Any],
+        absent: frozenset[str],
+        tools: Tools,
+        answered: tuple[JsonObject, str | None] | None,
+    ) -> Outcome:
+        refs: list[str] = []
+
+        async def load(node: JsonObject) -> Any:
+            value, used = await tools.load(node)
+            refs.extend(used)
+            return value
+
+        if step.transform is not None:
+            current = self._results_of(step)
+            if step.input is not None:
+                current = await render(step.input, roots, load, absent=absent)
+            optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent)
+            return Outcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
+        arguments = await render(step.arguments, roots, load, absent=absent)
+        responses, state = answered or (None, None)
+        invocation = Invocation(step.tool or "", arguments, tuple(refs), step.if_none_match, responses, state)
+        if not self.plan.shares_reads:
+            return await self._call(step, invocation, tools)
+        if tools.is_read_only(invocation.tool):
+            return await self._reads.once(step.id, invocation, lambda: self._call(step, invocation, tools))
+        with self._reads.write():
+            return await self._call(step, invocation, tools)
+
+    async def _call(self, step: Step, invocation: Invocation, tools: Tools) -> Outcome:
+        async with self._places:
+            with anyio.move_on_after(step.timeout):
+                try:
+                    return _outcome(await tools.call(invocation), invocation)
+                except GatewayError as error:
+                    return Outcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
+        timed_out = error_json(
+            ErrorCode.TIMEOUT,
+            f"step {step.id!r}: no answer from {invocation.tool!r} within its timeout of {step.timeout:g} s",
+            hint="whether the call was executed is unknown; raise the step's timeout",
+        )
+        return Outcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
+
+    def _reserve(self, calls: int) -> None:
+        if calls <= self._calls_left:
+            self._calls_left -= max(calls, 0)
+            return
+        limit = self.plan.budget.max_steps
+        self._exceed("max_steps", limit)
+        raise _BudgetError(
+            f"for_each over {calls + 1} items; {self._calls_left + 1} calls are left of workflow.max_steps {limit}",
+            hint="take fewer items, for example $0.items[0:10]",
+            details={"limit": "max_steps", "value": limit, "setting": "workflow.max_steps"},
+        )
+
+    def _exceed(self, limit: str, value: float) -> None:
+        if all(each.limit != limit for each in self.exceeded):
+            self.exceeded.append(Exceeded(limit, value))
+
+    def _cut_off(self) -> None:
+        """Give an outcome to what had none when the time ran out."""
+        limit = self.plan.budget.max_seconds
+        self._exceed("max_seconds", limit)
+        for step in self.plan.steps:
+            known = self.outcomes.get(step.index)
+            if known is not None and known.status is not StepStatus.WAITING:
+                continue
+            begun = step.index in self._begun
+            message = f"workflow.max_seconds {limit:g} ran out {'during' if begun else 'before'} step {step.id!r}"
+            error = error_json(
+                ErrorCode.BUDGET_EXCEEDED, message, limit="max_seconds", value=limit, setting="workflow.max_seconds"
+            )
+            status = StepStatus.ERROR if begun else StepStatus.SKIPPED
+            reason = None if begun else SkipReason.BUDGET
+            self.outcomes[step.index] = Outcome(status, error=error, reason=reason, ended=self._spent)
+
+    def _roots(self) -> tuple[dict[str, Any], frozenset[str]]:
+        """The value of every `$name`, and the names of those that have none."""
+        roots: dict[str, Any] = {INPUT: self._given}
+        absent: set[str] = set()
+        for step in self.plan.steps:
+            outcome = self.outcomes.get(step.index)
+            value = None if outcome is None else outcome.value
+            roots |= {str(step.index): value, step.id: value}
+            if outcome is None or outcome.status is not StepStatus.OK:
+                absent |= {str(step.index), step.id}
+        return roots, frozenset(absent)
+
+    def _results_of(self, step: Step) -> JsonObject:
+        """What a path without `$` starts at: the results of the steps before this one, by id."""
+        return {self.plan.steps[needed].id: self.outcomes[needed].value for needed in sorted(step.after)}
+
+    def _waiting(self, index: int) -> list[tuple[int, Outcome]]:
+        outcome = self.outcomes.get(index)
+        if outcome is None or outcome.status is not StepStatus.WAITING:
+            return []
+        if outcome.items is None:
+            return [(-1, outcome)]
+        return [(at, item) for at, item in enumerate(outcome.items) if item.status is StepStatus.WAITING]
+
+    def _answers(self, responses: Mapping[str, Any]) -> _Answers:
+        answers: _Answers = {}
+        for step in self.plan.steps:
+            for item, outcome in self._waiting(step.index):
+                if outcome.question is not None:
+                    answers[step.index, item] = ({}, outcome.question.state)
+        for surfaced, (index, item, key, _) in self.questions.items():
+            if surfaced in responses:
+                answers[index, item][0][key] = responses[surfaced]
+        return answers
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+
+_Answers = dict[tuple[int, int], tuple[JsonObject, str | None]]
+"""(step, item or -1) to the answers by the tool's own keys and the state it wants back."""
+
+
+class _BudgetError(GatewayError):
+    code = ErrorCode.BUDGET_EXCEEDED
+
+
+async def _no_stored(node: JsonObject) -> Any:
+    raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
+
+
+def _outcome(result: JsonObject, invocation: Invocation) -> Outcome:
+    if result.get("resultType") == "input_required":
+        requests, state = result.get("inputRequests"), result.get("requestState")
+        question = Question(requests if isinstance(requests, dict) else {}, state if isinstance(state, str) else None)
+        return Outcome(StepStatus.WAITING, question=question, arguments=invocation.arguments)
+    if result.get("isError"):
+        return Outcome(StepStatus.ERROR, result=result, error=error_of(result), arguments=invocation.arguments)
+    return Outcome(StepStatus.OK, value_of(result), result, arguments=invocation.arguments)
+
+
+def _gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:
+    """The outcome of a `for_each`: the list of its values, null where an item failed."""
+    values = [item.value for item in items]
+    if any(item.status is StepStatus.WAITING for item in items):
+        return Outcome(StepStatus.WAITING, items=items)
+    failed = [index for index, item in enumerate(items) if item.status is not StepStatus.OK]
+    if not failed:
+        return Outcome(StepStatus.OK, values, items=items)
+    first = next((items[index].error for index in failed if items[index].error is not None), None) or {}
+    error = {
+        "code": first.get("code", ErrorCode.INTERNAL.value),
+        "message": f"{len(failed)} of {len(items)} items of step {step.id!r} failed: {first.get('message', '')}",
+        "retryable": bool(first.get("retryable")),
+        "hint": str(first.get("hint", "")),
+        "details": {"items": [{"index": index, "error": items[index].error} for index in failed[:20]]},
+    }
+    return Outcome(StepStatus.ERROR, values, error=error, items=items)

@@ -1,0 +1,150 @@
+"""What became of a step, and what a tool's result is worth to the steps after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pml_gateway.errors import ErrorCode, GatewayError
+from pml_gateway.types import JsonObject
+
+
+class StepStatus(StrEnum):
+    """How a step ended; `waiting` is no end: its user has to answer first."""
+
+    OK = "ok"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    WAITING = "waiting"
+
+
+class SkipReason(StrEnum):
+    """Why a step did not run."""
+
+    CONDITION = "when"
+    BLOCKED = "blocked"
+    STOPPED = "stopped"
+    BUDGET = "budget"
+
+
+class RunStatus(StrEnum):
+    """How a whole run ended."""
+
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a tool asks its user before it goes on: its requests by key, and the state it wants back."""
+
+    requests: JsonObject
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one step; `value` is what references read, `result` the tool's result as it came.
+
+    Times are in seconds since the run began.
+    """
+
+    status: StepStatus
+    value: Any = None
+    result: JsonObject | None = None
+    error: JsonObject | None = None
+    reason: SkipReason | None = None
+    blocked_by: tuple[str, ...] = ()
+    question: Question | None = None
+    items: tuple[Outcome, ...] | None = None
+    arguments: JsonObject | None = None
+    shared_with: str | None = None
+    began: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run is not complete because of this step."""
+        if self.status is StepStatus.ERROR:
+            return True
+        return self.status is StepStatus.SKIPPED and self.reason in (SkipReason.STOPPED, SkipReason.BUDGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A limit that ran out: which, its value, and the setting it comes from."""
+
+    limit: str
+    value: float
+    details: JsonObject = field(default_factory=dict)
+
+    def as_json(self) -> JsonObject:
+        """The limit as an answer shows it."""
+        return {"limit": self.limit, "value": self.value, "setting": f"workflow.{self.limit}", **self.details}
+
+
+def run_status(outcomes: list[Outcome]) -> RunStatus:
+    """Completed without any failure, failed without any success, partial in between."""
+    if not any(outcome.is_failure for outcome in outcomes):
+        return RunStatus.COMPLETED
+    return RunStatus.PARTIAL if any(each.status is StepStatus.OK for each in outcomes) else RunStatus.FAILED
+
+
+def value_of(result: JsonObject) -> Any:
+    """What references read of a tool's result.
+
+    Its structured content; else its one text, as JSON where that is an object or a list; else its content.
+    """
+    structured = result.get("structuredContent")
+    if structured is not None:
+        return structured
+    content = result.get("content")
+    if not isinstance(content, list):
+        return None
+    texts = [block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"]
+    if len(texts) == 1 and len(content) == 1 and isinstance(texts[0], str):
+        return _decoded(texts[0])
+    return content
+
+
+def error_of(result: JsonObject) -> JsonObject:
+    """The error in a tool's `isError` result: the gateway's own as it is, another's with its whole text."""
+    structured = result.get("structuredContent")
+    own = structured.get("error") if isinstance(structured, dict) else None
+    if isinstance(own, dict) and own.get("code") in list(ErrorCode):
+        return own
+    content = result.get("content")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    texts = [str(block["text"]) for block in blocks if block.get("type") == "text" and "text" in block]
+    error = error_json(ErrorCode.UPSTREAM_ERROR, "\n".join(texts) or "the tool answered with an error and no text")
+    if structured is not None:
+        error["details"] = {"structuredContent": structured}
+    return error
+
+
+def error_json(code: ErrorCode, message: str, *, hint: str = "", **details: Any) -> JsonObject:
+    """An error as every answer shows it."""
+    return {"code": code.value, "message": message, "retryable": False, "hint": hint, "details": details}
+
+
+def error_from(error: GatewayError) -> JsonObject:
+    """A raised error as every answer shows it."""
+    return {
+        "code": error.code.value,
+        "message": error.message,
+        "retryable": error.retryable,
+        "hint": error.hint,
+        "details": error.details,
+    }
+
+
+def _decoded(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,282 @@
+"""The JSON of a workflow or a batch becomes a plan, or the list of everything that is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.fields import (
+    arguments_of,
+    budget_of,
+    check_size,
+    condition,
+    etag_of,
+    list_of,
+    renamed,
+    unknown_keys,
+)
+from pml_gateway.workflow.plan import (
+    INDEX,
+    INPUT,
+    ITEM,
+    RESERVED_IDS,
+    Budget,
+    OnError,
+    Plan,
+    Step,
+    StepProblem,
+    tightened,
+    topological_cycle,
+)
+from pml_gateway.workflow.templates import Literal, Reference, Template, compile_template, references
+
+REQUEST_KEYS = ("steps", "intent", "on_error", "budget", "dry_run", "return", "trace", "max_parallel")
+STEP_KEYS = (
+    "id",
+    "tool",
+    "arguments",
+    "depends_on",
+    "when",
+    "for_each",
+    "transform",
+    "input",
+    "timeout",
+    "max_tokens",
+    "max_parallel",
+    "if_none_match",
+)
+ALIASES = {"name": "tool", "args": "arguments", "needs": "depends_on", "foreach": "for_each", "if": "when"}
+"""Other words for the keys of a step; models know them from other systems."""
+
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+
+
+def parse_workflow(
+    request: JsonObject, limits: Budget, *, with_input: bool = False, extra_keys: tuple[str, ...] = ()
+) -> tuple[Plan, list[StepProblem]]:
+    """The plan of an `execute_workflow` request or a composite tool, and every problem found in it.
+
+    The plan is only good to run where there is no problem. `with_input` allows `$input`; `extra_keys` are keys of steps
+    that only the configuration knows.
+
+    Raises:
+        PlanError: the request has no list of steps, or more than its budget allows.
+    """
+    problems = unknown_keys(request, REQUEST_KEYS, "", "")
+    budget = budget_of(request, limits, problems)
+    raw_steps = list_of(request.get("steps"), "steps", '[{"id": "a", "tool": "server__tool", "arguments": {}}]')
+    check_size(len(raw_steps), budget, "steps")
+    reader = _Steps(raw_steps, with_input=with_input, extra_keys=extra_keys)
+    steps = reader.read()
+    problems += reader.problems
+    on_error = request.get("on_error", OnError.CONTINUE.value)
+    if on_error not in list(OnError):
+        problems.append(
+            StepProblem("", "/on_error", f"on_error {on_error!r} is unknown", f"choose from {', '.join(OnError)}")
+        )
+        on_error = OnError.CONTINUE
+    returned = _returned(request.get("return", "all"), steps, problems)
+    return Plan(steps, budget, OnError(on_error), returned, trace=bool(request.get("trace"))), problems
+
+
+class _Steps:
+    """Reads the steps of one request; problems collect beside them."""
+
+    def __init__(self, raw_steps: list[Any], *, with_input: bool, extra_keys: tuple[str, ...]) -> None:
+        self.problems: list[StepProblem] = []
+        self._raw = raw_steps
+        self._with_input = with_input
+        self._keys = (*STEP_KEYS, *extra_keys)
+        self._positions: dict[str, int] = {str(index): index for index in range(len(raw_steps))}
+        self._ids: list[str] = []
+
+    def read(self) -> tuple[Step, ...]:
+        """All steps, with what each waits for; those that cannot be read are empty."""
+        fields = [renamed(raw, ALIASES) if isinstance(raw, dict) else {} for raw in self._raw]
+        self._ids = [self._id(index, step) for index, step in enumerate(fields)]
+        steps = [self._step(index, step) for index, step in enumerate(fields)]
+        cycle = topological_cycle([step.after for step in steps])
+        if cycle:
+            names = " -> ".join(self._ids[index] for index in (*cycle, cycle[0]))
+            pointer = f"/steps/{cycle[0]}"
+            message = f"the steps {names} wait for each other"
+            self.problems.append(StepProblem(self._ids[cycle[0]], pointer, message, "remove one of these references"))
+            return tuple(replace(step, after=frozenset(), reads=frozenset()) for step in steps)
+        for step in steps:
+            for later in sorted(each for each in step.reads if each > step.index):
+                message = f"refers to the step {self._ids[later]!r}, which comes after it"
+                hint = f"put {self._ids[later]!r} before {step.id!r}"
+                self.problems.append(StepProblem(step.id, f"/steps/{step.index}", message, hint))
+        return tuple(steps)
+
+    def _id(self, index: int, fields: JsonObject) -> str:
+        given = fields.get("id")
+        if given is None or given == index:
+            return str(index)
+        if not isinstance(given, str) or not _ID.match(given) or given in RESERVED_IDS:
+            message = f"the id {str(given)[:64]!r} cannot be used"
+            hint = f"letters, digits, _ and -, beginning with a letter, and none of {', '.join(sorted(RESERVED_IDS))}"
+            self._note(str(index), f"/steps/{index}/id", message, hint)
+            return str(index)
+        if given in self._positions:
+            self._note(given, f"/steps/{index}/id", f"two steps have the id {given!r}", "ids are different")
+            return str(index)
+        self._positions[given] = index
+        return given
+
+    def _step(self, index: int, fields: JsonObject) -> Step:
+        step_id, pointer = self._ids[index], f"/steps/{index}"
+        if not isinstance(self._raw[index], dict):
+            self._note(step_id, pointer, "a step is an object", 'for example {"tool": "server__tool"}')
+            return Step(index, step_id)
+        self.problems += unknown_keys(fields, self._keys, step_id, pointer)
+        tool, transform = fields.get("tool"), self._expression(fields, "transform", step_id, pointer)
+        if (isinstance(tool, str) and bool(tool)) == ("transform" in fields):
+            self._note(step_id, pointer, "a step has either a tool or a transform", '"tool" names what to call')
+            tool = None
+        given = arguments_of(fields.get("arguments"), step_id, f"{pointer}/arguments", self.problems)
+        arguments = self._template(given, step_id, f"{pointer}/arguments")
+        source = self._template(fields["input"], step_id, f"{pointer}/input") if "input" in fields else None
+        for_each = self._for_each(fields, step_id, pointer)
+        when = self._expression(fields, "when", step_id, pointer)
+        roots = [*_roots(arguments), *_roots(source)]
+        roots += transform.roots if transform else ()
+        over = _roots(for_each)
+        reads = self._steps_named((*roots, *over), step_id, pointer, inside_loop=for_each is not None)
+        if {ITEM, INDEX} & set(over):
+            self._note(step_id, f"{pointer}/for_each", "for_each cannot read its own $item", "name a list")
+        asked = self._steps_named(when.roots if when else (), step_id, f"{pointer}/when", inside_loop=False)
+        named = self._depends_on(fields.get("depends_on"), step_id, f"{pointer}/depends_on")
+        if transform is not None and not transform.roots and source is None and not named:
+            message = "the transform reads no step"
+            self._note(step_id, f"{pointer}/transform", message, "write $<step>, as in $0.items[*].id")
+        return Step(
+            index=index,
+            id=step_id,
+            tool=tool if isinstance(tool, str) else None,
+            transform=transform,
+            arguments=arguments,
+            given=given,
+            input=source,
+            when=when,
+            for_each=for_each,
+            timeout=self._number(fields, "timeout", step_id, pointer, whole=False),
+            max_tokens=_integer(self._number(fields, "max_tokens", step_id, pointer, whole=True)),
+            max_parallel=_integer(self._number(fields, "max_parallel", step_id, pointer, whole=True)),
+            if_none_match=etag_of(fields, step_id, pointer, self.problems),
+            hidden=bool(fields.get("hidden")),
+            after=reads | asked | named,
+            # What a transform or a condition reads may be null; arguments are never made of nothing.
+            reads=frozenset() if transform is not None else reads,
+        )
+
+    def _for_each(self, fields: JsonObject, step_id: str, pointer: str) -> Template | None:
+        if "for_each" not in fields:
+            return None
+        value = fields["for_each"]
+        template = self._template(value, step_id, f"{pointer}/for_each")
+        if not isinstance(value, list) and not isinstance(template, Reference):
+            hint = 'for example "for_each": "$0.items", then "$item.id" in the arguments'
+            self._note(step_id, f"{pointer}/for_each", "for_each takes a list or a reference to one", hint)
+        return template
+
+    def _template(self, value: Any, step_id: str, pointer: str) -> Template:
+        try:
+            return compile_template(value)
+        except InvalidInputError as error:
+            self._note(step_id, pointer, error.message, error.hint)
+            return Literal({})
+
+    def _expression(self, fields: JsonObject, key: str, step_id: str, pointer: str) -> Expression | None:
+        if key not in fields:
+            return None
+        text = fields[key]
+        if key == "when" and isinstance(text, bool):
+            text = f"`{str(text).lower()}`"
+        if key == "when" and isinstance(text, dict):
+            text = condition(text)
+        if not isinstance(text, str) or not text.strip():
+            self._note(
+                step_id, f"{pointer}/{key}", f"{key} is a JMESPath expression", "such as $0.items[?state=='open']"
+            )
+            return None
+        try:
+            return Expression(text)
+        except InvalidInputError as error:
+            self._note(step_id, f"{pointer}/{key}", error.message, error.hint)
+            return None
+
+    def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:
+        names = [value] if isinstance(value, str | int) else value if isinstance(value, list) else []
+        if value is not None and not names and value != []:
+            self._note(step_id, pointer, "depends_on is a list of steps", 'for example ["0", "fetch"]')
+        return self._steps_named(
+            [str(name).removeprefix("$") for name in names], step_id, pointer, inside_loop=False, only_steps=True
+        )
+
+    def _steps_named(
+        self, roots: Iterable[str], step_id: str, pointer: str, *, inside_loop: bool, only_steps: bool = False
+    ) -> frozenset[int]:
+        positions = set()
+        for root in dict.fromkeys(roots):
+            known = self._positions.get(root)
+            if known is not None:
+                positions.add(known)
+            elif only_steps or not self._is_other_root(root, inside_loop):
+                self._note(step_id, pointer, f"there is no step {root[:64]!r}", self._hint(root))
+        return frozenset(positions)
+
+    def _is_other_root(self, root: str, inside_loop: bool) -> bool:
+        return (root == INPUT and self._with_input) or (root in (ITEM, INDEX) and inside_loop)
+
+    def _hint(self, root: str) -> str:
+        if root in (ITEM, INDEX):
+            return f"${root} exists in the arguments of a step with for_each"
+        near = difflib.get_close_matches(root, self._positions, n=1)
+        steps = ", ".join(self._ids[:12]) or "none"
+        meant = f"did you mean ${near[0]}? " if near else ""
+        return f"{meant}the steps are {steps}; $$ is a dollar sign that is no reference"
+
+    def _number(self, fields: JsonObject, key: str, step_id: str, pointer: str, *, whole: bool) -> float | None:
+        value = fields.get(key)
+        if value is None:
+            return None
+        number = tightened(float("inf"), value, whole=whole)
+        if number is None:
+            self._note(step_id, f"{pointer}/{key}", f"{key} {str(value)[:40]!r} is no positive number")
+        return number
+
+    def _note(self, step_id: str, path: str, message: str, hint: str = "") -> None:
+        self.problems.append(StepProblem(step_id, path, message, hint))
+
+
+def _roots(template: Template | None) -> list[str]:
+    """The roots that a template reads."""
+    parts = references(template) if template is not None else ()
+    return [part.root for _, part in parts if isinstance(part, Reference)]
+
+
+def _integer(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _returned(value: Any, steps: tuple[Step, ...], problems: list[StepProblem]) -> frozenset[int] | None:
+    """The positions of the steps whose results are answered; None for all of them."""
+    if value == "all":
+        return None
+    if value == "final":
+        needed = frozenset().union(*(step.after for step in steps))
+        return frozenset(step.index for step in steps if step.index not in needed)
+    positions = {str(step.index): step.index for step in steps} | {step.id: step.index for step in steps}
+    chosen = [str(each).removeprefix("$") for each in (value if isinstance(value, list) else [value])]
+    unknown = [each for each in chosen if each not in positions]
+    if unknown:
+        hint = f"all, final or steps: {', '.join(step.id for step in steps[:12])}"
+        problems.append(StepProblem("", "/return", f"return names no step {unknown[0][:64]!r}", hint))
+    return frozenset(positions[each] for each in chosen if each in positions)

@@ -1,0 +1,152 @@
+"""The steps of a request become a plan: checked, compiled, and ordered by what needs what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pml_gateway.errors import ErrorCode, ToolCallError
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.templates import Literal, Template
+
+INPUT = "input"
+ITEM = "item"
+INDEX = "index"
+RESERVED_IDS = frozenset({INPUT, ITEM, INDEX})
+"""Roots that are no steps: a composite tool's arguments, and the item of a `for_each` with its position."""
+
+
+class OnError(StrEnum):
+    """What a failed step means for the others."""
+
+    CONTINUE = "continue"
+    CONTINUE_ALL = "continue_all"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of one run; tokens are those of the results in the answer."""
+
+    max_steps: int
+    max_tokens: int
+    max_seconds: float
+    max_parallel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: the call of a tool, or a transformation.
+
+    `after` are the positions of all steps it waits for, `reads` those among them whose results its arguments hold.
+    """
+
+    index: int
+    id: str
+    tool: str | None = None
+    transform: Expression | None = None
+    arguments: Template = field(default_factory=lambda: Literal({}))
+    given: JsonObject = field(default_factory=dict)
+    input: Template | None = None
+    when: Expression | None = None
+    for_each: Template | None = None
+    timeout: float | None = None
+    max_tokens: int | None = None
+    max_parallel: int | None = None
+    if_none_match: str | None = None
+    hidden: bool = False
+    after: frozenset[int] = frozenset()
+    reads: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps whose dependencies are known and free of cycles, and how to run them."""
+
+    steps: tuple[Step, ...]
+    budget: Budget
+    on_error: OnError = OnError.CONTINUE
+    returned: frozenset[int] | None = None
+    trace: bool = False
+    shares_reads: bool = True
+
+    @property
+    def layers(self) -> list[list[str]]:
+        """The ids of the steps that may run side by side, in order."""
+        level: dict[int, int] = {}
+        waiting = list(self.steps)
+        while waiting:
+            ready = [step for step in waiting if all(needed in level for needed in step.after)]
+            level |= {step.index: 1 + max((level[needed] for needed in step.after), default=-1) for step in ready}
+            waiting = [step for step in waiting if step.index not in level]
+        layers: list[list[str]] = [[] for _ in range(1 + max(level.values(), default=-1))]
+        for step in self.steps:
+            layers[level[step.index]].append(step.id)
+        return layers
+
+
+@dataclass(frozen=True, slots=True)
+class StepProblem:
+    """What is wrong with one step (or with the request, where `step` is empty), where, and how to put it right."""
+
+    step: str
+    path: str
+    message: str
+    hint: str = ""
+    code: ErrorCode = ErrorCode.INVALID_INPUT
+
+    def as_json(self) -> JsonObject:
+        """The problem as an answer shows it."""
+        return {"step": self.step, "path": self.path, "message": self.message, "hint": self.hint}
+
+
+class PlanError(ToolCallError):
+    """Steps that cannot run as they stand; nothing was called."""
+
+    code = ErrorCode.INVALID_INPUT
+
+    def __init__(self, problems: Sequence[StepProblem], *, subject: str = "the workflow") -> None:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        where = f"step {first.step!r}: " if first.step else ""
+        super().__init__(
+            f"{subject} was not run: {where}{first.message}{more}",
+            hint=first.hint or "dry_run checks every step and calls nothing",
+            details={"errors": [problem.as_json() for problem in problems]},
+        )
+        self.code = first.code
+        self.problems = tuple(problems)
+
+
+def topological_cycle(after: Sequence[frozenset[int]]) -> list[int]:
+    """The positions of one cycle among steps that wait for each other, or nothing."""
+    finished: set[int] = set()
+    for start in range(len(after)):
+        path: list[int] = []
+        at_work = [(start, iter(sorted(after[start])))] if start not in finished else []
+        while at_work:
+            step, needed = at_work[-1]
+            if not path or path[-1] != step:
+                path.append(step)
+            found = next((each for each in needed if each not in finished), None)
+            if found is None:
+                finished.add(step)
+                path.pop()
+                at_work.pop()
+            elif found in path:
+                return path[path.index(found) :]
+            else:
+                at_work.append((found, iter(sorted(after[found]))))
+    return []
+
+
+def tightened(limit: float, wanted: Any, *, whole: bool) -> float | None:
+    """The lower of a configured limit and a wanted one; None where what is wanted is no positive number."""
+    if wanted is None:
+        return limit
+    if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
+        return None
+    return min(limit, wanted)
