@@ -20,6 +20,7 @@ class Paths:
     run_dir: Path
     manifest_dir: Path
     cache_dir: Path
+    results_dir: Path
     logs_dir: Path
     trust_file: Path
 
@@ -34,6 +35,7 @@ class Paths:
             run_dir=home / "run",
             manifest_dir=home / "manifest",
             cache_dir=home / "cache",
+            results_dir=home / "results",
             logs_dir=home / "logs",
             trust_file=home / "trust.json",
         )

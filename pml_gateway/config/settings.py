@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from pml_gateway.config.secrets import is_reference
+from pml_gateway.config.secrets import is_reference, references
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.types import ExposureMode, Ranking
 
@@ -17,6 +17,7 @@ KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "e
 META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info")
 """All that `gateway.meta_tools` may name; `gateway_info` is off by default."""
 
+_STORES = ("disk:", "redis://", "rediss://")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 
@@ -104,7 +105,20 @@ class ReferenceSettings(Section):
     threshold_tokens: int = Field(default=4000, gt=0)
     ttl_seconds: float = Field(default=3600, gt=0)
     max_bytes: ByteSize = 256 * 1024**2
-    store: str = "memory"
+    store: str = Field(default="memory", description="memory, disk, disk:<folder>, or a redis:// or rediss:// URL")
+
+    @field_validator("store")
+    @classmethod
+    def _is_a_store(cls, store: str) -> str:
+        if store in ("memory", "disk") or store.startswith(_STORES) or references(store):
+            return store
+        raise ValueError("no such store; write memory, disk, disk:<folder>, or ${env:NAME} holding a redis:// URL")
+
+
+class LearningSettings(Section):
+    """What is learned from the results that pass through."""
+
+    output_shapes: bool = Field(default=True, description="field names and types of tools that declare no output")
 
 
 class WorkflowSettings(Section):
@@ -169,6 +183,7 @@ class Settings(Section):
     naming: NamingSettings = NamingSettings()
     search: SearchSettings = SearchSettings()
     references: ReferenceSettings = ReferenceSettings()
+    learning: LearningSettings = LearningSettings()
     workflow: WorkflowSettings = WorkflowSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     http: HttpSettings = HttpSettings()

@@ -35,6 +35,10 @@ HANDLE_BYTES = 16
 MAX_RESOLVED = 64 * 1024 * 1024
 """Bytes that the references of one call may stand for."""
 
+MAX_USED = 2000
+MAX_USES = 20
+"""References whose later uses are remembered, and how many of each."""
+
 STORE_SECONDS = 20.0
 """How long a store may take for one result."""
 
@@ -70,20 +74,22 @@ class ResultStore:
 
     def __init__(
         self,
-        settings: Callable[[], ReferenceSettings],
+        settings: ReferenceSettings,
         open_backend: Callable[[], Awaitable[Backend]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._open_backend = open_backend
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._bytes = 0
+        self._uses: OrderedDict[str, list[Source]] = OrderedDict()
 
-    @property
-    def settings(self) -> ReferenceSettings:
-        """The settings in force."""
-        return self._settings()
+    def configure(self, settings: ReferenceSettings) -> None:
+        """Keep results by new settings; another `store` takes a restart."""
+        if settings.store != self.settings.store:
+            logger.warning("references.store needs a restart")
+        self.settings = settings
 
     @property
     def bytes(self) -> int:
@@ -179,6 +185,19 @@ class ResultStore:
         if stored is None or not visible(stored.source):
             raise ReferenceNotFoundError(handle)
         return stored
+
+    def note_use(self, source: Source) -> None:
+        """Remember a call that used references, for their lineage, as long as this process lives."""
+        for handle in source.refs:
+            self._uses.setdefault(handle, []).append(source)
+            self._uses.move_to_end(handle)
+            del self._uses[handle][:-MAX_USES]
+        while len(self._uses) > MAX_USED:
+            self._uses.popitem(last=False)
+
+    def uses(self, handle: str) -> list[Source]:
+        """The latest calls that used a reference."""
+        return list(self._uses.get(handle, ()))
 
     async def look_up_as_owner(self, handle: str) -> StoredResult | None:
         """As `look_up`, for whoever owns the gateway: whichever client it belongs to."""
@@ -279,11 +298,11 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 
 
 @asynccontextmanager
-async def open_results(settings: Callable[[], ReferenceSettings], directory: Path) -> AsyncIterator[ResultStore]:
+async def open_results(settings: ReferenceSettings, directory: Path) -> AsyncIterator[ResultStore]:
     """The store of one gateway. What keeps the results is opened with the first of them, and closed here.
 
     Args:
-        settings: gives the settings in force; another `store` takes a restart.
+        settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
     """
     opened: list[Backend] = []
@@ -294,7 +313,7 @@ async def open_results(settings: Callable[[], ReferenceSettings], directory: Pat
             if not opened:
                 async with opening:
                     if not opened:
-                        backend = await anyio.to_thread.run_sync(build_backend, settings(), directory)
+                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory)
                         await stack.enter_async_context(backend.context)
                         opened.append(backend)
             return opened[0]

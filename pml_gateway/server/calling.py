@@ -26,9 +26,11 @@ from pml_gateway.policy.view import ALIAS_SEPARATORS, View
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import expose
 from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE
+from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
 from pml_gateway.server.state import GatewayState
+from pml_gateway.server.validation import check_arguments
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -40,6 +42,7 @@ class Caller:
     def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
         self._gateway = gateway
         self._meta_tools = meta_tools
+        self.outcomes = Outcomes(gateway)
 
     async def call(
         self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
@@ -54,12 +57,44 @@ class Caller:
             if meta_name is not None:
                 result = await self._meta_tools[meta_name](scope, arguments, options)
             else:
-                result = await self.call_upstream(self.find(state, scope, name), arguments, options)
+                tool = self.find(state, scope, name)
+                result = (await self.run(scope, tool, arguments, options, route="direct")).result
             result = for_version(_writable(result), version)
             _check_result(result, name, version)
         except GatewayError as error:
             return for_version(_writable(error_result(error)), version)
         return result
+
+    async def run(
+        self,
+        scope: RequestScope,
+        tool: CatalogTool,
+        arguments: JsonObject,
+        options: CallOptions,
+        *,
+        route: Route,
+        if_none_match: str | None = None,
+        run: str = "",
+    ) -> Outcome:
+        """Make one call: references in the arguments are resolved, then checked, and the result is settled.
+
+        Args:
+            scope: who calls.
+            tool: a tool this client may see.
+            arguments: as the client sent them.
+            options: what accompanies the call.
+            route: how it came; direct calls are checked by their upstream alone.
+            if_none_match: the etag of the result the client holds.
+            run: what this call belongs to, for the lineage of its result.
+
+        Raises:
+            GatewayError: nothing was sent, or what kept the upstream from answering.
+        """
+        resolved = await self.outcomes.resolve(scope, arguments)
+        if route != "direct":
+            check_arguments(tool, resolved.arguments)
+        call = started(Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run))
+        return await self.outcomes.settle(call, await self.call_upstream(tool, resolved.arguments, options))
 
     async def call_upstream(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
         """Send one call to the tool's upstream and return its result as it came.

@@ -17,6 +17,9 @@ from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
+from pml_gateway.results.etags import Etags
+from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache
@@ -49,11 +52,18 @@ Manifests = Callable[[NamingSettings], ManifestFile]
 class Gateway:
     """One gateway process. Built by `open_gateway`; every answer comes from `state`, which is only ever replaced."""
 
-    def __init__(self, settings: Settings, manifests: Manifests, indexer: Indexer, pool: UpstreamPool) -> None:
+    def __init__(
+        self, settings: Settings, manifests: Manifests, indexer: Indexer, pool: UpstreamPool, results: ResultStore
+    ) -> None:
         self._manifests = manifests
         manifest_file = manifests(settings.naming)
         manifest = manifest_file.load()
         self.pool = pool
+        self.results = results
+        self.etags = Etags(lambda: self.state.settings.references.ttl_seconds)
+        self.shapes = LearnedShapes(
+            manifest_file.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
+        )
         self._manifest_file = manifest_file
         self._entries = dict(manifest.entries)
         self._indexer = indexer
@@ -117,6 +127,7 @@ class Gateway:
         if settings.naming != before.naming:
             self._manifest_file = self._manifests(settings.naming)
         self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
+        self.results.configure(settings.references)
         self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
         if not self.pool.upstreams:
             self._first_list.set()
@@ -283,6 +294,7 @@ async def open_gateway(
     """
     async with (
         open_pool(logs_dir=paths.logs_dir, open_streams=open_streams) as pool,
+        open_results(settings.references, paths.results_dir) as results,
         anyio.create_task_group() as tasks,
     ):
         indexer = Indexer(paths.cache_dir)
@@ -291,10 +303,11 @@ async def open_gateway(
             # Names depend on how they are prefixed, so that each naming has assignments of its own.
             return ManifestFile(paths.manifest_dir, f"{identity}\0{naming.prefix}\0{naming.max_length}")
 
-        gateway = Gateway(settings, manifests, indexer, pool)
+        gateway = Gateway(settings, manifests, indexer, pool, results)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
+        tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)
         if connect or not gateway.state.catalog.tools:

@@ -20,7 +20,6 @@ from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
 from pml_gateway.server.schemas import render_markdown, render_typescript
 from pml_gateway.server.state import GatewayState
-from pml_gateway.server.validation import check_arguments
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_QUERY = 4000
@@ -126,8 +125,8 @@ class MetaTools:
             raise InvalidInputError(f"{name} is a meta-tool", hint=f"call {name} itself, not through call_tool")
         tool = self._caller.find(state, scope, name)
         given = _object(arguments.get("arguments", arguments.get("input")))
-        check_arguments(tool, given)
-        return await self._caller.call_upstream(tool, given, options)
+        known = _string(arguments, "if_none_match", default="") or None
+        return (await self._caller.run(scope, tool, given, options, route="meta", if_none_match=known)).result
 
 
 def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:

@@ -1,0 +1,63 @@
+"""Results that may repeat carry an etag, and one a client has already seen is told as unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.policy.client import Client
+from pml_gateway.types import JsonObject
+
+META_KEY = "pml-gateway/etag"
+MAX_ETAGS = 20_000
+"""Etags remembered for all clients together, about 3 MB; the least recently given go first."""
+
+ETAG_CHARACTERS = 22
+"""Characters of hexadecimal, 88 bits: two results of one tool never share one by chance."""
+
+
+def has_etag(tool: CatalogTool) -> bool:
+    """Whether calling the tool again is harmless, so that a client may ask whether its result is still the same."""
+    annotations = tool.definition.get("annotations")
+    if not isinstance(annotations, dict):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
+
+
+def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None:
+    """A hash of what the result says, different for every client and tool. Takes time with the size of the result.
+
+    None where the result is no JSON.
+    """
+    try:
+        said = json.dumps([result.get("content"), result.get("structuredContent")], sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    # Identities may carry bytes that are no UTF-8.
+    facts = "\0".join((client.id, tool.upstream_id, tool.name, said))
+    return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:ETAG_CHARACTERS]
+
+
+class Etags:
+    """The etags given to clients, for as long as they count."""
+
+    def __init__(self, ttl: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ttl = ttl
+        self._clock = clock
+        self._given: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
+        """Whether the client holds exactly this result; notes that it does from now on."""
+        key = (client.id, etag)
+        given_at = self._given.pop(key, None)
+        now = self._clock()
+        known = if_none_match == etag and given_at is not None and now - given_at < self._ttl()
+        # An unchanged answer carries no body, so that it does not count as seeing the result again.
+        self._given[key] = given_at if known and given_at is not None else now
+        while len(self._given) > MAX_ETAGS:
+            self._given.popitem(last=False)
+        return known

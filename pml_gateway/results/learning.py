@@ -1,0 +1,182 @@
+"""Results that were seen become the output shapes of tools that declare none; kept beside the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode
+from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import Client
+from pml_gateway.results.content import Content, addressed, exceeds
+from pml_gateway.results.shapes import infer, merge
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+FORMAT = 1
+MAX_LEARNED = 5000
+"""Shapes kept for all scopes together; those seen longest ago go first."""
+
+MAX_SHAPE = 6000
+"""Characters of one shape as JSON; a tool whose results vary beyond this has none worth reading."""
+
+ALWAYS_LOOKED_AT = 8
+LOOKED_AT_EVERY = 16
+"""After its first results a tool's shape hardly changes, and every sixteenth is looked at."""
+
+INLINE_CHARACTERS = 16_000
+"""Characters of a result that are looked at on the event loop; larger ones in a thread."""
+
+SAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedShape:
+    """What results of a tool looked like: a JSON Schema without any value, and in how many results."""
+
+    schema: JsonObject
+    observed: int
+    definition: str
+
+
+_Key = tuple[str, str, str]
+"""Scope, upstream, the upstream's own name of the tool."""
+
+
+class LearnedShapes:
+    """The learned shapes of one configuration; clients with the same rights share them, others never see them."""
+
+    def __init__(self, path: Path, is_on: Callable[[], bool]) -> None:
+        self._path = path
+        self._is_on = is_on
+        self._shapes: OrderedDict[_Key, LearnedShape] = OrderedDict()
+        self._changed = anyio.Event()
+
+    async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
+        """Learn from one successful result; a tool that declares its output is believed instead."""
+        if not self._is_on() or content.kind == "binary" or "outputSchema" in tool.definition:
+            return
+        key = (_scope(client), tool.upstream_id, tool.name)
+        known = self._shapes.get(key)
+        if known is not None and known.definition == _digest(tool):
+            seen = known.observed + 1
+            if seen > ALWAYS_LOOKED_AT and seen % LOOKED_AT_EVERY:
+                self._shapes[key] = LearnedShape(known.schema, seen, known.definition)
+                return
+        if exceeds(content.value, INLINE_CHARACTERS):
+            shape = await anyio.to_thread.run_sync(_infer, content)
+        else:
+            shape = _infer(content)
+        self._learn(key, tool, shape)
+
+    def shape_of(self, client: Client, tool: CatalogTool) -> LearnedShape | None:
+        """What clients of these rights have seen of the tool; None where nothing was or learning is off."""
+        if not self._is_on() or "outputSchema" in tool.definition:
+            return None
+        learned = self._shapes.get((_scope(client), tool.upstream_id, tool.name))
+        return learned if learned is not None and learned.definition == _digest(tool) and learned.schema else None
+
+    async def run(self) -> None:
+        """Load what is on disk, then save after changes, for as long as the owner's task group lives."""
+        if self._is_on():
+            self._take_over(await anyio.to_thread.run_sync(self._load))
+        try:
+            while True:
+                await self._changed.wait()
+                await anyio.sleep(SAVE_SECONDS)
+                await self._save()
+        finally:
+            if self._changed.is_set():
+                with anyio.CancelScope(shield=True):
+                    await self._save()
+
+    def _learn(self, key: _Key, tool: CatalogTool, shape: JsonObject) -> None:
+        known, definition = self._shapes.pop(key, None), _digest(tool)
+        if known is None or known.definition != definition:
+            known = LearnedShape({}, 0, definition)
+        schema = merge(known.schema, shape)
+        if exceeds(schema, MAX_SHAPE):
+            schema = {"type": schema.get("type", "object")}
+        self._shapes[key] = LearnedShape(schema, known.observed + 1, definition)
+        while len(self._shapes) > MAX_LEARNED:
+            self._shapes.popitem(last=False)
+        if schema != known.schema:
+            self._changed.set()
+
+    def _take_over(self, loaded: dict[_Key, LearnedShape]) -> None:
+        for key, theirs in loaded.items():
+            mine = self._shapes.get(key)
+            self._shapes[key] = theirs if mine is None else _combined(mine, theirs)
+
+    async def _save(self) -> None:
+        self._changed = anyio.Event()
+        try:
+            await anyio.to_thread.run_sync(self._write, dict(self._shapes))
+        except OSError as error:
+            logger.warning("learned output shapes not saved (%s)", error)
+
+    def _write(self, shapes: dict[_Key, LearnedShape]) -> None:
+        with locked(self._path):
+            for key, theirs in self._load().items():
+                mine = shapes.get(key)
+                shapes[key] = theirs if mine is None else _combined(mine, theirs)
+            rows = [[*key, shape.definition, shape.observed, shape.schema] for key, shape in shapes.items()]
+            write_atomically(self._path, json.dumps({"format": FORMAT, "shapes": rows[-MAX_LEARNED:]}))
+
+    def _load(self) -> dict[_Key, LearnedShape]:
+        try:
+            raw = json.loads(self._path.read_bytes())
+            return _decode(raw) if raw["format"] == FORMAT else {}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            logger.warning("learned output shapes in %s are unreadable (%s); starting without", self._path, error)
+            return {}
+
+
+def _decode(raw: JsonObject) -> dict[_Key, LearnedShape]:
+    shapes = {}
+    for scope, upstream_id, tool, definition, observed, schema in raw["shapes"]:
+        if not isinstance(schema, dict):
+            raise TypeError("a shape is no object")
+        shapes[str(scope), str(upstream_id), str(tool)] = LearnedShape(schema, int(observed), str(definition))
+    return shapes
+
+
+def _combined(mine: LearnedShape, theirs: LearnedShape) -> LearnedShape:
+    if mine.definition != theirs.definition:
+        return mine
+    # Both processes may have loaded the same observations, so that adding the counts would count them twice.
+    return LearnedShape(merge(mine.schema, theirs.schema), max(mine.observed, theirs.observed), mine.definition)
+
+
+def _infer(content: Content) -> JsonObject:
+    value: Any = addressed(content)
+    return infer(value)
+
+
+def _scope(client: Client) -> str:
+    return _scope_of_rules(client.rules)
+
+
+@lru_cache(maxsize=256)
+def _scope_of_rules(rules: tuple[tuple[str, ...], tuple[str, ...]]) -> str:
+    return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4096)
+def _digest(tool: CatalogTool) -> str:
+    """What changes when the tool does, after which nothing learned counts any more."""
+    return hashlib.sha256(encode(tool.definition)).hexdigest()[:12]
