@@ -25,7 +25,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.view import ALIAS_SEPARATORS, View
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import expose
-from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE
+from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools
 from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
@@ -147,7 +147,7 @@ class Caller:
             raise
 
     def _meta_name(self, name: str, state: GatewayState, view: View) -> str | None:
-        enabled = state.settings.gateway.meta_tools
+        enabled = enabled_meta_tools(state.settings)
         if name in AVAILABLE:
             return name if name in enabled else None
         meta_name = ALIASES.get(name)

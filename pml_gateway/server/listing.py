@@ -11,7 +11,7 @@ from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.policy.view import View
 from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.meta_definitions import meta_tool_definitions
+from pml_gateway.server.meta_definitions import enabled_meta_tools, meta_tool_definitions
 from pml_gateway.server.request import RequestScope, effective_mode
 from pml_gateway.server.state import MAX_LISTS, GatewayState, remember
 from pml_gateway.types import ExposureMode, JsonObject
@@ -55,7 +55,7 @@ async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: st
 
 def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
     """The JSON array of an exposure: meta-tools in their fixed order, then tools by name."""
-    meta = meta_tool_definitions(state.settings.gateway.meta_tools, list(view.servers)) if exposure.meta_tools else []
+    meta = meta_tool_definitions(enabled_meta_tools(state.settings), list(view.servers)) if exposure.meta_tools else []
     parts = [encode(tool_for_version(definition, version)) for definition in meta]
     parts += [state.wire.tool_json(listed.tool, version) for listed in exposure.tools]
     return b"[" + b",".join(parts) + b"]"

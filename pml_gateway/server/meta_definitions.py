@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pml_gateway.config.settings import Settings
 from pml_gateway.types import JsonObject
 
-AVAILABLE = ("search_tools", "tool_schema", "call_tool")
+AVAILABLE = ("search_tools", "tool_schema", "call_tool", "read_result", "gateway_info")
 """The meta-tools this version serves, in the order in which they are listed."""
+
+INFO_SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
+"""What `gateway_info` can be asked for."""
 
 ALIASES: Mapping[str, str] = {
     "search": "search_tools",
@@ -25,9 +29,21 @@ MAX_SYSTEM_NAME = 40
 MAX_LIMIT = 50
 
 
+def enabled_meta_tools(settings: Settings) -> tuple[str, ...]:
+    """The meta-tools that can be called; without references there is nothing to read."""
+    unused = {"read_result"} if settings.references.mode == "off" else set()
+    return tuple(name for name in AVAILABLE if name in settings.gateway.meta_tools and name not in unused)
+
+
 def meta_tool_definitions(enabled: Iterable[str], servers: Sequence[str]) -> list[JsonObject]:
     """The definitions of the enabled meta-tools; the search names the systems behind it, or agents ignore it."""
-    definitions = {"search_tools": _search(servers), "tool_schema": _schema(), "call_tool": _call()}
+    definitions = {
+        "search_tools": _search(servers),
+        "tool_schema": _schema(),
+        "call_tool": _call(),
+        "read_result": _read(),
+        "gateway_info": _info(),
+    }
     wanted = set(enabled)
     return [definitions[name] for name in AVAILABLE if name in wanted]
 
@@ -86,7 +102,41 @@ def _call() -> JsonObject:
         "description": "Call any tool by name; returns exactly what the tool returns.",
         "inputSchema": {
             "type": "object",
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+            "properties": {
+                "name": {"type": "string"},
+                "arguments": {"type": "object"},
+                "if_none_match": {"type": "string"},
+            },
             "required": ["name"],
         },
+    }
+
+
+def _read() -> JsonObject:
+    return {
+        "name": "read_result",
+        "description": 'Page a stored result; tools take {"$ref": ref, "path": jmespath} as argument.',
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "ref": {"type": "string"},
+                "path": {"type": "string"},
+                "offset": {"type": "integer"},
+                "limit": {"type": "integer"},
+            },
+            "required": ["ref"],
+        },
+        "annotations": {"readOnlyHint": True},
+    }
+
+
+def _info() -> JsonObject:
+    return {
+        "name": "gateway_info",
+        "description": "How this gateway is set up: mode, systems, token costs, problems, where a reference came from.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"section": {"enum": list(INFO_SECTIONS)}, "ref": {"type": "string"}},
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
     }

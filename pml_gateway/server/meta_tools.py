@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from typing import Any
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.errors import ErrorCode, InvalidInputError, ToolNotFoundError
+from pml_gateway.errors import InvalidInputError, ToolNotFoundError
 from pml_gateway.exposure.signature import first_sentence, signature
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.view import View
+from pml_gateway.server.arguments import choice, integer, json_object, string
 from pml_gateway.server.calling import Caller, MetaTool, find
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.meta_definitions import AVAILABLE, MAX_LIMIT
+from pml_gateway.server.meta_info import GatewayInfo
+from pml_gateway.server.meta_results import StoredResults
 from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
-from pml_gateway.server.schemas import render_markdown, render_typescript
+from pml_gateway.server.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.server.state import GatewayState
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_QUERY = 4000
 MAX_NAMES = 50
 _GLOB_CHARACTERS = frozenset("*?[")
-_CALL_ERRORS = (
-    ErrorCode.INVALID_INPUT,
-    ErrorCode.TIMEOUT,
-    ErrorCode.UPSTREAM_UNAVAILABLE,
-    ErrorCode.UPSTREAM_AUTH,
-    ErrorCode.UPSTREAM_ERROR,
-    ErrorCode.BUSY,
-)
 
 
 def build_caller(gateway: Gateway) -> Caller:
@@ -40,7 +34,14 @@ def build_caller(gateway: Gateway) -> Caller:
     tools: dict[str, MetaTool] = {}
     caller = Caller(gateway, tools)
     meta = MetaTools(gateway, caller)
-    tools |= {"search_tools": meta.search_tools, "tool_schema": meta.tool_schema, "call_tool": meta.call_tool}
+    stored = StoredResults(gateway)
+    tools |= {
+        "search_tools": meta.search_tools,
+        "tool_schema": meta.tool_schema,
+        "call_tool": meta.call_tool,
+        "read_result": stored.read_result,
+        "gateway_info": GatewayInfo(gateway).gateway_info,
+    }
     return caller
 
 
@@ -55,13 +56,13 @@ class MetaTools:
         """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
         state = await self._gateway.searchable()
         view = state.view(scope.client)
-        query = _string(arguments, "query", default="")[:MAX_QUERY].strip()
+        query = string(arguments, "query", default="")[:MAX_QUERY].strip()
         if query in ("", "*"):
             servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
             return data_result({"servers": servers, "total_tools": len(view.tools)})
-        limit = _integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
-        offset = _integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
-        detail = _choice(arguments, "detail", ("signature", "name", "schema"))
+        limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
+        offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
+        detail = choice(arguments, "detail", ("signature", "name", "schema"))
         server = arguments.get("server")
         if server is not None and (not isinstance(server, str) or server not in view.servers):
             names = ", ".join(view.servers) or "none"
@@ -101,12 +102,13 @@ class MetaTools:
             raise InvalidInputError("names: a list of tool names is needed", hint='for example {"names": ["a__b"]}')
         if len(names) > MAX_NAMES:
             raise InvalidInputError(f"names: {len(names)} names; at most {MAX_NAMES} in one call")
-        chosen = _choice(arguments, "format", ("json", "typescript", "markdown"))
-        render = {"json": _specification, "typescript": render_typescript, "markdown": render_markdown}[chosen]
+        chosen = choice(arguments, "format", ("json", "typescript", "markdown"))
+        render = {"json": render_json, "typescript": render_typescript, "markdown": render_markdown}[chosen]
         specifications, unknown = [], []
         for name in dict.fromkeys(names):
             try:
-                specifications.append(render(find(view, name)))
+                tool = find(view, name)
+                specifications.append(render(tool, self._gateway.shapes.shape_of(scope.client, tool)))
             except ToolNotFoundError as error:
                 unknown.append(error)
         if unknown and not specifications:
@@ -117,15 +119,15 @@ class MetaTools:
     async def call_tool(self, scope: RequestScope, arguments: JsonObject, options: CallOptions) -> JsonObject:
         """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
         state = await self._gateway.ready()
-        name = _string(arguments, "name", default=_string(arguments, "operation", default=""))
+        name = string(arguments, "name", default=string(arguments, "operation", default=""))
         if not name:
             raise InvalidInputError("name: the name of the tool to call is missing", hint="search_tools finds names")
         view = state.view(scope.client)
         if name in AVAILABLE and view.resolve(name) is None:
             raise InvalidInputError(f"{name} is a meta-tool", hint=f"call {name} itself, not through call_tool")
         tool = self._caller.find(state, scope, name)
-        given = _object(arguments.get("arguments", arguments.get("input")))
-        known = _string(arguments, "if_none_match", default="") or None
+        given = json_object(arguments.get("arguments", arguments.get("input")))
+        known = string(arguments, "if_none_match", default="") or None
         return (await self._caller.run(scope, tool, given, options, route="meta", if_none_match=known)).result
 
 
@@ -142,17 +144,6 @@ def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
     return hit
 
 
-def _specification(tool: CatalogTool) -> JsonObject:
-    kept = ("title", "description", "inputSchema", "outputSchema", "annotations")
-    specification = {key: tool.definition[key] for key in kept if key in tool.definition}
-    return {
-        "name": tool.qualified_name,
-        "server": tool.upstream_id,
-        **specification,
-        "errors": [code.value for code in _CALL_ERRORS],
-    }
-
-
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
     matched = [
         tool
@@ -165,7 +156,7 @@ def _matching(view: View, pattern: str) -> list[CatalogTool]:
 def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonObject]:
     if arguments.get("max_tokens") is None:
         return hits
-    budget = _integer(arguments, "max_tokens", default=1, minimum=1, maximum=10**9)
+    budget = integer(arguments, "max_tokens", default=1, minimum=1, maximum=10**9)
     kept: list[JsonObject] = []
     for hit in hits:
         budget -= count_tokens(json.dumps(hit, ensure_ascii=False, separators=(",", ":")))
@@ -179,41 +170,3 @@ def _nothing_found(query: str, state: GatewayState) -> str:
     shown = query if len(query) <= 80 else f"{query[:79]}…"
     minimum = state.settings.search.min_score
     return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"
-
-
-def _string(arguments: JsonObject, key: str, *, default: str) -> str:
-    value = arguments.get(key, default)
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{key}: {value!r} is no string")
-    return value
-
-
-def _integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maximum: int) -> int:
-    """An integer of at least `minimum`; a larger one than `maximum` means `maximum`."""
-    value: Any = arguments.get(key, default)
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidInputError(f"{key}: {value!r} is no integer of at least {minimum}")
-    return min(value, maximum)
-
-
-def _choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
-    value = arguments.get(key, choices[0])
-    if value not in choices:
-        raise InvalidInputError(f"{key}: {value!r} is none of {', '.join(choices)}")
-    return str(value)
-
-
-def _object(value: object) -> JsonObject:
-    """Arguments as an object; models also send them as JSON text."""
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise InvalidInputError("arguments: the text is no JSON object", hint="send an object") from None
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"arguments: a JSON object is needed, not {type(value).__name__}")
-    return value

@@ -1,4 +1,4 @@
-"""A tool's specification as text for models that read code or prose better than JSON Schema."""
+"""A tool's specification as JSON, or as text for models that read code or prose better than JSON Schema."""
 
 from __future__ import annotations
 
@@ -6,16 +6,42 @@ import json
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.signature import signature
+from pml_gateway.results.learning import LearnedShape
 from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 6
+_CALL_ERRORS = (
+    ErrorCode.INVALID_INPUT,
+    ErrorCode.TIMEOUT,
+    ErrorCode.UPSTREAM_UNAVAILABLE,
+    ErrorCode.UPSTREAM_AUTH,
+    ErrorCode.UPSTREAM_ERROR,
+    ErrorCode.BUSY,
+)
 
 
-def render_typescript(tool: CatalogTool) -> JsonObject:
+def render_json(tool: CatalogTool, learned: LearnedShape | None = None) -> JsonObject:
+    """The whole specification; what was inferred from results stands apart from what the server declares."""
+    kept = ("title", "description", "inputSchema", "outputSchema", "annotations")
+    specification: JsonObject = {key: tool.definition[key] for key in kept if key in tool.definition}
+    if learned is not None:
+        specification["inferred"] = {"outputSchema": learned.schema, "observed_results": learned.observed}
+    return {
+        "name": tool.qualified_name,
+        "server": tool.upstream_id,
+        **specification,
+        "errors": [code.value for code in _CALL_ERRORS],
+    }
+
+
+def render_typescript(tool: CatalogTool, learned: LearnedShape | None = None) -> JsonObject:
     """The tool as a TypeScript declaration with its documentation."""
     identifier = tool.qualified_name.replace("-", "_")
     result = _typescript(tool.definition["outputSchema"], 0) if "outputSchema" in tool.definition else "unknown"
+    if learned is not None:
+        result = f"/* inferred from {learned.observed} results */ {_typescript(learned.schema, 0)}"
     arguments = _typescript(tool.definition["inputSchema"], 0)
     lines = tool.description.replace("*/", "* /").splitlines() or [""]
     comment = "\n".join(["/**", *(f" * {line}".rstrip() for line in lines), " */"])
@@ -23,7 +49,7 @@ def render_typescript(tool: CatalogTool) -> JsonObject:
     return {"name": tool.qualified_name, "server": tool.upstream_id, "typescript": code}
 
 
-def render_markdown(tool: CatalogTool) -> JsonObject:
+def render_markdown(tool: CatalogTool, learned: LearnedShape | None = None) -> JsonObject:
     """The tool as a short Markdown page."""
     schema = tool.definition["inputSchema"]
     properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
@@ -38,6 +64,8 @@ def render_markdown(tool: CatalogTool) -> JsonObject:
         lines.append(f"- `{name}` ({_typescript(details, 1)}, {needed}): {text}{default}".rstrip(": "))
     if "outputSchema" in tool.definition:
         lines += ["", f"Returns: `{_typescript(tool.definition['outputSchema'], 1)}`"]
+    if learned is not None:
+        lines += ["", f"Returns (inferred from {learned.observed} results): `{_typescript(learned.schema, 1)}`"]
     return {"name": tool.qualified_name, "server": tool.upstream_id, "markdown": "\n".join(lines).strip()}
 
 
@@ -71,7 +99,8 @@ def _typescript(schema: Any, depth: int) -> str:
 def _typescript_object(schema: JsonObject, depth: int) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
-        return "Record<string, unknown>"
+        others = schema.get("additionalProperties")
+        return f"Record<string, {_typescript(others, depth + 1) if isinstance(others, dict) else 'unknown'}>"
     required = schema["required"] if isinstance(schema.get("required"), list) else []
     indent = "  " * (depth + 1)
     fields = []

@@ -18,10 +18,10 @@ from pml_gateway.exposure.modes import Exposure, Reason, expose
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.server.listing import render
-from pml_gateway.server.meta_definitions import AVAILABLE
 from pml_gateway.server.state import GatewayState, WireCache
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import catalog_of
+from tests.support.meta import LISTED
 
 SERVERS = ("fs", "git", "mail")
 TOOLS = ("read", "write", "search", "delete")
@@ -97,7 +97,7 @@ def cases(draw: st.DrawFn) -> Case:
 def reference(case: Case) -> list[str]:
     """The names listed, from the table's words alone."""
     hybrid = case.settings.hybrid
-    meta = list(AVAILABLE)
+    meta = LISTED
 
     def named_in(patterns: Sequence[str], tool: CatalogTool) -> bool:
         names = (tool.qualified_name, f"{tool.upstream_id}:{tool.name}")
@@ -205,12 +205,12 @@ def make_case(mode: ExposureMode, intent: str | None = None, **hybrid: Any) -> C
 
 
 def test_meta_only_lists_the_meta_tools_in_their_fixed_order() -> None:
-    assert make_case(ExposureMode.META_ONLY, "read").listed() == ["search_tools", "tool_schema", "call_tool"]
+    assert make_case(ExposureMode.META_ONLY, "read").listed() == LISTED
 
 
 def test_semantic_lists_hits_by_name_and_says_that_an_intent_chose_them() -> None:
     case = make_case(ExposureMode.SEMANTIC, "read")
-    assert case.listed() == [*AVAILABLE, "fs__read", "fs__write", "git__log"]
+    assert case.listed() == [*LISTED, "fs__read", "fs__write", "git__log"]
     assert case.expose().selected_by_intent
     assert [(listed.reason, listed.score) for listed in case.expose().tools] == [
         (Reason.HIT, 0.9),
@@ -222,17 +222,17 @@ def test_semantic_lists_hits_by_name_and_says_that_an_intent_chose_them() -> Non
 
 def test_the_lowest_scores_are_cut_first() -> None:
     assert make_case(ExposureMode.SEMANTIC, "read", max_underlying_tools=2).listed() == [
-        *AVAILABLE,
+        *LISTED,
         "fs__read",
         "git__log",
     ]
     one = count_tokens(json.dumps(make_case(ExposureMode.META_ONLY).catalog.tools[0].definition, separators=(",", ":")))
-    assert make_case(ExposureMode.SEMANTIC, "read", max_tokens=one).listed() == [*AVAILABLE, "fs__read"]
+    assert make_case(ExposureMode.SEMANTIC, "read", max_tokens=one).listed() == [*LISTED, "fs__read"]
 
 
 def test_without_the_filter_the_intent_is_ignored_and_catalog_order_decides() -> None:
     options = {"apply_semantic_filter": False, "max_underlying_tools": 3, "whitelisted_tools": ("git:diff",)}
-    expected = [*AVAILABLE, "fs__read", "fs__write", "git__diff"]
+    expected = [*LISTED, "fs__read", "fs__write", "git__diff"]
     assert make_case(ExposureMode.HYBRID, None, **options).listed() == expected
     assert make_case(ExposureMode.HYBRID, "diff", **options).listed() == expected
     assert not make_case(ExposureMode.HYBRID, "diff", **options).expose().selected_by_intent
@@ -240,15 +240,15 @@ def test_without_the_filter_the_intent_is_ignored_and_catalog_order_decides() ->
 
 def test_whitelisted_tools_that_exceed_the_cap_leave_no_room_for_hits() -> None:
     case = make_case(ExposureMode.HYBRID, "read", whitelisted_tools=("git:*",), max_underlying_tools=1)
-    assert case.listed() == [*AVAILABLE, "git__diff", "git__log"]
+    assert case.listed() == [*LISTED, "git__diff", "git__log"]
 
 
 def test_a_hit_that_is_whitelisted_does_not_take_the_place_of_another() -> None:
     case = make_case(ExposureMode.HYBRID, "read", whitelisted_tools=("fs:read",), max_underlying_tools=2)
-    assert case.listed() == [*AVAILABLE, "fs__read", "git__log"]
+    assert case.listed() == [*LISTED, "fs__read", "git__log"]
 
 
 @pytest.mark.parametrize("mode", list(ExposureMode))
 def test_each_mode_is_served_for_an_empty_catalog(mode: ExposureMode) -> None:
     case = Case(Catalog(), {}, mode, "read", GatewaySection())
-    assert case.listed() == ([] if mode is ExposureMode.FULL_PROXY else list(AVAILABLE))
+    assert case.listed() == ([] if mode is ExposureMode.FULL_PROXY else LISTED)

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.exposure.tokens import TOKENIZER, count_definition_tokens, count_tokens
-from pml_gateway.server.meta_definitions import AVAILABLE, meta_tool_definitions
+from pml_gateway.server.meta_definitions import meta_tool_definitions
 
 SYSTEMS = (
     *("github", "gitlab", "linear", "atlassian", "slack", "notion"),
@@ -26,11 +27,17 @@ def test_known_texts_have_their_known_number_of_tokens(text: str, count: int) ->
     assert count_definition_tokens(text.encode()) == count
 
 
-def test_the_three_default_meta_tools_cost_at_most_450_tokens_with_twelve_systems_named() -> None:
-    definitions = meta_tool_definitions(AVAILABLE, SYSTEMS)
+def test_search_schema_and_call_cost_at_most_450_tokens_with_twelve_systems_named() -> None:
+    definitions = meta_tool_definitions(("search_tools", "tool_schema", "call_tool"), SYSTEMS)
     assert [definition["name"] for definition in definitions] == ["search_tools", "tool_schema", "call_tool"]
     assert all(system in definitions[0]["description"] for system in SYSTEMS)
     assert count_tokens(json.dumps(definitions, separators=(",", ":"))) <= 450
+
+
+def test_all_default_meta_tools_cost_at_most_830_tokens_with_twelve_systems_named() -> None:
+    definitions = meta_tool_definitions(KNOWN_META_TOOLS, SYSTEMS)
+    assert definitions[-1]["name"] == "read_result"
+    assert count_tokens(json.dumps(definitions, separators=(",", ":"))) <= 830
 
 
 def test_more_than_twelve_systems_are_counted_instead_of_named() -> None:
