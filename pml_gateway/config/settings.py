@@ -18,6 +18,7 @@ META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info")
 """All that `gateway.meta_tools` may name; `gateway_info` is off by default."""
 
 _STORES = ("disk:", "redis://", "rediss://")
+_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 
@@ -60,12 +61,32 @@ class FullProxySettings(Section):
     expose_meta_tools: bool = False
 
 
+class NamespaceSettings(Section):
+    """How `gateway.style: namespaces` groups tools: one namespace per upstream, unless a group takes its tools."""
+
+    groups: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="namespace to tools: qualified names, `server:tool` and globs; first match"
+    )
+    split_by_access: bool = Field(default=False, description="<name>_read and <name>_write, from readOnlyHint")
+
+    @field_validator("groups")
+    @classmethod
+    def _are_tool_names(cls, groups: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        wrong = [name for name in groups if not _NAMESPACE.fullmatch(name) or name in META_TOOLS]
+        if wrong:
+            raise ValueError(
+                f"{wrong[0]!r} cannot name a namespace; use up to 48 letters, digits, _ and -, and no meta-tool's name"
+            )
+        return groups
+
+
 class GatewaySection(Section):
     """How much of the catalog clients see."""
 
     tools_exposure: ExposureMode = ExposureMode.META_ONLY
     intent: str | None = None
     style: Literal["tools", "namespaces"] = "tools"
+    namespaces: NamespaceSettings = NamespaceSettings()
     legacy_tools: bool = False
     meta_tools: tuple[str, ...] = KNOWN_META_TOOLS
     direct_calls: Literal["visible", "listed"] = "visible"

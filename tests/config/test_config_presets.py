@@ -44,6 +44,8 @@ def test_the_exposure_keys_are_all_keys_that_decide_what_is_listed() -> None:
     others = {
         "intent",
         "style",
+        "namespaces.groups",
+        "namespaces.split_by_access",
         "legacy_tools",
         "meta_tools",
         "direct_calls",

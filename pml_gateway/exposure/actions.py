@@ -1,0 +1,216 @@
+"""The arguments of a namespace call become its action and the arguments of that action's tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.grouping import Namespace, loosely
+from pml_gateway.exposure.inline import required_names
+from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
+from pml_gateway.types import JsonObject
+
+ENVELOPES = ("params", "parameters", "arguments", "args", "input")
+"""Fields in which models put what belongs beside `action`."""
+
+SYNONYMS: tuple[frozenset[str], ...] = (
+    frozenset({"path", "file", "filename", "filepath"}),
+    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
+    frozenset({"url", "uri", "href", "link"}),
+    frozenset({"content", "contents", "text", "body"}),
+    frozenset({"limit", "maxresults", "maxcount", "topk", "pagesize"}),
+    frozenset({"repo", "repository", "repopath", "repositorypath"}),
+)
+"""Names that tools use for the same thing, without case and separators."""
+
+MAX_NAMED = 40
+MAX_COMPARED = 200
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int, float),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCall:
+    """A call as its tool takes it; `places` says where each argument stood in what was sent, as JSON pointers."""
+
+    action: str
+    tool: CatalogTool
+    arguments: JsonObject
+    places: dict[str, str]
+
+    def place(self, pointer: str) -> str:
+        """A pointer into the tool's arguments as one into what was sent."""
+        head, _, rest = pointer.removeprefix("/").partition("/")
+        placed = self.places.get(_unescaped(head))
+        return pointer if placed is None or not pointer else f"{placed}/{rest}" if rest else placed
+
+
+def choose(namespace: Namespace, given: JsonObject) -> str:
+    """The action a call names.
+
+    Raises:
+        InvalidInputError: with the closest actions, all of them this client's own.
+    """
+    value = given.get(ACTION)
+    action = namespace.find(value) if isinstance(value, str) else None
+    if action is not None:
+        return action
+    known = list(namespace.actions)
+    closest: list[str] = []
+    if value is None:
+        message = "missing"
+    elif not isinstance(value, str):
+        message = f"{_kind(value)} instead of a string"
+    else:
+        message = f"{namespace.name} has no action {value[:MAX_COMPARED]!r}"
+        closest = _closest(value, known)
+    if closest:
+        hint = f"did you mean {', '.join(call_signature(namespace, one) for one in closest)}?"
+    else:
+        more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
+        hint = f"actions: {', '.join(known[:MAX_NAMED])}{more}"
+    raise InvalidInputError(
+        f"/{ACTION}: {message}",
+        hint=hint,
+        details={"errors": [{"path": f"/{ACTION}", "message": message}], "closest": closest},
+    )
+
+
+def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
+    """The call as the action's tool takes it.
+
+    A field the tool does not know is taken for another spelling of one it has, but only where exactly one fits and
+    nothing was given for it; everything else stays as it is.
+
+    Raises:
+        InvalidInputError: the same field is given twice, beside the action and in an envelope.
+    """
+    tool = namespace.actions[action]
+    schema = tool.definition["inputSchema"]
+    properties = schema.get("properties")
+    known: JsonObject = properties if isinstance(properties, dict) else {}
+    renamed = {shown_name(name, known): name for name in known}
+    arguments: JsonObject = {}
+    places: dict[str, str] = {}
+    pending: list[tuple[str, str, Any]] = []
+    takes_any = bool(schema.get("additionalProperties")) or "patternProperties" in schema
+    for name, place, value in _fields(given, known, takes_any):
+        # What an envelope holds is the tool's own, and may hold a parameter called `action`.
+        target = renamed.get(name, name) if place.count("/") == 1 else name
+        if target not in known:
+            pending.append((name, place, value))
+            continue
+        _put(namespace, action, target, place, value, arguments, places)
+    for name, place, value in pending:
+        fits = [] if takes_any else [target for target in known if _means(name, target)]
+        free = len(fits) == 1 and fits[0] not in arguments
+        _put(namespace, action, fits[0] if free else name, place, value, arguments, places)
+    return ActionCall(action, tool, arguments, places)
+
+
+def type_problems(call: ActionCall) -> list[JsonObject]:
+    """What the cheap check finds: required fields that are missing, and values of another type than declared."""
+    schema = call.tool.definition["inputSchema"]
+    properties = schema.get("properties")
+    known: JsonObject = properties if isinstance(properties, dict) else {}
+    problems = []
+    for name in sorted(required_names(schema) - call.arguments.keys()):
+        problems.append({"path": f"/{_escaped(name)}", "message": "missing; it is required"})
+    for name, value in call.arguments.items():
+        expected = _declared_types(known.get(name))
+        if expected and not any(_is(value, kind) for kind in expected):
+            message = f"{_kind(value)} instead of {' or '.join(expected)}"
+            problems.append({"path": call.places[name], "message": message})
+    return problems
+
+
+def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[tuple[str, str, Any]]:
+    """(name, pointer, value) of every field beside the action, those in an envelope included."""
+    for name, value in given.items():
+        if name == ACTION:
+            continue
+        if name in ENVELOPES and name not in known and not takes_any and isinstance(value, dict):
+            for inner, item in value.items():
+                yield inner, f"/{name}/{_escaped(inner)}", item
+        else:
+            yield name, f"/{_escaped(name)}", value
+
+
+def _put(
+    namespace: Namespace,
+    action: str,
+    name: str,
+    place: str,
+    value: Any,
+    arguments: JsonObject,
+    places: dict[str, str],
+) -> None:
+    if name in arguments:
+        message = f"given twice, also as {places[name]}"
+        raise InvalidInputError(
+            f"invalid arguments for {namespace.name} {action}: {place}: {message}",
+            hint=f"expected {call_signature(namespace, action)}",
+            details={"errors": [{"path": place, "message": message}]},
+        )
+    arguments[name] = value
+    places[name] = place
+
+
+def _means(given: str, target: str) -> bool:
+    left, right = loosely(given), loosely(target)
+    return bool(left) and (left == right or any(left in words and right in words for words in SYNONYMS))
+
+
+def _declared_types(schema: object) -> list[str]:
+    if not isinstance(schema, dict) or "$ref" in schema:
+        return []
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    names = [one for one in kinds if isinstance(one, str) and one in _TYPES]
+    return names if len(names) == len(kinds) else []
+
+
+def _is(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[kind])
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return next(name for name, types in _TYPES.items() if isinstance(value, types) and name != "boolean")
+
+
+def _closest(given: str, known: list[str]) -> list[str]:
+    similar = process.extract(
+        given.lower()[:MAX_COMPARED],
+        {action: action.lower() for action in known},
+        scorer=Indel.normalized_similarity,
+        score_cutoff=0.5,
+        limit=3,
+    )
+    return [action for _, _, action in similar]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,104 @@
+"""The tools a client may call become namespaces: groups of actions, each under a name no tool has."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.settings import NamespaceSettings
+from pml_gateway.exposure.patterns import compile_patterns
+
+MAX_NAME = 64
+_PLAIN_ACTION = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, eq=False)
+class Namespace:
+    """One listed tool whose `action` chooses among several upstream tools; actions are in catalog order."""
+
+    name: str
+    actions: dict[str, CatalogTool]
+
+    @cached_property
+    def _loosely(self) -> dict[str, list[str]]:
+        spellings: dict[str, list[str]] = {}
+        for action in self.actions:
+            spellings.setdefault(loosely(action), []).append(action)
+        return spellings
+
+    @cached_property
+    def by_tool(self) -> dict[str, str]:
+        """Qualified name to action."""
+        return {tool.qualified_name: action for action, tool in self.actions.items()}
+
+    def find(self, given: str) -> str | None:
+        """The action of this name, whatever its case and separators, or of a tool's own names."""
+        if given in self.actions:
+            return given
+        if given in self.by_tool:
+            return self.by_tool[given]
+        spelled = self._loosely.get(loosely(given), ())
+        if len(spelled) == 1:
+            return spelled[0]
+        return next((action for action, tool in self.actions.items() if tool.source == given), None)
+
+
+def loosely(name: str) -> str:
+    """`name` without its case and separators: `readFile`, `read_file` and `read-file` are one."""
+    return _SEPARATORS.sub("", name.lower())
+
+
+def group(tools: Sequence[CatalogTool], settings: NamespaceSettings, *, taken: Collection[str]) -> dict[str, Namespace]:
+    """The namespaces of these tools by name, sorted.
+
+    A tool belongs to the first configured group that matches it, else to the one of its upstream. A name in `taken` is
+    repaired; what it becomes depends on the arguments alone.
+    """
+    members: dict[str, list[CatalogTool]] = {}
+    groups = [(name, compile_patterns(patterns)) for name, patterns in settings.groups.items()]
+    for tool in tools:
+        owner = next((name for name, patterns in groups if patterns.matches(tool)), tool.upstream_id)
+        if settings.split_by_access:
+            owner = f"{owner}_{'read' if is_read_only(tool) else 'write'}"
+        members.setdefault(owner, []).append(tool)
+    used = set(taken)
+    namespaces: dict[str, Namespace] = {}
+    for owner in sorted(members):
+        name = next(candidate for candidate in _candidates(owner) if candidate not in used)
+        used.add(name)
+        namespaces[name] = Namespace(name, _named_actions(members[owner]))
+    return dict(sorted(namespaces.items()))
+
+
+def is_read_only(tool: CatalogTool) -> bool:
+    """Whether the tool says of itself that it changes nothing."""
+    annotations = tool.definition.get("annotations") or {}
+    return annotations.get("readOnlyHint") is True
+
+
+def _candidates(owner: str) -> Iterator[str]:
+    cleaned = _ILLEGAL.sub("_", owner) or "unnamed"
+    for suffix in ("", "_tools", "_actions"):
+        if len(cleaned) + len(suffix) <= MAX_NAME:
+            yield cleaned + suffix
+    for attempt in range(1000):
+        digest = hashlib.sha256(f"{owner}\0{attempt}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        yield f"{cleaned[: MAX_NAME - 9]}_{digest}"
+
+
+def _named_actions(tools: Iterable[CatalogTool]) -> dict[str, CatalogTool]:
+    """Each tool under its own name; under its qualified one where two share a name, or where it would not be plain."""
+    known = list(tools)
+    counts = Counter(tool.name for tool in known)
+    actions: dict[str, CatalogTool] = {}
+    for tool in known:
+        plain = counts[tool.name] == 1 and _PLAIN_ACTION.fullmatch(tool.name)
+        actions[tool.name if plain else tool.qualified_name] = tool
+    return actions

@@ -1,0 +1,186 @@
+"""A namespace becomes one tool definition: an action per upstream tool, each in a line, shared parameters once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode
+from pml_gateway.exposure.compact import Compactor, share_repeated
+from pml_gateway.exposure.grouping import Namespace, is_read_only
+from pml_gateway.exposure.inline import UNION, field, inline_type, required_names
+from pml_gateway.exposure.signature import first_sentence
+from pml_gateway.types import JsonObject
+
+LINE_SHARE = 0.12
+"""Characters of an action's line, as a part of its definition's JSON, that its purpose may fill up.
+
+A line holds more tokens per character than JSON does, so that this keeps a namespace below a fifth of its tools.
+"""
+
+MIN_PURPOSE, MIN_CUT, MAX_PURPOSE = 12, 40, 120
+"""Characters of a purpose that says something, of one that ends within a clause, and of one that is long enough."""
+
+MIN_NEW_WORDS = 2
+"""Words that a purpose adds to the action's name and parameters; with fewer it goes without saying."""
+
+_CLAUSE_END = re.compile(r"[,;:(]| which | that | such as | by | to | with | using | when | if ")
+
+MAX_HOISTED_TEXT = 80
+MAX_PARAMETERS = 24
+ACTION = "action"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of one action: under which name the namespace takes it, and what it is there."""
+
+    name: str
+    shown: str
+    schema: Any
+    required: bool
+
+
+def parameters(tool: CatalogTool) -> list[Parameter]:
+    """A tool's parameters, required ones first; one called `action` is shown under a free name."""
+    schema = tool.definition["inputSchema"]
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return []
+    required = required_names(schema)
+    ordered = sorted(properties, key=lambda name: name not in required)
+    return [Parameter(name, shown_name(name, properties), properties[name], name in required) for name in ordered]
+
+
+def shown_name(name: str, properties: JsonObject) -> str:
+    """The name a namespace takes a parameter under: its own, unless that chooses the action."""
+    shown = name
+    while shown == ACTION or (shown != name and shown in properties):
+        shown += "_"
+    return shown
+
+
+def definition(namespace: Namespace) -> JsonObject:
+    """The tool definition of a namespace; equal tools give equal bytes."""
+    compactor = Compactor()
+    by_action = {action: parameters(tool) for action, tool in namespace.actions.items()}
+    hoisted = _hoisted(namespace, by_action, compactor)
+    declared: dict[str, list[Any]] = {}
+    lines = []
+    for action, tool in namespace.actions.items():
+        own = [parameter for parameter in by_action[action] if parameter.shown not in hoisted]
+        lines.append(_line(action, tool, own))
+        for parameter in own:
+            _declare(parameter, tool, declared, compactor)
+    merged = {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in declared.items()}
+    properties = share_repeated({**hoisted, **merged}, compactor)
+    required = [name for name in hoisted if all(_requires(each, name) for each in by_action.values())]
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {ACTION: {"type": "string"}, **properties},
+        "required": [ACTION, *required],
+        # Said aloud, since clients that turn schemas into types would drop the fields named in the lines.
+        "additionalProperties": True,
+    }
+    if compactor.definitions:
+        schema["$defs"] = dict(sorted(compactor.definitions.items()))
+    head = "Actions and their fields (str unless typed):"
+    defined: JsonObject = {
+        "name": namespace.name,
+        "description": "\n".join([head, *lines]),
+        "inputSchema": schema,
+    }
+    if all(is_read_only(tool) for tool in namespace.actions.values()):
+        defined["annotations"] = {"readOnlyHint": True}
+    return defined
+
+
+def call_signature(namespace: Namespace, action: str) -> str:
+    """`files(action: "read", path, limit?: int)`: how one action is called, with every parameter."""
+    tool = namespace.actions[action]
+    fields = [_field(parameter, tool) for parameter in parameters(tool)]
+    return f"{namespace.name}({', '.join([f'{ACTION}: {encode(action).decode()}', *_limited(fields)])})"
+
+
+def _hoisted(namespace: Namespace, by_action: dict[str, list[Parameter]], compactor: Compactor) -> JsonObject:
+    """The parameters that every action takes in the same way, as short schemas, in the first action's order."""
+    first, *others = by_action
+    hoisted: JsonObject = {}
+    for parameter in by_action[first]:
+        same = [next((one for one in by_action[other] if one.shown == parameter.shown), None) for other in others]
+        if parameter.shown != parameter.name or any(one is None or one.required != parameter.required for one in same):
+            continue
+        schemas = [
+            compactor.compact(one.schema, tool.definition["inputSchema"])
+            for one, tool in zip([parameter, *same], namespace.actions.values(), strict=True)
+            if one is not None
+        ]
+        if any(schema != schemas[0] for schema in schemas):
+            continue
+        hoisted[parameter.name] = _described(schemas[0], parameter, same)
+    return hoisted
+
+
+def _described(schema: Any, parameter: Parameter, same: list[Parameter | None]) -> Any:
+    """A hoisted schema with its description, which is said once for all actions, if they agree on it."""
+    text = parameter.schema.get("description") if isinstance(parameter.schema, dict) else None
+    agreed = all(one is not None and one.schema == parameter.schema for one in same)
+    if not isinstance(text, str) or not agreed or not isinstance(schema, dict) or "$ref" in schema:
+        return schema
+    return {**schema, "description": first_sentence(text, MAX_HOISTED_TEXT)}
+
+
+def _line(action: str, tool: CatalogTool, own: list[Parameter]) -> str:
+    fields = [_field(parameter, tool) for parameter in own]
+    line = f"{action}({', '.join(_limited(fields))})"
+    left = min(int(LINE_SHARE * len(encode(tool.definition))) - len(line), MAX_PURPOSE)
+    said = purpose(tool.description or tool.title, left, known=f"{action} {' '.join(one.name for one in own)}")
+    return f"{line} {said}" if said else line
+
+
+def purpose(description: str, limit: int, *, known: str) -> str:
+    """What a tool is for in at most `limit` characters: its first sentence, or the clauses of it that fit.
+
+    Nothing where too little fits, or where it would only repeat the words of the name and the parameters in `known`.
+    """
+    sentence = first_sentence(description, 4 * MAX_PURPOSE).rstrip(".")
+    clauses = [sentence[: match.start()] for match in _CLAUSE_END.finditer(sentence)]
+    fitting = [clause for clause in [*clauses, sentence] if MIN_PURPOSE <= len(clause) <= limit]
+    said = fitting[-1] if fitting else first_sentence(sentence, limit) if limit >= MIN_CUT else ""
+    return said if len(_stems(said) - _stems(known)) >= MIN_NEW_WORDS else ""
+
+
+def _stems(text: str) -> set[str]:
+    """The longer words of a text by their beginnings, so that `files` and `file` are one."""
+    return {word[:4] for word in re.findall(r"[a-z]{4,}", text.lower().replace("_", " "))}
+
+
+def _field(parameter: Parameter, tool: CatalogTool) -> str:
+    text = inline_type(parameter.schema, tool.definition["inputSchema"])
+    if text is not None and not parameter.required:
+        # Leaving an optional field out says the same as null.
+        text = text.removesuffix(f"{UNION}null")
+    return field(parameter.shown, text, required=parameter.required)
+
+
+def _limited(fields: list[str]) -> list[str]:
+    """At most `MAX_PARAMETERS` fields, but every required one."""
+    needed = sum(1 for one in fields if not one.partition(":")[0].endswith("?"))
+    kept = max(needed, MAX_PARAMETERS)
+    return fields if len(fields) <= kept else [*fields[:kept], f"… {len(fields) - kept} more"]
+
+
+def _declare(parameter: Parameter, tool: CatalogTool, declared: dict[str, list[Any]], compactor: Compactor) -> None:
+    """Declare what a line cannot say of a parameter's type."""
+    if inline_type(parameter.schema, tool.definition["inputSchema"]) is not None:
+        return
+    schema = compactor.compact(parameter.schema, tool.definition["inputSchema"])
+    known = declared.setdefault(parameter.shown, [])
+    if schema not in known:
+        known.append(schema)
+
+
+def _requires(known: list[Parameter], shown: str) -> bool:
+    return any(parameter.shown == shown and parameter.required for parameter in known)
