@@ -47,7 +47,7 @@ def tools(
 async def _tools(command: Command, query: str | None, *, as_client: bool) -> list[JsonObject]:
     from pml_gateway.exposure.signature import first_sentence
     from pml_gateway.policy.client import LOCAL
-    from pml_gateway.server.meta_definitions import enabled_meta_tools, meta_tool_definitions
+    from pml_gateway.server.listing import own_definitions
 
     async with command_gateway(command) as gateway:
         state = await gateway.searchable(30) if query else await gateway.ready()
@@ -55,9 +55,7 @@ async def _tools(command: Command, query: str | None, *, as_client: bool) -> lis
         settings = state.settings.gateway
         mode = settings.tools_exposure if as_client else ExposureMode.FULL_PROXY
         exposure = await anyio.to_thread.run_sync(state.expose, view, mode, query or settings.intent)
-        meta = (
-            meta_tool_definitions(enabled_meta_tools(state.settings), ()) if exposure.meta_tools and as_client else []
-        )
+        meta = own_definitions(state, view, exposure) if as_client else []
         rows: list[JsonObject] = [
             {
                 "name": definition["name"],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pml_gateway.config.masking import MASK, is_secret_name, mask_secret
 from pml_gateway.config.secrets import resolve
-from pml_gateway.config.settings import GatewaySection, Settings
+from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
 from pml_gateway.errors import SecretError
 from pml_gateway.types import ExposureMode
 
@@ -42,15 +42,19 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
 
 
 def without_effect(settings: Settings) -> tuple[str, ...]:
-    """Settings of this tree that the gateway does not act on yet."""
+    """Settings of this tree that the gateway does not act on."""
     return tuple(_without_effect(settings))
 
 
 def _without_effect(settings: Settings) -> Iterator[str]:
-    if settings.gateway.style == "namespaces":
-        yield "gateway.style: namespaces has no effect yet; tools are listed flat"
-    if settings.gateway.legacy_tools:
-        yield "gateway.legacy_tools has no effect yet; it belongs to gateway.style: namespaces"
+    gateway = settings.gateway
+    if gateway.legacy_tools and gateway.style != "namespaces":
+        yield "gateway.legacy_tools has no effect; it belongs to gateway.style: namespaces"
+    if gateway.namespaces != NamespaceSettings() and gateway.style != "namespaces":
+        yield "gateway.namespaces has no effect; it belongs to gateway.style: namespaces"
+    modes = {gateway.tools_exposure, *(client.mode for client in settings.clients.values())}
+    if gateway.style == "namespaces" and not modes & {ExposureMode.META_ONLY, ExposureMode.HYBRID}:
+        yield f"gateway.style: namespaces changes meta_only and hybrid, not {gateway.tools_exposure}"
 
 
 def _needs_intent(gateway: GatewaySection, mode: ExposureMode) -> bool:

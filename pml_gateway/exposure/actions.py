@@ -121,15 +121,15 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
     return ActionCall(action, tool, arguments, places)
 
 
-def type_problems(call: ActionCall) -> list[JsonObject]:
+def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
     """What the cheap check finds: required fields that are missing, and values of another type than declared."""
     schema = call.tool.definition["inputSchema"]
     properties = schema.get("properties")
     known: JsonObject = properties if isinstance(properties, dict) else {}
     problems = []
-    for name in sorted(required_names(schema) - call.arguments.keys()):
+    for name in sorted(required_names(schema) - arguments.keys()):
         problems.append({"path": f"/{_escaped(name)}", "message": "missing; it is required"})
-    for name, value in call.arguments.items():
+    for name, value in arguments.items():
         expected = _declared_types(known.get(name))
         if expected and not any(_is(value, kind) for kind in expected):
             message = f"{_kind(value)} instead of {' or '.join(expected)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -39,15 +39,26 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What one request gets listed: the meta-tools or not, and upstream tools sorted by name."""
+    """What one request gets listed: the meta-tools or not, and upstream tools sorted by name.
+
+    `namespaces` puts one tool per group in the place of the meta-tools other than the search; `legacy` are the upstream
+    tools listed beside those, marked.
+    """
 
     meta_tools: bool
     tools: tuple[ListedTool, ...] = ()
     selected_by_intent: bool = False
+    namespaces: bool = False
+    legacy: tuple[CatalogTool, ...] = ()
 
     def names(self) -> frozenset[str]:
         """The qualified names of the listed upstream tools."""
-        return frozenset(listed.tool.qualified_name for listed in self.tools)
+        listed = [*(listed.tool for listed in self.tools), *self.legacy]
+        return frozenset(tool.qualified_name for tool in listed)
+
+
+NAMESPACE_MODES = (ExposureMode.META_ONLY, ExposureMode.HYBRID)
+"""The modes whose meta part `gateway.style: namespaces` changes."""
 
 
 def expose(
@@ -58,6 +69,21 @@ def expose(
     intent: str | None,
 ) -> Exposure:
     """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones."""
+    exposure = _expose(mode, visible, search, settings, intent)
+    if settings.style != "namespaces" or mode not in NAMESPACE_MODES or not exposure.meta_tools:
+        return exposure
+    listed = exposure.names()
+    legacy = [tool for tool in visible if settings.legacy_tools and tool.qualified_name not in listed]
+    return replace(exposure, namespaces=True, legacy=tuple(sorted(legacy, key=lambda tool: tool.qualified_name)))
+
+
+def _expose(
+    mode: ExposureMode,
+    visible: Sequence[CatalogTool],
+    search: SearchTools,
+    settings: GatewaySection,
+    intent: str | None,
+) -> Exposure:
     match mode:
         case ExposureMode.META_ONLY:
             return Exposure(meta_tools=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import get_args
 
 from mcp_types.methods import SERVER_RESULTS
@@ -21,11 +21,13 @@ from pml_gateway.errors import (
     UpstreamProtocolError,
     UpstreamUnavailableError,
 )
+from pml_gateway.exposure.actions import adapt, choose
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import ALIAS_SEPARATORS, View
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import expose
 from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools
+from pml_gateway.server.namespaces import check_action, is_listed, namespace_called
 from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
@@ -52,10 +54,17 @@ class Caller:
             state = await self._gateway.ready()
             view = state.view(scope.client)
             meta_name = self._meta_name(name, state, view)
+            namespace = namespace_called(state, view, name, arguments)
             if state.settings.gateway.direct_calls == "listed":
-                await self._require_listed(state, view, scope, meta_name, name)
+                own_name = meta_name or (None if namespace is None else namespace.name)
+                await self._require_listed(state, view, scope, own_name, name)
             if meta_name is not None:
                 result = await self._meta_tools[meta_name](scope, arguments, options)
+            elif namespace is not None:
+                call = adapt(namespace, choose(namespace, arguments), arguments)
+                check = partial(check_action, namespace, call)
+                outcome = await self.run(scope, call.tool, call.arguments, options, route="meta", check=check)
+                result = outcome.result
             else:
                 tool = self.find(state, scope, name)
                 result = (await self.run(scope, tool, arguments, options, route="direct")).result
@@ -75,6 +84,7 @@ class Caller:
         route: Route,
         if_none_match: str | None = None,
         run: str = "",
+        check: Callable[[JsonObject], None] | None = None,
     ) -> Outcome:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
 
@@ -86,12 +96,15 @@ class Caller:
             route: how it came; direct calls are checked by their upstream alone.
             if_none_match: the etag of the result the client holds.
             run: what this call belongs to, for the lineage of its result.
+            check: refuses wrong arguments in the words of how the tool was called; by its schema unless given.
 
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
         resolved = await self.outcomes.resolve(scope, arguments)
-        if route != "direct":
+        if check is not None:
+            check(resolved.arguments)
+        elif route != "direct":
             check_arguments(tool, resolved.arguments)
         call = started(Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run))
         return await self.outcomes.settle(call, await self.call_upstream(tool, resolved.arguments, options))
@@ -154,15 +167,19 @@ class Caller:
         return meta_name if meta_name in enabled and view.resolve(name) is None else None
 
     async def _require_listed(
-        self, state: GatewayState, view: View, scope: RequestScope, meta_name: str | None, name: str
+        self, state: GatewayState, view: View, scope: RequestScope, own_name: str | None, name: str
     ) -> None:
         mode = effective_mode(scope, state.settings.gateway)
         exposure = await expose(state, view, mode, call_intent(scope, state.settings.gateway))
-        listed = exposure.meta_tools if meta_name else find(view, name).qualified_name in exposure.names()
+        if own_name is None:
+            listed = find(view, name).qualified_name in exposure.names()
+        else:
+            listed = exposure.meta_tools and is_listed(own_name, state, view, exposure)
         if not listed:
+            hint = "call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it"
             raise ToolForbiddenError(
                 f"{name!r} is not on this client's list, and gateway.direct_calls is 'listed'",
-                hint="call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it",
+                hint="call it as an action of its namespace" if exposure.namespaces else hint,
             )
 
 

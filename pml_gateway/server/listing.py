@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 import anyio.to_thread
 
+from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.namespaces import definition
 from pml_gateway.policy.view import View
 from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.meta_definitions import enabled_meta_tools, meta_tool_definitions
+from pml_gateway.server.meta_definitions import (
+    enabled_meta_tools,
+    meta_tool_definitions,
+    namespace_meta_definitions,
+)
 from pml_gateway.server.request import RequestScope, effective_mode
 from pml_gateway.server.state import MAX_LISTS, GatewayState, remember
 from pml_gateway.types import ExposureMode, JsonObject
@@ -54,11 +60,34 @@ async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: st
 
 
 def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
-    """The JSON array of an exposure: meta-tools in their fixed order, then tools by name."""
-    meta = meta_tool_definitions(enabled_meta_tools(state.settings), list(view.servers)) if exposure.meta_tools else []
-    parts = [encode(tool_for_version(definition, version)) for definition in meta]
-    parts += [state.wire.tool_json(listed.tool, version) for listed in exposure.tools]
+    """The JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
+    own = own_definitions(state, view, exposure)
+    parts = [encode(tool_for_version(definition, version)) for definition in own]
+    named = [(listed.tool.qualified_name, state.wire.tool_json(listed.tool, version)) for listed in exposure.tools]
+    named += [
+        (tool.qualified_name, encode(tool_for_version(_legacy(state, view, tool), version))) for tool in exposure.legacy
+    ]
+    parts += [json for _, json in sorted(named)]
     return b"[" + b",".join(parts) + b"]"
+
+
+def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list[JsonObject]:
+    """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
+    if not exposure.meta_tools:
+        return []
+    if not exposure.namespaces:
+        return meta_tool_definitions(enabled_meta_tools(state.settings), list(view.servers))
+    meta = namespace_meta_definitions(state.settings)
+    return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
+
+
+def _legacy(state: GatewayState, view: View, tool: CatalogTool) -> JsonObject:
+    """An original tool that is listed beside the namespace that has it as an action."""
+    by_tool = (name for name, namespace in state.namespaces(view).items() if tool.qualified_name in namespace.by_tool)
+    name = next(by_tool, None)
+    if name is None:
+        return tool.definition
+    return {**tool.definition, "description": f"[Legacy — prefer {name}] {tool.description}".rstrip()}
 
 
 def _reads_intent(mode: ExposureMode, state: GatewayState) -> bool:

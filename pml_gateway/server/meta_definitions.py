@@ -56,14 +56,35 @@ def _systems(servers: Sequence[str]) -> str:
     return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
 
 
+def meta_tools_beside_namespaces(settings: Settings) -> tuple[str, ...]:
+    """The meta-tools listed with namespaces, which take the calls: the search, and what their answers may need."""
+    kept = {"search_tools", "gateway_info"}
+    if settings.references.mode in ("meta", "all"):
+        kept.add("read_result")
+    return tuple(name for name in enabled_meta_tools(settings) if name in kept)
+
+
+def namespace_meta_definitions(settings: Settings) -> list[JsonObject]:
+    """The meta-tools beside namespaces; the search need not name the systems, and says whose actions it finds."""
+    search = _described_search(
+        "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
+    )
+    definitions = meta_tool_definitions(meta_tools_beside_namespaces(settings), ())
+    return [search if definition["name"] == "search_tools" else definition for definition in definitions]
+
+
 def _search(servers: Sequence[str]) -> JsonObject:
+    return _described_search(
+        f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
+        "Search before saying that something cannot be done. "
+        "'*' lists the systems; globs such as fs:read_* match names."
+    )
+
+
+def _described_search(description: str) -> JsonObject:
     return {
         "name": "search_tools",
-        "description": (
-            f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
-            "Search before saying that something cannot be done. "
-            "'*' lists the systems; globs such as fs:read_* match names."
-        ),
+        "description": description,
         "inputSchema": {
             "type": "object",
             "properties": {

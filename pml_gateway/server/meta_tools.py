@@ -9,6 +9,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
+from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.signature import first_sentence, signature
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.view import View
@@ -80,7 +81,11 @@ class MetaTools:
         exact = [
             tool for tool, score in page if score >= 1.0 and query in (tool.qualified_name, tool.source, tool.name)
         ]
-        hits = [_hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page]
+        hits = [
+            _hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
+            | ({} if detail == "name" else _as_action(tool, state, view))
+            for tool, score in page
+        ]
         answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
         if len(answer["hits"]) < len(hits):
             answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
@@ -142,6 +147,14 @@ def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
     if tool.stale:
         hit["unavailable"] = True
     return hit
+
+
+def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject:
+    """How a hit is called where namespaces are listed instead of `call_tool`."""
+    for namespace in state.namespaces(view).values():
+        if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
+            return {"signature": call_signature(namespace, action)}
+    return {}
 
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:

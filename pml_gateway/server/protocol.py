@@ -24,7 +24,8 @@ SCOPE_KEY = "pml_gateway.scope"
 """Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
 
 INSTRUCTIONS = (
-    "A gateway to many MCP servers. Tools that are not listed are found with search_tools and called with call_tool."
+    "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
+    "call them."
 )
 _OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
 
@@ -71,9 +72,12 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
         """For the SDK's header checks, which run before any handler: only what the current client may see."""
         state = gateway.state
         if name in AVAILABLE:
-            # Meta-tools take no arguments from headers.
+            # Meta-tools and namespaces take no arguments from headers.
             return None
-        tool = state.view((CURRENT.get() or RequestScope()).client).resolve(name)
+        view = state.view((CURRENT.get() or RequestScope()).client)
+        if name in state.namespaces(view):
+            return None
+        tool = view.resolve(name)
         schema: Mapping[str, Any] | None = None if tool is None else tool.definition["inputSchema"]
         return schema
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
+from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.types import ExposureMode, Ranking
 
 MAX_VIEWS = 256
@@ -59,6 +62,7 @@ class GatewayState:
     wire: WireCache
     lists: dict[object, bytes] = field(default_factory=dict)
     _views: dict[object, View] = field(default_factory=dict)
+    _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 
     def view(self, client: Client) -> View:
         """What this client may see and call."""
@@ -66,6 +70,17 @@ class GatewayState:
         if cached is None:
             cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools)
             remember(self._views, client.rules, cached, MAX_VIEWS)
+        return cached
+
+    def namespaces(self, view: View) -> dict[str, Namespace]:
+        """The namespaces of a view by name; none unless `gateway.style` asks for them."""
+        if self.settings.gateway.style != "namespaces":
+            return {}
+        cached = self._namespaces.get(view)
+        if cached is None:
+            reserved = {*RESERVED, *ALIASES}
+            cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
+            remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
     def search(
@@ -99,12 +114,11 @@ class GatewayState:
         return expose(mode, view.tools, search, self.settings.gateway, intent)
 
 
-def remember(cache: dict[object, bytes] | dict[object, View], key: object, value: object, limit: int) -> None:
+def remember(cache: dict[object, Any], key: object, value: object, limit: int) -> None:
     """Keep a derived value; the cache forgets its oldest beyond `limit`."""
-    store: dict[object, object] = cache  # type: ignore[assignment]
-    while len(store) >= limit:
-        del store[next(iter(store))]
-    store[key] = value
+    while len(cache) >= limit:
+        del cache[next(iter(cache))]
+    cache[key] = value
 
 
 def documents(tools: Sequence[CatalogTool]) -> list[ToolDocument]:

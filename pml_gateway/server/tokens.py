@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.client import LOCAL, Client
-from pml_gateway.server.listing import render
-from pml_gateway.server.meta_definitions import enabled_meta_tools, meta_tool_definitions
+from pml_gateway.server.listing import own_definitions, render
 from pml_gateway.server.state import GatewayState
 from pml_gateway.types import ExposureMode
 
@@ -29,11 +28,10 @@ def list_tokens(state: GatewayState, mode: ExposureMode, intent: str | None = No
     """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
     view = state.view(client)
     exposure = state.expose(view, mode, intent)
-    meta = meta_tool_definitions(enabled_meta_tools(state.settings), ()) if exposure.meta_tools else []
     rendered = render(state, view, exposure, COUNTED_VERSION)
     return ListCost(
         mode,
-        tools=len(exposure.tools) + len(meta),
+        tools=len(exposure.tools) + len(exposure.legacy) + len(own_definitions(state, view, exposure)),
         bytes=len(rendered),
         tokens=count_tokens(rendered.decode()),
     )

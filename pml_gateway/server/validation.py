@@ -35,7 +35,7 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     Raises:
         InvalidInputError: with a JSON pointer per fault and the tool's signature.
     """
-    problems = _problems(tool, arguments)
+    problems = argument_problems(tool, arguments)
     if not problems:
         return
     call = signature(tool.qualified_name, tool.definition["inputSchema"])
@@ -54,7 +54,8 @@ class _TooManyStepsError(Exception):
 _STEPS: ContextVar[list[None]] = ContextVar("pml_gateway_validation_steps")
 
 
-def _problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
+def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
+    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`."""
     from referencing.exceptions import Unresolvable
 
     validator = _validator(tool)

@@ -272,13 +272,28 @@ def test_an_unknown_mode_or_preset_on_the_command_line_is_an_error(workspace: Wo
     assert "did you mean port" in str(failure(workspace, overrides={"http.prt": 1}))
 
 
-def test_settings_that_do_nothing_yet_say_so(workspace: Workspace) -> None:
-    workspace.user("gateway: {style: namespaces, legacy_tools: true}\n")
+def test_settings_of_the_style_that_is_not_chosen_say_that_they_do_nothing(workspace: Workspace) -> None:
+    workspace.user("gateway: {legacy_tools: true, namespaces: {split_by_access: true}}\n")
 
     first, second = workspace.load().warnings
 
-    assert "gateway.style" in first
-    assert "gateway.legacy_tools" in second
+    assert "gateway.legacy_tools" in first
+    assert "gateway.namespaces" in second
+
+
+def test_namespaces_say_which_modes_they_change(workspace: Workspace) -> None:
+    workspace.user("gateway: {style: namespaces, tools_exposure: full_proxy}\n")
+
+    (warning,) = workspace.load().warnings
+
+    assert "changes meta_only and hybrid, not full_proxy" in warning
+
+
+@pytest.mark.parametrize("name", ["with space", "call_tool", "", "x" * 49])
+def test_a_group_needs_a_name_that_a_tool_could_have(workspace: Workspace, name: str) -> None:
+    workspace.user(f'gateway: {{namespaces: {{groups: {{"{name}": ["a:*"]}}}}}}\n')
+
+    assert "cannot name a namespace" in str(failure(workspace))
 
 
 def test_a_client_key_is_never_a_literal_and_the_error_does_not_repeat_it(workspace: Workspace) -> None:
