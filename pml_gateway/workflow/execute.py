@@ -240,7 +240,7 @@ class Run:
         async with self._places:
             with anyio.move_on_after(step.timeout):
                 try:
-                    return _outcome(await tools.call(invocation), invocation)
+                    return await _outcome(await tools.call(invocation), invocation)
                 except GatewayError as error:
                     return Outcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
         timed_out = error_json(
@@ -334,14 +334,14 @@ async def _no_stored(node: JsonObject) -> Any:
     raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
 
 
-def _outcome(result: JsonObject, invocation: Invocation) -> Outcome:
+async def _outcome(result: JsonObject, invocation: Invocation) -> Outcome:
     if result.get("resultType") == "input_required":
         requests, state = result.get("inputRequests"), result.get("requestState")
         question = Question(requests if isinstance(requests, dict) else {}, state if isinstance(state, str) else None)
         return Outcome(StepStatus.WAITING, question=question, arguments=invocation.arguments)
     if result.get("isError"):
         return Outcome(StepStatus.ERROR, result=result, error=error_of(result), arguments=invocation.arguments)
-    return Outcome(StepStatus.OK, value_of(result), result, arguments=invocation.arguments)
+    return Outcome(StepStatus.OK, await value_of(result), result, arguments=invocation.arguments)
 
 
 def _gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:

@@ -14,6 +14,7 @@ from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.results.content import exceeds
 
 MAX_LENGTH = 2000
 """Characters of one expression; the longest useful ones in practice have a few hundred."""
@@ -77,6 +78,8 @@ class Expression:
         interpreter = _Interpreter(roots, visits)
         try:
             value = interpreter.visit(self._node, current)
+            if exceeds(value, MAX_TEXT):
+                raise _TooMuchError
             fault = interpreter.fault(self._node, current) if value in (None, []) and not optional else None
         except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, OverflowError) as error:
             # The library's functions let Python's own errors through where types do not fit.
@@ -118,6 +121,20 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         if name.startswith("$") and name[1:] in self._roots:
             return self._roots[name[1:]]
         return value.get(name) if isinstance(value, dict) else None
+
+    def visit_function_expression(self, node: Node, value: Any) -> Any:
+        self._check_sizes([child for child in node["children"] if child["type"] != "expref"], value)
+        return super().visit_function_expression(node, value)
+
+    def visit_comparator(self, node: Node, value: Any) -> Any:
+        self._check_sizes(node["children"], value)
+        return super().visit_comparator(node, value)
+
+    def _check_sizes(self, nodes: list[Node], value: Any) -> None:
+        """Refuse values that hold themselves many times over, which take exponential time to compare or to write."""
+        for node in nodes:
+            if node["type"] not in ("field", "literal", "current") and exceeds(self.visit(node, value), MAX_TEXT):
+                raise _TooMuchError
 
     def fault(self, node: Node, value: Any) -> str | None:
         """Where a path of fields and indexes leaves the data, and what is there instead."""
