@@ -24,7 +24,10 @@ class UpstreamListing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogTool:
-    """One tool: the definition clients get, and the original schema that calls are checked against."""
+    """One tool: the definition clients get, and the original schema that calls are checked against.
+
+    A `hidden` tool exists inside composite tools only.
+    """
 
     qualified_name: str
     upstream_id: str
@@ -34,6 +37,7 @@ class CatalogTool:
     repairs: tuple[str, ...] = ()
     stale: bool = False
     task_only: bool = False
+    hidden: bool = False
 
     @property
     def description(self) -> str:

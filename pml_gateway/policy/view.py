@@ -24,16 +24,19 @@ class View:
     """What one client may see and call.
 
     Listing, search, schema, call, closest names and counts all ask this object, so that a hidden tool cannot be told
-    from one that does not exist.
+    from one that does not exist. `inside` a composite tool, the tools that are hidden for it exist as well.
     """
 
-    def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str]) -> None:
+    def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
         allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
         self.catalog = catalog
         self.tools = tuple(
             tool
             for tool in catalog.tools
-            if allow.matches(tool) and not deny.matches(tool) and not denied.matches(tool)
+            if (inside or not tool.hidden)
+            and allow.matches(tool)
+            and not deny.matches(tool)
+            and not denied.matches(tool)
         )
 
     @cached_property

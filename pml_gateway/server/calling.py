@@ -24,6 +24,8 @@ from pml_gateway.errors import (
 from pml_gateway.exposure.actions import adapt, choose
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import ALIAS_SEPARATORS, View
+from pml_gateway.results.store import Resolved
+from pml_gateway.server.composites import CompositeCalls
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import expose
 from pml_gateway.server.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools
@@ -34,6 +36,8 @@ from pml_gateway.server.results import error_result
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.validation import check_arguments
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import COMPOSITES
+from pml_gateway.workflow.suspended import SuspendedRuns
 
 logger = get_logger(__name__)
 
@@ -45,6 +49,8 @@ class Caller:
         self._gateway = gateway
         self._meta_tools = meta_tools
         self.outcomes = Outcomes(gateway)
+        self.suspended = SuspendedRuns()
+        self._composites = CompositeCalls(gateway, self)
 
     async def call(
         self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
@@ -85,6 +91,7 @@ class Caller:
         if_none_match: str | None = None,
         run: str = "",
         check: Callable[[JsonObject], None] | None = None,
+        refs: tuple[str, ...] | None = None,
     ) -> Outcome:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
 
@@ -97,17 +104,24 @@ class Caller:
             if_none_match: the etag of the result the client holds.
             run: what this call belongs to, for the lineage of its result.
             check: refuses wrong arguments in the words of how the tool was called; by its schema unless given.
+            refs: the references that the arguments were made of, where they have been replaced already.
 
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        resolved = await self.outcomes.resolve(scope, arguments)
+        replaced = None if refs is None else Resolved(arguments, refs)
+        resolved = replaced or await self.outcomes.resolve(scope, arguments)
+        is_composite = tool.upstream_id == COMPOSITES
         if check is not None:
             check(resolved.arguments)
-        elif route != "direct":
+        elif route != "direct" or is_composite:
             check_arguments(tool, resolved.arguments)
         call = started(Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run))
-        return await self.outcomes.settle(call, await self.call_upstream(tool, resolved.arguments, options))
+        if is_composite:
+            result = await self._composites.call(scope, tool, resolved.arguments, options)
+        else:
+            result = await self.call_upstream(tool, resolved.arguments, options)
+        return await self.outcomes.settle(call, result)
 
     async def call_upstream(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
         """Send one call to the tool's upstream and return its result as it came.
@@ -135,12 +149,12 @@ class Caller:
         with self._gateway.call_in_flight():
             return await upstream.call_tool(params, on_progress=options.on_progress)
 
-    def find(self, state: GatewayState, scope: RequestScope, name: str) -> CatalogTool:
+    def find(self, state: GatewayState, scope: RequestScope, name: str, *, inside: bool = False) -> CatalogTool:
         """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.
 
         Only for clients that may see every tool of that server: for others, even the server's name is none of theirs.
         """
-        view = state.view(scope.client)
+        view = state.view(scope.client, inside=inside)
         try:
             return find(view, name)
         except ToolNotFoundError:

@@ -22,11 +22,13 @@ from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.meta_definitions import RESERVED
-from pml_gateway.server.state import GatewayState, OnSwap, WireCache
+from pml_gateway.server.state import GatewayState, OnSwap, WireCache, composites_of
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import Upstream
+from pml_gateway.workflow.composite import composite_listing, read_composites, with_composites
+from pml_gateway.workflow.limits import limits_of
 
 logger = get_logger(__name__)
 
@@ -238,14 +240,17 @@ class Gateway:
             tools = entry.tools if known and entry is not None else ()
             listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
         same_naming = getattr(self, "state", None) is None or self.state.settings.naming == settings.naming
-        return build_catalog(
-            listings,
+        limits = limits_of(settings.workflow)
+        composites = composite_listing(read_composites(settings.workflows, limits))
+        catalog = build_catalog(
+            [*listings, composites] if composites is not None else listings,
             prefix=settings.naming.prefix,
             max_length=settings.naming.max_length,
             reserved=RESERVED,
             earlier=previous.assignments if same_naming else {},
             previous=previous,
         )
+        return with_composites(catalog, composites_of(settings, catalog)) if composites is not None else catalog
 
     def _failed(self) -> frozenset[str]:
         upstreams = self.pool.upstreams.values()
@@ -275,8 +280,8 @@ class Gateway:
             callback(before, after)
 
 
-def _staleness(catalog: Catalog) -> list[bool]:
-    return [tool.stale for tool in catalog.tools]
+def _staleness(catalog: Catalog) -> list[tuple[bool, bool]]:
+    return [(tool.stale, tool.hidden) for tool in catalog.tools]
 
 
 @asynccontextmanager

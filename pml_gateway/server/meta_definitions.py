@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.server.workflow_definitions import batch_definition, workflow_definition
 from pml_gateway.types import JsonObject
 
-AVAILABLE = ("search_tools", "tool_schema", "call_tool", "read_result", "gateway_info")
+AVAILABLE = (
+    "search_tools",
+    "tool_schema",
+    "call_tool",
+    "call_batch",
+    "execute_workflow",
+    "read_result",
+    "gateway_info",
+)
 """The meta-tools this version serves, in the order in which they are listed."""
 
 INFO_SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
@@ -18,10 +27,11 @@ ALIASES: Mapping[str, str] = {
     "mcp_search": "search_tools",
     "schema": "tool_schema",
     "call": "call_tool",
+    "batch": "call_batch",
 }
 """Names other gateways gave them; a real tool of that name wins."""
 
-RESERVED = frozenset({*AVAILABLE, "call_batch", "execute_workflow", "read_result", "gateway_info"})
+RESERVED = frozenset(AVAILABLE)
 """Names no upstream tool is given."""
 
 MAX_NAMED_SYSTEMS = 12
@@ -43,6 +53,8 @@ def meta_tool_definitions(enabled: Iterable[str], servers: Sequence[str]) -> lis
         "call_tool": _call(),
         "read_result": _read(),
         "gateway_info": _info(),
+        "call_batch": batch_definition(),
+        "execute_workflow": workflow_definition(),
     }
     wanted = set(enabled)
     return [definitions[name] for name in AVAILABLE if name in wanted]

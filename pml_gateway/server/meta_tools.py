@@ -23,6 +23,7 @@ from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
 from pml_gateway.server.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.server.state import GatewayState
+from pml_gateway.server.workflows import WorkflowTools
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_QUERY = 4000
@@ -36,12 +37,15 @@ def build_caller(gateway: Gateway) -> Caller:
     caller = Caller(gateway, tools)
     meta = MetaTools(gateway, caller)
     stored = StoredResults(gateway)
+    workflows = WorkflowTools(gateway, caller)
     tools |= {
         "search_tools": meta.search_tools,
         "tool_schema": meta.tool_schema,
         "call_tool": meta.call_tool,
         "read_result": stored.read_result,
         "gateway_info": GatewayInfo(gateway).gateway_info,
+        "call_batch": workflows.call_batch,
+        "execute_workflow": workflows.execute_workflow,
     }
     return caller
 

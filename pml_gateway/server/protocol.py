@@ -63,6 +63,7 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
             meta=_relayed_meta(raw),
             input_responses=raw.get("inputResponses"),
             request_state=raw.get("requestState"),
+            may_ask=is_modern(ctx.protocol_version),
         )
         return await caller.call(
             scope_of(ctx), params.name, dict(params.arguments or {}), options, ctx.protocol_version

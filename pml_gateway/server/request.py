@@ -34,12 +34,16 @@ class RequestScope:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions."""
+    """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
+
+    `may_ask` says that the client can carry an `input_required` result.
+    """
 
     on_progress: ProgressFnT | None = None
     meta: JsonObject = field(default_factory=dict)
     input_responses: JsonObject | None = None
     request_state: str | None = None
+    may_ask: bool = False
 
 
 CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)

@@ -19,7 +19,10 @@ from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.server.meta_definitions import ALIASES, RESERVED
+from pml_gateway.server.planning import argument_problems
 from pml_gateway.types import ExposureMode, Ranking
+from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
+from pml_gateway.workflow.limits import limits_of
 
 MAX_VIEWS = 256
 MAX_LISTS = 64
@@ -64,12 +67,13 @@ class GatewayState:
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 
-    def view(self, client: Client) -> View:
-        """What this client may see and call."""
-        cached = self._views.get(client.rules)
+    def view(self, client: Client, *, inside: bool = False) -> View:
+        """What this client may see and call, or what steps of composite tools may call for it."""
+        key = (client.rules, inside)
+        cached = self._views.get(key)
         if cached is None:
-            cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools)
-            remember(self._views, client.rules, cached, MAX_VIEWS)
+            cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools, inside=inside)
+            remember(self._views, key, cached, MAX_VIEWS)
         return cached
 
     def namespaces(self, view: View) -> dict[str, Namespace]:
@@ -82,6 +86,11 @@ class GatewayState:
             cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
+
+    @cached_property
+    def composites(self) -> dict[str, Composite]:
+        """The composite tools by name in the configuration, bound to the tools of this catalog."""
+        return composites_of(self.settings, self.catalog)
 
     def search(
         self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
@@ -139,6 +148,12 @@ def documents(tools: Sequence[CatalogTool]) -> list[ToolDocument]:
 def _parameters(tool: CatalogTool) -> list[str]:
     properties = tool.definition["inputSchema"].get("properties")
     return [str(name) for name in properties] if isinstance(properties, dict) else []
+
+
+def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
+    """The composite tools of a configuration, each with what it misses in a catalog."""
+    read = read_composites(settings.workflows, limits_of(settings.workflow))
+    return bind_composites(read, catalog, argument_problems)
 
 
 OnSwap = Callable[[GatewayState, GatewayState], None]

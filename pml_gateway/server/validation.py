@@ -47,6 +47,11 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     )
 
 
+def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
+    """What the tool's schema refuses, however the values at the `unknown` JSON pointers will turn out."""
+    return argument_problems(tool, arguments, lambda error: _is_certain(error, unknown))
+
+
 class _TooManyStepsError(Exception):
     """A check took more steps than an honest schema needs."""
 
@@ -54,8 +59,25 @@ class _TooManyStepsError(Exception):
 _STEPS: ContextVar[list[None]] = ContextVar("pml_gateway_validation_steps")
 
 
-def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
-    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`."""
+_ABOUT_NAMES = frozenset({"required", "additionalProperties", "dependentRequired", "propertyNames"})
+"""Keywords that refuse an object for the names in it, whatever their values."""
+
+
+def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
+    at = _pointer(error)
+    if any(at == pointer or at.startswith(f"{pointer}/") for pointer in unknown):
+        return False
+    # An unknown value further down may be what a combination of schemas refuses.
+    return error.validator in _ABOUT_NAMES or not any(pointer.startswith(f"{at}/") for pointer in unknown)
+
+
+def argument_problems(
+    tool: CatalogTool, arguments: JsonObject, counts: Callable[[Any], bool] = lambda _: True
+) -> list[JsonObject]:
+    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`.
+
+    `counts` says which of the validator's errors to take.
+    """
     from referencing.exceptions import Unresolvable
 
     validator = _validator(tool)
@@ -63,16 +85,20 @@ def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObje
         return []
     token = _STEPS.set([])
     try:
-        errors = list(islice(validator.iter_errors(arguments), MAX_ERRORS))
+        errors = list(islice(filter(counts, validator.iter_errors(arguments)), MAX_ERRORS))
     except (Unresolvable, RecursionError, _TooManyStepsError, ArithmeticError, TypeError, ValueError, AttributeError):
         # References to what is no schema make the validator stumble anywhere.
         return []
     finally:
         _STEPS.reset(token)
     return [
-        {"path": "".join(f"/{_escaped(part)}" for part in error.absolute_path), "message": error.message[:MAX_MESSAGE]}
+        {"path": _pointer(error), "message": error.message[:MAX_MESSAGE]}
         for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path])
     ]
+
+
+def _pointer(error: Any) -> str:
+    return "".join(f"/{_escaped(part)}" for part in error.absolute_path)
 
 
 def _escaped(part: object) -> str:

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import anyio
 
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
+from pml_gateway.results.content import exceeds
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import is_true
 from pml_gateway.workflow.outcome import (
+    Called,
     Exceeded,
     Outcome,
     Question,
@@ -27,15 +29,18 @@ from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
 from pml_gateway.workflow.sharing import Invocation, SharedReads
 from pml_gateway.workflow.templates import render
 
+MAX_ARGUMENTS = 64 * 1024 * 1024
+"""Characters of one step's arguments; each reference in them may stand for a large value."""
+
 
 class Tools(Protocol):
     """What the steps of a run call."""
 
-    def is_read_only(self, name: str) -> bool:
-        """Whether calling this tool twice is the same as calling it once."""
+    def read_only(self, name: str) -> str | None:
+        """The tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
 
-    async def call(self, invocation: Invocation) -> JsonObject:
-        """The tool's result as it came.
+    async def call(self, invocation: Invocation) -> Called:
+        """What the tool answers.
 
         Raises:
             GatewayError: the tool is unknown, its arguments are wrong, or its upstream did not answer.
@@ -152,7 +157,7 @@ class Run:
         return Outcome(StepStatus.SKIPPED, reason=SkipReason.BLOCKED, blocked_by=tuple(dict.fromkeys(causes)))
 
     async def _begin(self, step: Step, tools: Tools, answers: _Answers) -> Outcome:
-        roots, absent = self._roots()
+        roots, absent = self.roots()
         if step.when is not None:
             current = self._results_of(step)
             if not is_true(await step.when.evaluate(roots, current, optional=True)):
@@ -227,12 +232,18 @@ class Run:
             optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent)
             return Outcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
         arguments = await render(step.arguments, roots, load, absent=absent)
+        if exceeds(arguments, MAX_ARGUMENTS):
+            raise InvalidInputError(
+                f"the arguments hold more than {MAX_ARGUMENTS // 1024**2} MiB", hint="pass less in one step"
+            )
         responses, state = answered or (None, None)
         invocation = Invocation(step.tool or "", arguments, tuple(refs), step.if_none_match, responses, state)
         if not self.plan.shares_reads:
             return await self._call(step, invocation, tools)
-        if tools.is_read_only(invocation.tool):
-            return await self._reads.once(step.id, invocation, lambda: self._call(step, invocation, tools))
+        read = tools.read_only(invocation.tool)
+        if read is not None:
+            same = replace(invocation, tool=read)
+            return await self._reads.once(step.id, same, lambda: self._call(step, invocation, tools))
         with self._reads.write():
             return await self._call(step, invocation, tools)
 
@@ -283,7 +294,7 @@ class Run:
             reason = None if begun else SkipReason.BUDGET
             self.outcomes[step.index] = Outcome(status, error=error, reason=reason, ended=self._spent)
 
-    def _roots(self) -> tuple[dict[str, Any], frozenset[str]]:
+    def roots(self) -> tuple[dict[str, Any], frozenset[str]]:
         """The value of every `$name`, and the names of those that have none."""
         roots: dict[str, Any] = {INPUT: self._given}
         absent: set[str] = set()
@@ -334,14 +345,15 @@ async def _no_stored(node: JsonObject) -> Any:
     raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
 
 
-async def _outcome(result: JsonObject, invocation: Invocation) -> Outcome:
+async def _outcome(called: Called, invocation: Invocation) -> Outcome:
+    result, arguments = called.result, invocation.arguments
     if result.get("resultType") == "input_required":
         requests, state = result.get("inputRequests"), result.get("requestState")
         question = Question(requests if isinstance(requests, dict) else {}, state if isinstance(state, str) else None)
-        return Outcome(StepStatus.WAITING, question=question, arguments=invocation.arguments)
+        return Outcome(StepStatus.WAITING, question=question, arguments=arguments)
     if result.get("isError"):
-        return Outcome(StepStatus.ERROR, result=result, error=error_of(result), arguments=invocation.arguments)
-    return Outcome(StepStatus.OK, await value_of(result), result, arguments=invocation.arguments)
+        return Outcome(StepStatus.ERROR, called=called, error=error_of(result), arguments=arguments)
+    return Outcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments)
 
 
 def _gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:

@@ -9,7 +9,8 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, GatewayError
-from pml_gateway.results.content import addressed, content_of
+from pml_gateway.results.content import Content, addressed
+from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import JsonObject
 
 DECODED_AT_ONCE = 64 * 1024
@@ -51,15 +52,26 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """What a tool answered: the result as it came, its value, and where that is kept or known already."""
+
+    result: JsonObject
+    content: Content
+    stored: StoredResult | None = None
+    etag: str | None = None
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one step; `value` is what references read, `result` the tool's result as it came.
+    """What became of one step; `value` is what references read, `called` what the tool answered.
 
     Times are in seconds since the run began.
     """
 
     status: StepStatus
     value: Any = None
-    result: JsonObject | None = None
+    called: Called | None = None
     error: JsonObject | None = None
     reason: SkipReason | None = None
     blocked_by: tuple[str, ...] = ()
@@ -98,12 +110,8 @@ def run_status(outcomes: list[Outcome]) -> RunStatus:
     return RunStatus.PARTIAL if any(each.status is StepStatus.OK for each in outcomes) else RunStatus.FAILED
 
 
-async def value_of(result: JsonObject) -> Any:
-    """What references read of a tool's result; the same value that a stored result stands for.
-
-    Its structured content; else its only text, as JSON where that is an object or a list; else its content.
-    """
-    content = content_of(result)
+async def value_of(content: Content) -> Any:
+    """What references read of a result, which is what paths into a stored result read too."""
     if content.kind == "text" and len(content.value) > DECODED_AT_ONCE:
         return await anyio.to_thread.run_sync(addressed, content)
     return addressed(content)

@@ -124,6 +124,10 @@ class _Shown:
 
     async def result(self, step: Step, outcome: Outcome) -> JsonObject:
         """The result of one step: whole, or by reference where it is too large."""
+        called = outcome.called
+        etag: JsonObject = {"etag": called.etag} if called is not None and called.etag else {}
+        if called is not None and called.unchanged:
+            return {"unchanged": True, **etag}
         value = shown_value(outcome)
         text, tokens = await _measured(value)
         left = max(self.plan.budget.max_tokens - self.used, 0)
@@ -131,10 +135,11 @@ class _Shown:
         own = step.max_tokens
         if tokens <= left and (threshold is None or tokens <= threshold) and (own is None or tokens <= own):
             self.used += tokens
-            return {"result": value, **_etag(outcome)}
+            return {"result": value, **etag}
         if tokens > left and (threshold is None or tokens <= threshold) and (own is None or tokens <= own):
             self._exceed()
-        kept = await self.keeper.keep(step, outcome)
+        stored = called.stored if called is not None else None
+        kept = stored.answer() if stored is not None else await self.keeper.keep(step, outcome)
         room = min(left, own if own is not None else 0)
         entry: JsonObject = {}
         if kept is not None:
@@ -146,7 +151,7 @@ class _Shown:
             entry["hint"] = "the whole result could not be kept; select less with a transform, or set references.mode"
         _, used = await _measured(entry)
         self.used += used
-        return entry | _etag(outcome)
+        return entry | etag
 
     def _exceed(self) -> None:
         if not self.exceeded:
@@ -155,17 +160,10 @@ class _Shown:
 
 def shown_value(outcome: Outcome) -> Any:
     """What an answer shows of a result: the value that references read, and media as the blocks they came in."""
-    content = (outcome.result or {}).get("content")
-    is_medium = isinstance(outcome.value, str) and isinstance(content, list) and len(content) == 1
-    if is_medium and isinstance(content, list) and content[0].get("type") != "text":
-        return content[0]
+    called = outcome.called
+    if called is not None and called.content.kind == "binary":
+        return called.result["content"][0]
     return outcome.value
-
-
-def _etag(outcome: Outcome) -> JsonObject:
-    meta = (outcome.result or {}).get("_meta")
-    etag = meta.get("pml-gateway/etag") if isinstance(meta, dict) else None
-    return {} if etag is None else {"etag": etag}
 
 
 async def _measured(value: Any) -> tuple[str, int]:

@@ -148,7 +148,13 @@ async def render(
         case Items(items):
             return [await render(item, roots, load, absent=absent) for item in items]
         case Fields(fields):
-            return {key: await render(item, roots, load, absent=absent) for key, item in fields}
+            values = [(key, item, await render(item, roots, load, absent=absent)) for key, item in fields]
+            return {key: value for key, item, value in values if value is not None or not _is_input(item)}
+
+
+def _is_input(template: Template) -> bool:
+    """Whether this stands for one argument of a composite tool; one that was not given is left out."""
+    return isinstance(template, Reference) and template.root == "input"
 
 
 async def _part(part: str | Reference, roots: Mapping[str, Any], absent: frozenset[str]) -> str:

@@ -1,0 +1,131 @@
+"""The steps of one request's run call tools exactly as its client could call them itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pml_gateway.errors import GatewayError, ResultStoreError, UpstreamProtocolError
+from pml_gateway.log import get_logger
+from pml_gateway.results.content import Content
+from pml_gateway.results.stored import Source
+from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.execute import Run
+from pml_gateway.workflow.outcome import Called, Outcome
+from pml_gateway.workflow.plan import Step
+from pml_gateway.workflow.sharing import Invocation
+
+if TYPE_CHECKING:
+    from pml_gateway.server.calling import Caller
+    from pml_gateway.server.gateway import Gateway
+
+logger = get_logger(__name__)
+
+
+class StepCalls:
+    """`Tools` and `Keeper` of one request: everything under its client's policy, as direct calls are."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: Caller,
+        scope: RequestScope,
+        options: CallOptions,
+        *,
+        run_name: str,
+        inside: bool = False,
+    ) -> None:
+        self._gateway = gateway
+        self._caller = caller
+        self._scope = scope
+        self._options = options
+        self._run_name = run_name
+        self._inside = inside
+
+    def read_only(self, name: str) -> str | None:
+        """The tool's qualified name, if its annotations say that it only reads."""
+        tool = self._gateway.state.view(self._scope.client, inside=self._inside).resolve(name)
+        annotations = tool.definition.get("annotations") if tool is not None else None
+        reads = isinstance(annotations, dict) and annotations.get("readOnlyHint") is True
+        return tool.qualified_name if tool is not None and reads else None
+
+    async def call(self, invocation: Invocation) -> Called:
+        """Call one tool.
+
+        Raises:
+            GatewayError: nothing was sent, or what kept the upstream from answering.
+        """
+        tool = self._caller.find(self._gateway.state, self._scope, invocation.tool, inside=self._inside)
+        options = replace(
+            self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
+        )
+        outcome = await self._caller.run(
+            self._scope,
+            tool,
+            invocation.arguments,
+            options,
+            route="workflow",
+            if_none_match=invocation.if_none_match,
+            run=self._run_name,
+            refs=invocation.refs,
+        )
+        if outcome.result.get("resultType") == "input_required" and not self._options.may_ask:
+            raise UpstreamProtocolError(
+                f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
+                hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
+            )
+        return Called(outcome.result, outcome.content, outcome.stored, outcome.etag, outcome.unchanged)
+
+    async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
+        """The value of a `{"$ref": ...}` node of this client."""
+        resolved = await self._caller.outcomes.resolve(self._scope, {"value": node})
+        return resolved.arguments["value"], resolved.refs
+
+    async def report(self, done: int, total: int, message: str) -> None:
+        """Relay how far the run is, where the client wants to know."""
+        if self._options.on_progress is not None:
+            await self._options.on_progress(done, total, message)
+
+    @property
+    def threshold(self) -> int | None:
+        """Tokens above which a result is kept."""
+        settings = self._gateway.state.settings.references
+        return None if settings.mode == "off" else settings.threshold_tokens
+
+    async def keep(self, step: Step, outcome: Outcome) -> JsonObject | None:
+        """Keep what a step made; results of tools with what is known of them, others as the gateway's own."""
+        if self.threshold is None:
+            return None
+        called = outcome.called
+        content = called.content if called is not None else Content("json", outcome.value)
+        view = self._gateway.state.view(self._scope.client, inside=self._inside)
+        tool = view.resolve(step.tool) if step.tool is not None else None
+        source = Source(
+            tool=None if tool is None else (tool.upstream_id, tool.name),
+            name=tool.qualified_name if tool is not None else "transform",
+            run=self._run_name,
+        )
+        try:
+            stored = await self._gateway.results.put(self._scope.client, content, source=source)
+        except (ResultStoreError, GatewayError) as error:
+            logger.warning("the result of a step is cut instead of kept: %s", error)
+            return None
+        return None if stored is None else stored.answer()
+
+
+def fingerprint(name: str, arguments: JsonObject) -> str:
+    """Names one request, so that answers to its questions go on with that request only."""
+    text = json.dumps([name, arguments], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def question_result(run: Run, state: str) -> JsonObject:
+    """The interim result that asks for everything the waiting steps ask, each prefixed by its slot."""
+    requests = {key: request for key, (_, _, _, request) in run.questions.items()}
+    result: JsonObject = {"resultType": "input_required", "requestState": state}
+    if requests:
+        result["inputRequests"] = requests
+    return result

@@ -1,0 +1,236 @@
+"""The `workflows:` of the configuration become tools of the catalog, checked against the tools they use."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
+from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.view import View
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.parse import parse_workflow
+from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
+from pml_gateway.workflow.templates import Reference, Template, compile_template, references
+
+COMPOSITES = "workflows"
+"""The server id under which composite tools appear: `workflows:NAME` in policies, lists and searches."""
+
+ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
+"""What a tool's schema says about the arguments of a step."""
+
+
+class Definition(BaseModel):
+    """One entry of `workflows:` as it is written.
+
+    `input` is the JSON schema of the tool's arguments, `steps` are those of `execute_workflow`, where `hidden: true`
+    also keeps the step's tool off every list. `output` is any JSON with references, by default the result of the last
+    step that ran.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    description: str = Field(min_length=1)
+    title: str | None = None
+    use_cases: tuple[str, ...] = ()
+    input: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    steps: list[dict[str, Any]] = Field(min_length=1)
+    on_error: Literal["continue", "continue_all", "stop"] = "stop"
+    budget: dict[str, Any] = Field(default_factory=dict)
+    output: Any = None
+    output_as: Literal["value", "reference"] = "value"
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Composite:
+    """One composite tool; without a plan, or with problems, it is unavailable."""
+
+    name: str
+    definition: Definition | None = None
+    plan: Plan | None = None
+    output: Template | None = None
+    problems: tuple[StepProblem, ...] = ()
+    is_read_only: bool = False
+    uses: frozenset[str] = frozenset()
+
+    @cached_property
+    def hidden_tools(self) -> frozenset[str]:
+        """The qualified names of the tools that its steps keep off every list."""
+        steps = self.plan.steps if self.plan is not None else ()
+        return frozenset(step.tool for step in steps if step.hidden and step.tool in self.uses)
+
+    def listed(self) -> JsonObject | None:
+        """The tool as an upstream would list it."""
+        if self.definition is None:
+            return None
+        use_cases = "".join(f"\n- {each}" for each in self.definition.use_cases)
+        description = self.definition.description + (f"\n\nUse it to:{use_cases}" if use_cases else "")
+        tool: JsonObject = {"name": self.name, "description": description, "inputSchema": self.definition.input}
+        return {**tool, "title": self.definition.title} if self.definition.title else tool
+
+    def given(self, arguments: JsonObject) -> JsonObject:
+        """What `$input` is: the arguments, and the defaults of those that were not given, or null."""
+        schema = self.definition.input if self.definition is not None else {}
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        defaults = {name: each.get("default") if isinstance(each, dict) else None for name, each in known.items()}
+        return defaults | arguments
+
+
+def read_composites(workflows: Mapping[str, Any], limits: Budget) -> dict[str, Composite]:
+    """Every entry with what is wrong with it by itself; none of them can spoil another."""
+    return {str(name): _read(str(name), raw, limits) for name, raw in workflows.items()}
+
+
+def bind_composites(
+    composites: Mapping[str, Composite], catalog: Catalog, argument_problems: ArgumentProblems
+) -> dict[str, Composite]:
+    """The composites with their steps bound to the tools of a catalog, and what is missing there."""
+    view = View(catalog, LOCAL, (), inside=True)
+    bound = {name: _bind(composite, view, argument_problems) for name, composite in composites.items()}
+    names = list(bound)
+    tools = {catalog.assignments.get((COMPOSITES, name), name): at for at, name in enumerate(names)}
+    uses = [frozenset(tools[tool] for tool in bound[name].uses if tool in tools) for name in names]
+    while cycle := topological_cycle(uses):
+        path = " -> ".join(names[at] for at in (*cycle, cycle[0]))
+        for at in cycle:
+            problem = StepProblem("", "/steps", f"the workflows {path} call each other", "remove one of these steps")
+            bound[names[at]] = replace(bound[names[at]], problems=(*bound[names[at]].problems, problem))
+            uses[at] = frozenset()
+    return bound
+
+
+def composite_listing(composites: Mapping[str, Composite]) -> UpstreamListing | None:
+    """The composite tools as the listing of one more upstream."""
+    tools = [tool for composite in composites.values() if (tool := composite.listed()) is not None]
+    return UpstreamListing(COMPOSITES, tuple(tools)) if tools else None
+
+
+def with_composites(catalog: Catalog, composites: Mapping[str, Composite]) -> Catalog:
+    """The catalog with unavailable composites marked stale, and internal tools hidden."""
+    hidden = frozenset[str]().union(*(composite.hidden_tools for composite in composites.values()))
+
+    def marked(tool: CatalogTool) -> CatalogTool:
+        composite = composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
+        if composite is None:
+            is_hidden = tool.qualified_name in hidden
+            return tool if is_hidden == tool.hidden else replace(tool, hidden=is_hidden)
+        definition = tool.definition
+        if composite.is_read_only:
+            definition = {**definition, "annotations": {**definition.get("annotations", {}), "readOnlyHint": True}}
+        is_hidden = tool.qualified_name in hidden or (composite.definition is not None and composite.definition.hidden)
+        return replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden)
+
+    return replace(catalog, tools=tuple(marked(tool) for tool in catalog.tools))
+
+
+def _read(name: str, raw: Any, limits: Budget) -> Composite:
+    try:
+        definition = Definition.model_validate(raw)
+    except ValidationError as error:
+        return Composite(name, problems=tuple(_field_problem(fault) for fault in error.errors(include_url=False)))
+    request: JsonObject = {"steps": definition.steps, "on_error": definition.on_error, "budget": definition.budget}
+    try:
+        plan, problems = parse_workflow(request, limits, with_input=True, extra_keys=("hidden",))
+        output = None if definition.output is None else compile_template(definition.output)
+        problems += _output_problems(output, plan)
+    except PlanError as error:
+        return Composite(name, definition, problems=error.problems)
+    except InvalidInputError as error:
+        return Composite(name, definition, problems=(StepProblem("", "/output", error.message, error.hint),))
+    return Composite(name, definition, plan, output, tuple(problems))
+
+
+def _field_problem(fault: Any) -> StepProblem:
+    pointer = "".join(f"/{part}" for part in fault["loc"])
+    key = str(fault["loc"][-1]) if fault["loc"] else ""
+    if fault["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, Definition.model_fields, n=1)
+        known = ", ".join(Definition.model_fields)
+        return StepProblem(
+            "", pointer, f"unknown key {key!r}", f"did you mean {near[0]}?" if near else f"known: {known}"
+        )
+    return StepProblem("", pointer, f"{key or 'the workflow'}: {fault['msg']}")
+
+
+def _output_problems(output: Template | None, plan: Plan) -> list[StepProblem]:
+    known = {INPUT} | {step.id for step in plan.steps} | {str(step.index) for step in plan.steps}
+    parts = references(output) if output is not None else ()
+    return [
+        StepProblem("", f"/output{pointer}", f"there is no step {part.root!r}", f"the steps are {', '.join(known)}")
+        for pointer, part in parts
+        if isinstance(part, Reference) and part.root not in known
+    ]
+
+
+def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems) -> Composite:
+    if composite.plan is None:
+        return composite
+    problems = list(composite.problems)
+    steps: list[Step] = []
+    read_only = True
+    uses = set()
+    for step in composite.plan.steps:
+        tool = view.resolve(step.tool) if step.tool is not None else None
+        if step.tool is not None and tool is None:
+            problems.append(_missing_tool(step, view))
+        if tool is not None:
+            problems += argument_problems(step, tool)
+            problems += _unknown_arguments(step, tool)
+            read_only = read_only and (tool.definition.get("annotations") or {}).get("readOnlyHint") is True
+            uses.add(tool.qualified_name)
+            step = replace(step, tool=tool.qualified_name)
+        steps.append(step)
+    plan = replace(composite.plan, steps=tuple(steps))
+    return replace(
+        composite, plan=plan, problems=tuple(problems), is_read_only=read_only and bool(uses), uses=frozenset(uses)
+    )
+
+
+def _missing_tool(step: Step, view: View) -> StepProblem:
+    closest = view.closest(step.tool or "")
+    hint = f"did you mean {', '.join(closest)}?" if closest else "pml tools lists the tools there are"
+    pointer = f"/steps/{step.index}/tool"
+    return StepProblem(step.id, pointer, f"there is no tool {step.tool!r}", hint, ErrorCode.NOT_FOUND)
+
+
+def _unknown_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
+    """Arguments that the tool does not name: a schema lets them pass, and a rename would go unnoticed."""
+    schema = tool.definition["inputSchema"]
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties or schema.get("additionalProperties") not in (None, False):
+        return []
+    if schema.get("patternProperties"):
+        return []
+    return [
+        StepProblem(
+            step.id,
+            f"/steps/{step.index}/arguments/{name}",
+            f"{tool.qualified_name} has no argument {name!r}",
+            f"its arguments are {', '.join(map(str, properties))}",
+        )
+        for name in step.given
+        if name not in properties
+    ]
+
+
+class CompositeUnavailableError(GatewayError):
+    """A composite tool cannot run as the configuration and the upstreams stand."""
+
+    code = ErrorCode.UPSTREAM_UNAVAILABLE
+
+    def __init__(self, name: str, problems: Sequence[StepProblem], *, may_know: bool) -> None:
+        first = problems[0]
+        where = f"step {first.step!r}: " if first.step else ""
+        super().__init__(
+            f"the workflow {name!r} is unavailable{f': {where}{first.message}' if may_know else ''}",
+            hint=first.hint if may_know else "its owner sees why with: pml workflow validate",
+            details={"errors": [problem.as_json() for problem in problems]} if may_know else {},
+        )
