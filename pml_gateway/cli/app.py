@@ -14,6 +14,7 @@ from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.inspect import call, schema, search, tools
+from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.operate import refresh, tokens, upstreams
 from pml_gateway.cli.output import ExitCode, messages
 from pml_gateway.cli.serve import serve
@@ -52,6 +53,7 @@ app.command()(call)
 app.command()(tokens)
 app.command()(upstreams)
 app.command()(refresh)
+app.command()(lineage)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.command()(trust)

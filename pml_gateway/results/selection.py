@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from jmespath.parser import ParsedResult
 
 MAX_EXPRESSION = 1000
-MAX_STEPS = 2_000_000
-"""Nodes evaluated in one expression, a few seconds; an honest one over 100,000 items takes half of them."""
+MAX_STEPS = 1_000_000
+"""Nodes evaluated in one expression, a second; `items[?a > `1`].b` takes five for each item."""
 
-MAX_SELECTED = 64 * 1024 * 1024
+MAX_SELECTED = 32 * 1024 * 1024
 """Characters of JSON in one selection: `[@, @]` repeated doubles a value with every step."""
 
 MAX_NAMED_KEYS = 12
 
 _OVER_LISTS = ("projection", "filter_projection", "flatten", "slice")
+_MAKES_LISTS = (*_OVER_LISTS, "value_projection", "function_expression")
 _PROJECTIONS = ("projection", "filter_projection", "flatten", "value_projection")
 
 
@@ -107,8 +108,8 @@ def _interpreter() -> Any:
             if self._steps > MAX_STEPS:
                 raise _TooMuchError
             result = super().visit(node, *arguments, **named)
-            if isinstance(result, list | str) and len(result) > MAX_STEPS and result is not arguments[0]:
-                self._steps += len(result) // 10
+            if isinstance(result, list) and node["type"] in _MAKES_LISTS:
+                self._steps += len(result)
             return result
 
         def visit_function_expression(self, node: Any, value: Any) -> Any:
@@ -119,10 +120,12 @@ def _interpreter() -> Any:
             return super().visit_function_expression(node, value)
 
         def visit_comparator(self, node: Any, value: Any) -> Any:
-            # Comparing values that share parts with themselves takes exponential time.
-            if any(exceeds(self.visit(child, value), MAX_SELECTED) for child in node["children"]):
+            sides = [self.visit(child, value) for child in node["children"]]
+            # Comparing values that hold the same part many times takes exponential time.
+            if any(isinstance(side, list | dict) and exceeds(side, MAX_SELECTED) for side in sides):
                 raise _TooMuchError
-            return super().visit_comparator(node, value)
+            literals = [{"type": "literal", "value": side, "children": []} for side in sides]
+            return super().visit_comparator({**node, "children": literals}, value)
 
     return Bounded()
 

@@ -27,7 +27,7 @@ _DATA_KEYS = re.compile(
     .*\d{4}-\d\d(-\d\d)?.*          # dates
     | .*[^\s@]+@[^\s@]+\.[a-z]+.*   # addresses
     | .*[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}.*  # uuids, hashes
-    | [a-z]+[-_]?\d{3,}.*           # user_1234
+    | [a-z]+([-_]\d{3,}|\d{4,}).*   # user_1234, but sha256
     | (?=[a-z0-9_-]*\d)(?=[a-z0-9_-]*[a-z])[a-z0-9_-]{16,}   # keys and tokens
     | [a-z][a-z0-9+.-]*://.*        # addresses on the web
     | .*/.*\.\w+ | /.*              # paths

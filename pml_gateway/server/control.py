@@ -13,7 +13,9 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pml_gateway.config.paths import Paths
+from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
+from pml_gateway.results.lineage import lineage
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.status import gateway_status
 from pml_gateway.types import JsonObject
@@ -47,6 +49,8 @@ async def _answer(gateway: Gateway, stream: anyio.abc.SocketStream) -> None:
             try:
                 line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
                 answer = await _execute(gateway, json.loads(line))
+            except ResultStoreError as error:
+                answer = {"error": str(error)}
             except (ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound):
                 answer = {"error": "one line with a JSON object is expected"}
             try:
@@ -63,11 +67,15 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
         case "refresh":
             complete = await gateway.refresh(REFRESH_SECONDS)
             return {"complete": complete, **gateway_status(gateway)}
+        case "lineage":
+            results = gateway.results
+            ref = str(request.get("ref")) if isinstance(request, dict) else ""
+            return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
         case _:
-            return {"error": f"unknown command {command!r}; known are status and refresh"}
+            return {"error": f"unknown command {command!r}; known are status, refresh and lineage"}
 
 
-async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0) -> list[JsonObject]:
+async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:
     """The answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
     answers: list[JsonObject] = []
     if not paths.run_dir.is_dir():
@@ -76,7 +84,7 @@ async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0) -> lis
         try:
             with anyio.fail_after(timeout), _reachable(path) as address:
                 async with await anyio.connect_unix(address) as stream:
-                    await stream.send(json.dumps({"command": command}).encode() + b"\n")
+                    await stream.send(json.dumps({**arguments, "command": command}).encode() + b"\n")
                     line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
                     answers.append(json.loads(line))
         except ConnectionRefusedError:
