@@ -37,19 +37,34 @@ def workflow_definition() -> JsonObject:
     return {
         "name": "execute_workflow",
         "description": (
-            "Run dependent calls in one request; only wanted results come back. A step is {id, tool, arguments} or "
-            '{id, transform: JMESPath}, optional depends_on, when, for_each. "$id.path" is an earlier result, "$item" '
-            "the item of for_each. Only intent: suggests a plan."
+            "Run dependent calls in one request: results flow from step to step without passing through you. "
+            '"$id.path" or "$0.items[*].id" (JMESPath) in arguments is an earlier result, and orders the steps; others '
+            'run in parallel. "$item" is the item of for_each. A step with transform (JMESPath over $id) calls nothing. '
+            "return: final or step ids keeps answers short. With only intent: suggests a plan."
         ),
         "inputSchema": {
             "type": "object",
             "properties": {
-                "steps": {"type": "array", "items": {"type": "object"}},
+                "steps": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "id": {"type": "string"},
+                            "tool": {"type": "string"},
+                            "arguments": {"type": "object"},
+                            "transform": {"type": "string"},
+                            "for_each": {"description": "a list, or a reference to one"},
+                            "when": {"type": "string"},
+                            "depends_on": {"type": "array", "items": {"type": "string"}},
+                        },
+                    },
+                },
                 "intent": {"type": "string"},
                 "on_error": {"enum": ["continue", "continue_all", "stop"]},
                 "budget": {"type": "object", "description": "max_steps, max_tokens, max_seconds"},
                 "dry_run": {"type": "boolean"},
-                "return": {"description": "all, final or step ids"},
+                "return": {"description": "all, final or [ids]"},
             },
         },
     }

@@ -14,7 +14,6 @@ from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.content import exceeds
 
 MAX_LENGTH = 2000
 """Characters of one expression; the longest useful ones in practice have a few hundred."""
@@ -23,9 +22,10 @@ MAX_VISITS = 500_000
 QUICK_VISITS = 5_000
 """Nodes evaluated at most, and how many of them on the event loop: more goes to a thread."""
 
-MAX_ITEMS = 1_000_000
+MAX_PARTS = 1_000_000
+QUICK_PARTS = 10_000
 MAX_TEXT = 64 * 1024 * 1024
-"""Sizes of a list and a text that an expression may build: `join` over itself doubles them each time."""
+"""Parts and characters of a value that an expression may build: `[@, @]` and `join` double them each time."""
 
 MAX_SECONDS = 2.0
 """The last bound, for functions that read all of a large value at every node."""
@@ -63,10 +63,12 @@ class Expression:
             InvalidInputError: a path that leads nowhere, with the keys that exist; or a bound is exceeded.
         """
         try:
-            value = self._run(roots, current, optional or not known, QUICK_VISITS)
+            value = self._run(roots, current, optional or not known, QUICK_VISITS, QUICK_PARTS)
         except _TooMuchError:
             try:
-                value = await anyio.to_thread.run_sync(self._run, roots, current, optional or not known, MAX_VISITS)
+                value = await anyio.to_thread.run_sync(
+                    self._run, roots, current, optional or not known, MAX_VISITS, MAX_PARTS
+                )
             except _TooMuchError:
                 raise InvalidInputError(
                     f"{_shown(self.text)} takes more than {MAX_VISITS} evaluations or builds too large a value",
@@ -74,12 +76,11 @@ class Expression:
                 ) from None
         return value
 
-    def _run(self, roots: Mapping[str, Any], current: Any, optional: bool, visits: int) -> Any:
-        interpreter = _Interpreter(roots, visits)
+    def _run(self, roots: Mapping[str, Any], current: Any, optional: bool, visits: int, parts: int) -> Any:
+        interpreter = _Interpreter(roots, visits, parts)
         try:
             value = interpreter.visit(self._node, current)
-            if exceeds(value, MAX_TEXT):
-                raise _TooMuchError
+            interpreter.check_size(value)
             fault = interpreter.fault(self._node, current) if value in (None, []) and not optional else None
         except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, OverflowError) as error:
             # The library's functions let Python's own errors through where types do not fit.
@@ -101,8 +102,9 @@ class _TooMuchError(Exception):
 
 
 class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no types
-    def __init__(self, roots: Mapping[str, Any], visits: int) -> None:
+    def __init__(self, roots: Mapping[str, Any], visits: int, parts: int) -> None:
         super().__init__()
+        self._parts = parts
         self._roots = roots
         self._left = visits
         self._deadline = time.monotonic() + MAX_SECONDS
@@ -112,7 +114,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         if self._left < 0 or time.monotonic() > self._deadline:
             raise _TooMuchError
         value = super().visit(node, *args, **kwargs)
-        if (isinstance(value, str) and len(value) > MAX_TEXT) or (isinstance(value, list) and len(value) > MAX_ITEMS):
+        if (isinstance(value, str) and len(value) > MAX_TEXT) or (isinstance(value, list) and len(value) > self._parts):
             raise _TooMuchError
         return value
 
@@ -133,7 +135,22 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
     def _check_sizes(self, nodes: list[Node], value: Any) -> None:
         """Refuse values that hold themselves many times over, which take exponential time to compare or to write."""
         for node in nodes:
-            if node["type"] not in ("field", "literal", "current") and exceeds(self.visit(node, value), MAX_TEXT):
+            if node["type"] not in ("field", "literal"):
+                self.check_size(self.visit(node, value))
+
+    def check_size(self, value: Any) -> None:
+        """Refuse a value of too many parts, counted as often as they are shared."""
+        pending, parts, characters = [value], 0, 0
+        while pending:
+            part = pending.pop()
+            parts += 1
+            if isinstance(part, str):
+                characters += len(part)
+            elif isinstance(part, dict):
+                pending.extend(part.values())
+            elif isinstance(part, list):
+                pending.extend(part)
+            if parts + len(pending) > self._parts or characters > MAX_TEXT:
                 raise _TooMuchError
 
     def fault(self, node: Node, value: Any) -> str | None:
