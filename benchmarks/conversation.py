@@ -58,3 +58,9 @@ def answer_text(result: dict[str, Any]) -> str:
     """What a model sees of a result: its texts; other blocks as JSON."""
     blocks = result.get("content", [])
     return "\n".join(block["text"] if block.get("type") == "text" else compact(block) for block in blocks)
+
+
+def data_of(result: dict[str, Any]) -> Any:
+    """What later calls may take from a result: its structured content, else its text."""
+    structured = result.get("structuredContent")
+    return answer_text(result) if structured is None else structured

@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 
 from benchmarks.client import AnswerError, Era
-from benchmarks.conversation import Conversation, answer_text, compact
+from benchmarks.conversation import Conversation, answer_text, compact, data_of
 from benchmarks.harness import table
 from benchmarks.markdown_block import markdown_table, write_block
 from benchmarks.results import RESULTS, machine, versions
@@ -31,7 +31,6 @@ from benchmarks.stdio_client import StdioClient, open_stdio_client
 from benchmarks.tasks import TASKS, Round, Step, Task
 from benchmarks.workspace import Workspace, make_workspace
 from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
-from pml_gateway.workflow.outcome import value_of
 from pml_gateway.workflow.templates import compile_template, render
 from tests.e2e.install import install
 
@@ -116,7 +115,7 @@ class Agent:
             result = await self._exchange("call_tool", call, talk)
         else:
             result = await self._exchange(step.qualified_name, arguments, talk)
-        values[step.id] = value_of(result)
+        values[step.id] = data_of(result)
 
     async def _run(self, one: Round, talk: Conversation) -> None:
         """A round as one workflow, of which only what has to be seen comes back."""

@@ -283,8 +283,9 @@ MEMORY = (
                         "add_observations",
                         observations=[{"entityName": "Grace", "contents": ["took over the invoices service"]}],
                     ),
-                    _memory("relation", "create_relations", relations=[_relation("Grace", "owns", "invoices")]),
-                    _memory("check", "open_nodes", "note", "relation", names=["Grace", "invoices"]),
+                    # One after the other: of two writes at once, this server keeps one.
+                    _memory("relation", "create_relations", "note", relations=[_relation("Grace", "owns", "invoices")]),
+                    _memory("check", "open_nodes", "relation", names=["Grace", "invoices"]),
                 ),
                 ("check",),
             ),

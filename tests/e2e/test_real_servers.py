@@ -13,8 +13,9 @@ from fastmcp import Client as FastMCPClient
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from mcp_types import methods
 
+from pml_gateway.exposure.tokens import count_tokens
 from tests.support.meta import LISTED
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, result_modern
 
 from .inspector import Inspector
@@ -165,3 +166,19 @@ def test_every_mode_lists_and_calls_for_raw_modern_posts(gateway: GatewayProcess
     )
     assert called["content"][0]["text"] == "Echo: raw"
     assert called["resultType"] == "complete"
+
+
+def test_namespaces_of_real_servers_cost_less_than_half_of_their_tools(
+    installation: Installation, tmp_path: Path
+) -> None:
+    known = real_servers(installation, tmp_path / "servers")
+    servers = {name: known[name] for name in ("everything", "filesystem", "memory")}
+    config = {"gateway": {"style": "namespaces"}, "servers": servers}
+    with running_gateway(tmp_path / "home", config) as process:
+        assert run_pml(tmp_path / "home", "refresh").returncode == 0
+        flat = result_modern(f"{process.url}/full_proxy", "tools/list")["tools"]
+        namespaced = result_modern(process.url, "tools/list")["tools"]
+    assert [one["name"] for one in namespaced] == ["search_tools", *sorted(servers)]
+    assert len(flat) >= 36
+    tokens = [count_tokens(json.dumps(tools, separators=(",", ":"))) for tools in (namespaced, flat)]
+    assert tokens[0] <= 0.45 * tokens[1]

@@ -119,6 +119,13 @@ async def _through_namespace(served: Serving, server: str, name: str, arguments:
     return await served.call(server, {"action": name, **arguments})
 
 
+async def _in_a_workflow(served: Serving, server: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    steps = [{"id": "one", "tool": f"{server}__{name}", "arguments": arguments}]
+    answer = await served.call("execute_workflow", {"steps": steps, "return": "final"})
+    assert answer["structuredContent"]["status"] == "completed"
+    return {"content": None}
+
+
 async def _by_handshake(served: Serving, server: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     async with served.handshake() as session:
         params = {"name": server, "arguments": {"action": name, "params": arguments}}
@@ -127,13 +134,15 @@ async def _by_handshake(served: Serving, server: str, name: str, arguments: dict
 
 async def test_one_script_makes_the_same_upstream_requests_whichever_way_it_calls(tmp_path: Path) -> None:
     seen = []
-    for position, way in enumerate((_direct, _through_call_tool, _through_namespace, _by_handshake)):
+    ways = (_direct, _through_call_tool, _through_namespace, _by_handshake, _in_a_workflow)
+    for position, way in enumerate(ways):
         upstreams = {"notes": notes(), "fs": files()}
         async with serving(tmp_path / str(position), upstreams, namespaced(upstreams)) as served:
             texts = [(await way(served, *step))["content"] for step in SCRIPT]
         calls = [(call["name"], call["arguments"]) for name in upstreams for call in upstreams[name].calls]
         seen.append((texts, calls))
     assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert [calls for _, calls in seen] == [seen[0][1]] * len(ways)
     assert len(seen[0][1]) == len(SCRIPT)
 
 
@@ -333,6 +342,39 @@ async def test_a_client_is_told_when_the_actions_of_a_namespace_change(tmp_path:
         after = (await client.list_tools()).tools[1].description
     assert "remove(" not in (before or "")
     assert "remove(" in (after or "")
+
+
+async def test_a_stored_result_can_be_passed_to_an_action(tmp_path: Path) -> None:
+    async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        return text_result("long " * 200 if call["name"] == "find" else "ok")
+
+    upstreams = {"notes": FakeUpstream(notes().tools, answer)}
+    settings = settings_for(
+        upstreams, gateway={"style": "namespaces"}, references={"mode": "meta", "threshold_tokens": 50}
+    )
+    async with serving(tmp_path, upstreams, settings) as served:
+        assert await served.names() == ["search_tools", "read_result", "notes"]
+        stored = (await served.call("notes", {"action": "find", "query": "x"}))["structuredContent"]
+        await served.call("notes", {"action": "add", "text": {"$ref": stored["ref"]}})
+        error = error_of(await served.call("notes", {"action": "add", "text": {"$ref": f"ref_{'A' * 22}"}}))
+    assert upstreams["notes"].calls[-1]["arguments"] == {"text": "long " * 200}
+    assert len(upstreams["notes"].calls) == 2
+    assert error["code"] == "NOT_FOUND"
+
+
+async def test_composite_tools_are_actions_as_well(tmp_path: Path) -> None:
+    upstreams = {"notes": notes()}
+    steps = [{"id": "add", "tool": "notes__add", "arguments": {"text": "$input.text"}}]
+    schema = {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}
+    composite = {"description": "Add a note.", "input": schema, "steps": steps}
+    settings = settings_for(upstreams, gateway={"style": "namespaces"}, workflows={"note_it": composite})
+    async with serving(tmp_path, upstreams, settings) as served:
+        names = await served.names()
+        await served.call(names[-1], {"action": "note_it", "text": "x"})
+        error = error_of(await served.call(names[-1], {"action": "note_it"}))
+    assert upstreams["notes"].calls[0]["arguments"] == {"text": "x"}
+    assert len(upstreams["notes"].calls) == 1
+    assert error["code"] == "INVALID_INPUT"
 
 
 async def test_parameters_that_travel_in_headers_elsewhere_are_plain_parameters_here(tmp_path: Path) -> None:
