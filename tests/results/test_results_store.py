@@ -84,10 +84,11 @@ async def test_a_value_comes_back_as_it_was_with_its_size_hash_and_shape(open_st
     assert len(stored.sha256) == 64
 
 
-async def test_parts_that_take_several_writes_are_put_together_again(open_store: Open) -> None:
-    # Text that does not compress, or one part would hold it.
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_parts_that_take_several_writes_are_put_together_again(kind: str, tmp_path: Path) -> None:
+    # Text that does not compress, or one part would hold it; the Redis server of the tests takes 64 KiB at once.
     text = random.Random(1).randbytes(300_000).hex()
-    async with open_store() as store:
+    async with opened(tmp_path / "results", store=kind) as store:
         stored = await store.put(ANNA, Content("text", text), source=SOURCE)
         assert stored is not None and stored.parts > 1
         assert (await store.resolve(ANNA, {"text": {"$ref": stored.ref}})).arguments == {"text": text}

@@ -312,7 +312,9 @@ async def test_declared_outputs_are_believed_instead_and_other_rights_see_no_lea
 
 async def test_the_gateway_tells_of_itself_only_what_a_clients_rights_show(tmp_path: Path) -> None:
     upstreams = {"maker": maker(), "hidden": taker()}
-    sections = {"gateway": {"meta_tools": ["gateway_info"], "hybrid": {"whitelisted_tools": ["hidden:nope"]}}}
+    sections: dict[str, Any] = {
+        "gateway": {"meta_tools": ["gateway_info"], "hybrid": {"whitelisted_tools": ["hidden:nope"]}}
+    }
     async with serving(tmp_path, upstreams, **sections) as served:
         caller = served.runtime.caller
 
@@ -349,7 +351,7 @@ async def test_lineage_follows_references_through_calls_in_both_directions(tmp_p
 
     upstream.handler = echo
     small = text_result("word " * 3000)
-    sections = {
+    sections: dict[str, Any] = {
         "references": {"mode": "meta", "threshold_tokens": 1000},
         "gateway": {"meta_tools": ["call_tool", "gateway_info"]},
     }

@@ -45,7 +45,7 @@ class GatewayProcess:
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a `pml` process with a home of its own."""
-    kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+    kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "PYTHONPATH") if key in os.environ}
     return {
         **kept,
         "PML_HOME": str(home),
