@@ -19,6 +19,7 @@ from pml_gateway.cli.operate import refresh, tokens, upstreams
 from pml_gateway.cli.output import ExitCode, messages
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.trust import trust
+from pml_gateway.cli.workflow import workflow_app
 from pml_gateway.errors import innermost
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ app.command()(refresh)
 app.command()(lineage)
 app.add_typer(config_app)
 app.add_typer(eval_app)
+app.add_typer(workflow_app)
 app.command()(trust)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
 from pml_gateway.config.edit import apply_preset, scalar
@@ -16,6 +17,7 @@ from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masking import masked_settings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import EXPOSURE_KEYS, PRESET_NAMES, Preset, load_preset
+from pml_gateway.config.settings import Settings
 from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError
 
@@ -100,6 +102,7 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
         print_json({"valid": False, "files": [], "problems": problems, "warnings": []})
         raise typer.Exit(exit_code(error)) from None
     warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
+    warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
     files = [str(path) for path in loaded.files]
     if as_json:
         print_json({"valid": True, "files": files, "problems": [], "warnings": warnings})
@@ -126,6 +129,17 @@ def presets(as_json: JsonOption = False) -> None:
         return
     print_table(("PRESET", "WHAT CLIENTS SEE"), [(item.name, item.summary) for item in found])
     note(f"Each file says what it costs and when to choose it: {found[0].path.parent}")
+
+
+def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str]:
+    """What keeps workflows from being served, by the tools that were last seen."""
+    if not settings.workflows:
+        return []
+    # The server stack takes 0.7 s to import, which configurations without workflows never need.
+    from pml_gateway.server.composite_status import workflow_warnings
+
+    command = Command(config_file)
+    return workflow_warnings(settings, command.paths, command.identity)
 
 
 def _config_file(context: typer.Context, given: Path | None) -> Path | None:

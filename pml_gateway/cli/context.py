@@ -94,7 +94,7 @@ async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIt
             warn(warning)
     settings = loaded.settings
     async with open_gateway(settings, command.paths, identity=command.identity, connect=connect) as gateway:
-        if connect or not gateway.state.catalog.tools:
+        if connect or not gateway.knows_tools:
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {len(gateway.pool.upstreams)} servers for their tools"):
                 await gateway.refresh(slowest + 1)

@@ -153,7 +153,7 @@ def call(
     """
     command = Command(config, as_json=as_json)
     try:
-        given = _arguments(arguments, argument or [])
+        given = given_arguments(arguments, argument or [])
     except InvalidInputError as error:
         raise typer.BadParameter(str(error)) from None
     result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
@@ -191,7 +191,12 @@ async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:
         await gateway.searchable(60)
 
 
-def _arguments(text: str | None, pairs: list[str]) -> JsonObject:
+def given_arguments(text: str | None, pairs: list[str]) -> JsonObject:
+    """Arguments from a JSON object and NAME=VALUE pairs.
+
+    Raises:
+        InvalidInputError: one of them is neither.
+    """
     given: Any = {}
     if text:
         try:

@@ -27,7 +27,7 @@ from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import Upstream
-from pml_gateway.workflow.composite import composite_listing, read_composites, with_composites
+from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites, with_composites
 from pml_gateway.workflow.limits import limits_of
 
 logger = get_logger(__name__)
@@ -80,13 +80,18 @@ class Gateway:
         self._drained: anyio.Event | None = None
         catalog = self._build(settings, Catalog(assignments=manifest.names), frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog))
-        if catalog.tools or not any(definition.enabled for definition in settings.servers.values()):
+        if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
 
     @property
     def is_ready(self) -> bool:
         """Whether a list can be answered without waiting."""
         return self._first_list.is_set()
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
+        return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
 
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
         """What is known of each upstream before it is connected, as long as its definition is the same."""
@@ -199,7 +204,7 @@ class Gateway:
 
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
-        if self.state.catalog.tools:
+        if self.knows_tools:
             with anyio.move_on_after(QUIET_START):
                 await self._asked.wait()
             await anyio.sleep(COALESCE_SECONDS)
@@ -315,7 +320,7 @@ async def open_gateway(
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)
-        if connect or not gateway.state.catalog.tools:
+        if connect or not gateway.knows_tools:
             tasks.start_soon(gateway.connect_all)
         yield gateway
         tasks.cancel_scope.cancel()

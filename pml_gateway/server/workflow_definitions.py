@@ -39,7 +39,7 @@ def workflow_definition() -> JsonObject:
         "description": (
             "Run dependent calls in one request: results flow from step to step without passing through you. "
             '"$id.path" or "$0.items[*].id" (JMESPath) in arguments is an earlier result, and orders the steps; others '
-            'run in parallel. "$item" is the item of for_each. A step with transform (JMESPath over $id) calls nothing. '
+            'run in parallel. "$item" is the item of for_each. A transform step (JMESPath over $id) calls nothing. '
             "return: final or step ids keeps answers short. With only intent: suggests a plan."
         ),
         "inputSchema": {

@@ -43,7 +43,7 @@ class SuspendedRuns:
         """Keep a run; returns the secret state with which its client goes on. `request` is what it asked for."""
         self._forget()
         mine = [state for state, kept in self._kept.items() if kept.client == client]
-        for state in mine[: len(mine) - MAX_PER_CLIENT + 1]:
+        for state in mine[: max(len(mine) - MAX_PER_CLIENT + 1, 0)]:
             del self._kept[state]
         while len(self._kept) >= MAX_RUNS:
             del self._kept[next(iter(self._kept))]

@@ -11,7 +11,9 @@ from typing import Any
 import anyio
 import mcp_types
 from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.shared.exceptions import MCPError
 from mcp.shared.memory import create_client_server_memory_streams
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
@@ -36,6 +38,7 @@ class FakeUpstream:
     refuse: bool = False
     hang: bool = False
     page_size: int | None = None
+    modern: bool = False
     sessions: list[Any] = field(default_factory=list)
     killers: list[anyio.CancelScope] = field(default_factory=list)
 
@@ -60,6 +63,8 @@ class FakeUpstream:
         server: Server[Any] = Server("fake", version="1", on_list_tools=on_list, on_call_tool=on_call)
 
         async def raw_list(ctx: Any, call_next: Any) -> Any:
+            if self.modern and ctx.method == "initialize":
+                raise MCPError(METHOD_NOT_FOUND, "this server speaks the modern protocol only")
             return await call_next(ctx) if ctx.method != "tools/list" else await on_list(ctx, _Params(ctx.params))
 
         # Lists go out unchecked, as careless servers send them.

@@ -246,10 +246,12 @@ async def test_expressions_that_multiply_end_within_their_bounds(expression: str
 
 
 def test_references_forward_in_circles_and_to_nobody_fail_by_name_before_any_call() -> None:
-    forward = [{"id": "a", "tool": "t", "arguments": {"x": "$b.y"}}, {"id": "b", "tool": "t"}]
-    circle = [{"id": "a", "tool": "t", "depends_on": ["b"]}, {"id": "b", "tool": "t", "arguments": {"x": "$a"}}]
-    itself = [{"id": "a", "tool": "t", "arguments": {"x": "$a.y"}}]
-    nobody = [{"id": "alpha", "tool": "t"}, {"id": "b", "tool": "t", "arguments": {"x": "$alpah.y"}}]
+    a: dict[str, Any] = {"id": "a", "tool": "t"}
+    b: dict[str, Any] = {"id": "b", "tool": "t"}
+    forward = [{**a, "arguments": {"x": "$b.y"}}, b]
+    circle = [{**a, "depends_on": ["b"]}, {**b, "arguments": {"x": "$a"}}]
+    itself = [{**a, "arguments": {"x": "$a.y"}}]
+    nobody = [{**a, "id": "alpha"}, {**b, "arguments": {"x": "$alpah.y"}}]
     for steps, text in ((forward, "'b', which comes after"), (circle, "a -> b -> a"), (itself, "a -> a")):
         with pytest.raises(GatewayError, match=text):
             plan_of(steps)

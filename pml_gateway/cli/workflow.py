@@ -1,0 +1,137 @@
+"""`pml workflow`: run, check and list the workflows of the configuration, or run one from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.inspect import given_arguments
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, warn
+from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.errors import GatewayError, InvalidInputError
+
+if TYPE_CHECKING:
+    from pml_gateway.types import JsonObject
+
+workflow_app = typer.Typer(name="workflow", help="Run, check and list workflows.", no_args_is_help=True)
+
+
+@workflow_app.command("run")
+def run(
+    target: Annotated[str, typer.Argument(help="A workflow of the configuration, or a file with `steps:`.")],
+    arguments: Annotated[str | None, typer.Argument(help="Arguments as a JSON object.")] = None,
+    argument: Annotated[
+        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="One argument; the value as JSON or text.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check a file's steps and call nothing.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a workflow and print its result.
+
+    Example: pml workflow run triage --arg issue=42
+    """
+    command = Command(config, as_json=as_json)
+    try:
+        given = given_arguments(arguments, argument or [])
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from None
+    file = Path(target)
+    if file.suffix in (".yaml", ".yml", ".json"):
+        if given:
+            raise typer.BadParameter("a file of steps takes no arguments", param_hint="ARGUMENTS")
+        request = command.run(lambda: _from_file(file))
+        result = command.run(lambda: _call(command, "execute_workflow", {**request, "dry_run": dry_run}))
+    elif dry_run:
+        raise typer.BadParameter("checks a file; workflows of the configuration: pml workflow validate")
+    else:
+        name = target if ":" in target else f"workflows:{target}"
+        result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
+    _show(result, as_json=as_json)
+
+
+@workflow_app.command("validate")
+def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Check every workflow of the configuration against the tools there are; exit code 1 if one is unavailable.
+
+    Example: pml workflow validate --json
+    """
+    command = Command(config, as_json=as_json)
+    rows = command.run(lambda: _workflows(command))
+    problems = [problem for row in rows for problem in row["problems"]]
+    if as_json:
+        print_json({"valid": not problems, "workflows": rows})
+    else:
+        for row in rows:
+            say(f"{row['name']}: {'unavailable' if row['problems'] else 'ok'}", style="bold")
+            for problem in row["problems"]:
+                hint = f" ({problem['hint']})" if problem["hint"] else ""
+                warn(f"workflows.{row['name']}{problem['path'].replace('/', '.')}: {problem['message']}{hint}")
+        if not rows:
+            say("no workflows are configured")
+    if problems:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@workflow_app.command("list")
+def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List the workflows of the configuration.
+
+    Example: pml workflow list
+    """
+    command = Command(config, as_json=as_json)
+    rows = command.run(lambda: _workflows(command))
+    if as_json:
+        print_json({"workflows": rows})
+        return
+    print_table(
+        ("workflow", "tool", "steps", "state", "description"),
+        (
+            (
+                row["name"],
+                row["tool"] or "",
+                row["steps"],
+                "unavailable" if row["problems"] else "hidden" if row["hidden"] else "ok",
+                row["description"],
+            )
+            for row in rows
+        ),
+    )
+
+
+async def _workflows(command: Command) -> list[JsonObject]:
+    from pml_gateway.server.composite_status import composite_status
+
+    async with command_gateway(command) as gateway:
+        return composite_status(gateway.state)
+
+
+async def _from_file(file: Path) -> dict[str, Any]:
+    return parse(read_bytes(file), "user", file).values
+
+
+async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
+    from pml_gateway.server.meta_tools import build_caller
+    from pml_gateway.server.request import CallOptions, RequestScope
+
+    async with command_gateway(command) as gateway:
+        return await build_caller(gateway).call(RequestScope(), meta_tool, arguments, CallOptions())
+
+
+def _show(result: JsonObject, *, as_json: bool) -> None:
+    error = (result.get("structuredContent") or {}).get("error") if result.get("isError") else None
+    if as_json:
+        print_json(result)
+    elif error is not None:
+        fail(GatewayError(error["message"], hint=error.get("hint", ""), details=error.get("details")))
+    elif result.get("structuredContent") is not None:
+        say(json.dumps(result["structuredContent"], ensure_ascii=False, indent=2))
+    else:
+        for item in result.get("content", ()):
+            say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")
+    if result.get("isError"):
+        raise typer.Exit(ExitCode.FAILED)
