@@ -18,7 +18,7 @@ from pml_gateway.catalog.model import CatalogTool, UpstreamListing
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import NamespaceSettings, Settings
 from pml_gateway.exposure.grouping import Namespace, group
-from pml_gateway.exposure.inline import required_names
+from pml_gateway.exposure.inline import field, inline_type, required_names
 from pml_gateway.exposure.namespaces import call_signature, definition
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.client import LOCAL
@@ -235,8 +235,10 @@ def test_every_required_field_of_every_action_is_shown_with_its_type() -> None:
         shown = definition(namespace)
         hoisted = shown["inputSchema"]["properties"]
         for line, tool in zip(lines(namespace), namespace.actions.values(), strict=True):
-            for name in required_names(tool.definition["inputSchema"]):
-                assert name in hoisted or f"{name}" in line.partition("(")[2], (tool.name, name)
+            schema = tool.definition["inputSchema"]
+            for name in required_names(schema):
+                shown_field = field(name, inline_type(schema["properties"][name], schema), required=True)
+                assert name in hoisted or shown_field in line.partition("(")[2], (tool.name, name)
 
 
 def test_the_same_tools_give_the_same_bytes_whatever_order_their_servers_come_in() -> None:
