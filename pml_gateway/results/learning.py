@@ -90,9 +90,9 @@ class LearnedShapes:
 
     async def run(self) -> None:
         """Load what is on disk, then save after changes, for as long as the owner's task group lives."""
-        if self._is_on():
-            self._take_over(await anyio.to_thread.run_sync(self._load))
         try:
+            if self._is_on():
+                self._take_over(await anyio.to_thread.run_sync(self._load))
             while True:
                 await self._changed.wait()
                 await anyio.sleep(SAVE_SECONDS)

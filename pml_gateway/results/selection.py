@@ -113,19 +113,19 @@ def _interpreter() -> Any:
             return result
 
         def visit_function_expression(self, node: Any, value: Any) -> Any:
-            if node["value"] in ("to_string", "join", "sort", "sort_by", "max_by", "min_by", "group_by", "contains"):
-                for child in node["children"]:
-                    if child["type"] != "expref" and exceeds(self.visit(child, value), MAX_SELECTED):
-                        raise _TooMuchError
-            return super().visit_function_expression(node, value)
+            children = [child if child["type"] == "expref" else self._once(child, value) for child in node["children"]]
+            return super().visit_function_expression({**node, "children": children}, value)
 
         def visit_comparator(self, node: Any, value: Any) -> Any:
-            sides = [self.visit(child, value) for child in node["children"]]
-            # Comparing values that hold the same part many times takes exponential time.
-            if any(isinstance(side, list | dict) and exceeds(side, MAX_SELECTED) for side in sides):
+            children = [self._once(child, value) for child in node["children"]]
+            return super().visit_comparator({**node, "children": children}, value)
+
+        def _once(self, child: Any, value: Any) -> Any:
+            """The child's value, where writing or comparing it will not take exponential time."""
+            result = self.visit(child, value)
+            if isinstance(result, list | dict) and exceeds(result, MAX_SELECTED):
                 raise _TooMuchError
-            literals = [{"type": "literal", "value": side, "children": []} for side in sides]
-            return super().visit_comparator({**node, "children": literals}, value)
+            return {"type": "literal", "value": result, "children": []}
 
     return Bounded()
 

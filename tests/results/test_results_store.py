@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
@@ -285,3 +286,26 @@ async def test_storing_is_taken_back_whole_when_the_request_is_cancelled(tmp_pat
             await kept(store, "x" * 1000)
         assert scope.cancelled_caught
         assert store.bytes == 0
+
+
+async def test_others_get_their_turn_again_and_again_while_a_large_value_is_stored_and_read(open_store: Open) -> None:
+    if "redis" in str(open_store):
+        pytest.skip("the Redis server of the tests takes 64 KiB at once")
+    text = random.Random(2).randbytes(2_000_000).hex()
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with open_store() as store, anyio.create_task_group() as tasks:
+        await kept(store, "first, which opens the store")
+        tasks.start_soon(take_turns)
+        stored = await store.put(ANNA, Content("text", text), source=SOURCE)
+        assert stored is not None and turns > stored.parts
+        turns = 0
+        await store.read(ANNA, stored.ref)
+        assert turns > stored.parts
+        tasks.cancel_scope.cancel()

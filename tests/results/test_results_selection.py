@@ -1,0 +1,121 @@
+"""Paths into values: what they find, and that no expression does anything but select or be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.results.content import Content, addressed, content_of, exceeds
+from pml_gateway.results.selection import MAX_EXPRESSION, select, value_at
+
+VALUE: dict[str, Any] = {"items": [{"id": 1, "on": None}, {"id": 2}], "none": None, "n": 3, "a b": {"é": "x"}, "e": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "selected"),
+    [
+        ("items[0].id", 1),
+        ("items[-1].id", 2),
+        ("items[*].id", [1, 2]),
+        ("items[5:].id", []),
+        ("items[?id > `1`] | [0].id", 2),
+        ("length(items)", 2),
+        ('"a b"."é"', "x"),
+        ("none", None),
+        ("items[0].on", None),
+        ("items[0:1][].id", [1]),
+        ("e.*", []),
+        ("@.n", 3),
+        ("nope || `5`", 5),
+    ],
+)
+def test_a_path_finds_what_it_names(path: str, selected: Any) -> None:
+    assert select(path, VALUE) == selected
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nope", "the keys there are 'items', 'none', 'n', 'a b', 'e'"),
+        ("items[0].nope.x", "the keys there are 'id', 'on'"),
+        ("items.id", "a list of 2 items"),
+        ("items[9].id", "[9] is missing"),
+        ("n.x", "there is a number there"),
+        ("none.x", "there is null there"),
+        ("e.x", "the object is empty"),
+        ("nope[*].id", "'nope' is missing"),
+        ("n[*]", "a list is missing; there is a number"),
+        ("items.*", "an object is missing; there is a list"),
+        ("nope | [0]", "'nope' is missing"),
+    ],
+)
+def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        select(path, VALUE)
+    assert said in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="abn$@[]{}()*.,:|&!?'\"`<=>0123456789_ -\\", max_size=60))
+def test_no_expression_does_anything_but_select_or_be_refused(path: str) -> None:
+    try:
+        select(path, VALUE)
+    except InvalidInputError as error:
+        assert error.message.startswith("path")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "[@,@][]|" * 100 + "@",
+        "[@,@]|" * 100 + "to_string(@)",
+        "[@,@]|" * 100 + "@",
+        "[@,@]|" * 60 + "[0] == [1]",
+        "(" * 490 + "@" + ")" * 490,
+        "!" * MAX_EXPRESSION,
+        "x" * (MAX_EXPRESSION + 1),
+        "to_string(" * 90 + "@" + ")" * 90,
+        "map(&map(&map(&to_string(@), @), @), @)",
+    ],
+)
+def test_hostile_expressions_end_soon(path: str) -> None:
+    try:
+        selected = select(path, {"n": list(range(50))})
+    except InvalidInputError:
+        return
+    assert not exceeds(selected, 1000)
+
+
+def test_text_that_holds_json_is_addressed_as_json_and_other_text_is_not() -> None:
+    assert addressed(Content("text", ' [{"a": 1}]')) == [{"a": 1}]
+    assert addressed(Content("text", "[not json")) == "[not json"
+    assert value_at(Content("text", '{"a": 1}'), None) == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kind"),
+    [
+        ([{"type": "text", "text": "t"}], "text"),
+        ([{"type": "audio", "data": "aGk=", "mimeType": "audio/wav"}], "binary"),
+        ([{"type": "image", "data": "aGk", "mimeType": "image/png"}], "json"),
+        ([{"type": "resource", "resource": {"uri": "x:", "text": "t"}}], "text"),
+        ([{"type": "resource", "resource": {"uri": "x:", "blob": "aGk="}}], "binary"),
+        ([{"type": "resource_link", "uri": "x:", "name": "n"}], "json"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "json"),
+        ([], "json"),
+    ],
+)
+def test_the_kind_of_a_value_follows_its_only_block(blocks: list[dict[str, Any]], kind: str) -> None:
+    assert content_of({"content": blocks}).kind == kind
+
+
+def test_structured_content_beside_images_keeps_the_images() -> None:
+    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    assert content_of({"content": [image], "structuredContent": {"a": 1}}).value == {
+        "content": [image],
+        "structuredContent": {"a": 1},
+    }
