@@ -77,7 +77,9 @@ async def test_after_the_first_results_only_some_are_looked_at(tmp_path: Path) -
 async def test_a_shape_without_bounds_is_given_up(tmp_path: Path) -> None:
     shapes = LearnedShapes(tmp_path / "s.json", lambda: True)
     letters = "abcdefghij"
-    wide = {f"f{one}{two}": {f"g{three}": 1 for three in letters} | {one: {}} for one in letters[:5] for two in letters}
+    wide: dict[str, dict[str, Any]] = {
+        f"f{one}{two}": {**{f"g{three}": 1 for three in letters}, one: {}} for one in letters[:5] for two in letters
+    }
     schema = await observed(shapes, make_tool(), {"deep": [wide], "flat": wide})
     assert len(json.dumps(schema)) <= MAX_SHAPE
 

@@ -59,6 +59,7 @@ def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> 
     assert said in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:deprecated string literal:PendingDeprecationWarning")
 @settings(deadline=None)
 @given(st.text(alphabet="abn$@[]{}()*.,:|&!?'\"`<=>0123456789_ -\\", max_size=60))
 def test_no_expression_does_anything_but_select_or_be_refused(path: str) -> None:
