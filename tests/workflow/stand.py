@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,19 +72,19 @@ class Stand:
         return [call.tool for call in self.calls]
 
 
-def plan_of(steps: list[dict[str, Any]], limits: Budget = LIMITS, **request: Any) -> Plan:
+def plan_of(steps: Sequence[Any], limits: Budget = LIMITS, **request: Any) -> Plan:
     """The plan of steps without a fault.
 
     Raises:
         PlanError: they have one.
     """
-    plan, problems = parse_workflow({"steps": steps, **request}, limits)
+    plan, problems = parse_workflow({"steps": list(steps), **request}, limits)
     if problems:
         raise PlanError(problems)
     return plan
 
 
-async def run_of(steps: list[dict[str, Any]], stand: Stand, limits: Budget = LIMITS, **request: Any) -> Run:
+async def run_of(steps: Sequence[Any], stand: Stand, limits: Budget = LIMITS, **request: Any) -> Run:
     """A finished run."""
     run = Run(plan_of(steps, limits, **request))
     await run.advance(stand)
