@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -41,6 +42,27 @@ class Backend:
     failures: tuple[type[Exception], ...]
 
 
+def check_store(settings: ReferenceSettings) -> None:
+    """Refuse a store that could not be opened later, when a result that already exists would suffer.
+
+    Raises:
+        ConfigurationError: a secret in `store` is missing, it names no store, or a package is not installed.
+    """
+    store = resolve(settings.store)
+    if store in ("memory", "disk") or store.startswith("disk:"):
+        return
+    if not store.startswith(("redis://", "rediss://")):
+        # Not shown: it was meant to be a URL, which may hold a password.
+        raise ConfigurationError(
+            "references.store stands for no store", hint="write memory, disk, disk:<folder>, or a redis:// URL"
+        )
+    if find_spec("redis") is None:
+        raise ConfigurationError(
+            "references.store names a Redis server, and the redis package is not installed",
+            hint='install it with: pip install "pml-gateway[redis]"',
+        )
+
+
 def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
     """The store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
 
@@ -49,8 +71,9 @@ def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
         directory: the folder of `disk`; it is created for its owner only.
 
     Raises:
-        ConfigurationError: what the store needs is missing.
+        ConfigurationError: as `check_store`, or the folder cannot be used.
     """
+    check_store(settings)
     store = resolve(settings.store)
     if store == "memory":
         return _memory()
@@ -83,15 +106,9 @@ def _disk(directory: Path, max_bytes: int) -> Backend:
 
 
 def _redis(url: str) -> Backend:
-    try:
-        from key_value.aio.stores.redis import RedisStore
-        from redis.exceptions import RedisError
-    except ImportError:
-        raise ConfigurationError(
-            "references.store names a Redis server, and the redis package is not installed",
-            hint='install it with: pip install "pml-gateway[redis]"',
-        ) from None
     from key_value.aio.errors import BaseKeyValueError
+    from key_value.aio.stores.redis import RedisStore
+    from redis.exceptions import RedisError
 
     return _backend(RedisStore(url=url), BaseKeyValueError, RedisError, OSError)
 

@@ -18,10 +18,10 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from pml_gateway.config.settings import ReferenceSettings
-from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.results.backend import COLLECTION, Backend, build_backend
+from pml_gateway.results.backend import COLLECTION, Backend, build_backend, check_store
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.encoding import Encoded, decode, encode
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
@@ -100,7 +100,7 @@ class ResultStore:
         """Keep a value for a client; None where it is larger than the store may grow, or no JSON.
 
         Raises:
-            ConfigurationError: the store cannot be opened or does not answer.
+            ResultStoreError: the store cannot be opened or does not answer.
         """
         try:
             encoded = await anyio.to_thread.run_sync(encode, content)
@@ -132,8 +132,8 @@ class ResultStore:
             stored_bytes=encoded.stored_bytes,
         )
         async with self._backend() as backend:
-            await self._write(backend, _key(handle), stored, _owner(client), encoded.parts)
-        return stored
+            is_kept = await self._write(backend, _key(handle), stored, _owner(client), encoded.parts)
+        return stored if is_kept else None
 
     async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
         """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; what is put in is never scanned again.
@@ -224,7 +224,8 @@ class ResultStore:
 
     async def _write(
         self, backend: Backend, key: str, stored: StoredResult, owner: str, parts: tuple[str, ...]
-    ) -> None:
+    ) -> bool:
+        """Write a value; whether it is kept, or gave way to others that were written at the same time."""
         ttl = max(stored.expires_at - self._clock(), 1.0)
         # Counted before it is written, so that results written side by side stay under the cap together.
         self._remember(key, stored)
@@ -239,6 +240,12 @@ class ResultStore:
             with anyio.CancelScope(shield=True), anyio.move_on_after(STORE_SECONDS):
                 await self._delete(backend, key)
             raise
+        if key in self._entries:
+            return True
+        # Made room for others before it was whole.
+        self._remember(key, stored)
+        await self._delete(backend, key)
+        return False
 
     async def _make_room(self, backend: Backend, keep: str) -> None:
         """Forget what expired, then what was used longest ago, until the cap holds."""
@@ -272,11 +279,14 @@ class ResultStore:
         """The store for one operation, which has a limit, and whose failures are ours.
 
         Raises:
-            ResultStoreError: it does not answer, or with an error.
+            ResultStoreError: it cannot be opened, does not answer, or with an error.
         """
         try:
             with anyio.fail_after(STORE_SECONDS):
-                backend = await self._open_backend()
+                try:
+                    backend = await self._open_backend()
+                except ConfigurationError as error:
+                    raise ResultStoreError(error.message, hint=error.hint) from error
                 try:
                     yield backend
                 except backend.failures as error:
@@ -304,7 +314,11 @@ async def open_results(settings: ReferenceSettings, directory: Path) -> AsyncIte
     Args:
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
+
+    Raises:
+        ConfigurationError: the store cannot be used as it is configured.
     """
+    check_store(settings)
     opened: list[Backend] = []
     opening = anyio.Lock()
     async with AsyncExitStack() as stack:

@@ -10,8 +10,8 @@ from typing import Any
 from pml_gateway.results.content import Kind
 from pml_gateway.types import JsonObject
 
-MAX_ANSWER = 900
-"""Bytes of an answer as JSON; it travels twice, as text inside JSON and as structured content, in under 2,000."""
+MAX_ANSWER = 880
+"""Bytes of an answer as text inside JSON; it travels once more as structured content, both in under 2,000."""
 
 SHORTEST = 24
 
@@ -73,7 +73,7 @@ class StoredResult:
                 **({"mime": self.mime} if self.mime else {}),
             }
             # Escaped once more, as it is inside the text block.
-            if len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= MAX_ANSWER + 100:
+            if len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= MAX_ANSWER:
                 return answer
             if len(preview) > SHORTEST:
                 preview = f"{preview[: len(preview) * 3 // 4]}…"

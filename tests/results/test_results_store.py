@@ -18,11 +18,13 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pml_gateway.config.settings import ReferenceSettings
-from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, content_of
+from pml_gateway.results.etags import META_KEY
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.server.results import data_result
@@ -178,6 +180,29 @@ async def test_a_store_that_does_not_answer_is_our_error_and_names_no_password()
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("store", ["${env:PML_TEST_UNSET}", "${env:PML_TEST_STORE}"])
+async def test_a_store_that_cannot_be_used_is_refused_at_the_start(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PML_TEST_STORE", "postgres://:hunter2@host")
+    with pytest.raises(ConfigurationError) as caught:
+        async with open_results(ReferenceSettings(store=store), tmp_path):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_folder_that_cannot_be_used_fails_the_reference_and_not_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with open_results(ReferenceSettings(store=f"disk:{tmp_path}/file/folder"), tmp_path) as store:
+        with pytest.raises(ResultStoreError, match="cannot be used"):
+            await kept(store, "x")
+
+
+def test_a_store_of_no_known_kind_is_no_setting() -> None:
+    with pytest.raises(ValidationError, match="write memory, disk"):
+        ReferenceSettings(store="memroy")
+
+
 async def test_the_longest_answer_stays_under_two_thousand_bytes_twice_on_the_wire(tmp_path: Path) -> None:
     hostile = {f"\\\"'{number}漢字\n": {"k": '\\"' * 400} for number in range(300)}
     texts = ['"\\' * 50_000, "漢" * 50_000, "\x00\x1f" * 50_000]
@@ -185,7 +210,8 @@ async def test_the_longest_answer_stays_under_two_thousand_bytes_twice_on_the_wi
         for content in (Content("json", hostile), *(Content("text", text) for text in texts)):
             stored = await store.put(ANNA, content, source=SOURCE)
             assert stored is not None
-            assert len(json.dumps(data_result(stored.answer()), ensure_ascii=False).encode()) < 2000
+            result = {**data_result({**stored.answer(), "etag": "0" * 22}), "_meta": {META_KEY: "0" * 22}}
+            assert len(json.dumps(result, ensure_ascii=False).encode()) < 2000
 
 
 async def arrives(folder: Path, content: Content, around: Any) -> None:
