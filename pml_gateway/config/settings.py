@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from pml_gateway.config.secrets import is_reference, references
 from pml_gateway.config.servers import UpstreamDefinition
@@ -212,3 +212,10 @@ class Settings(Section):
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
     workflows: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("workflows")
+    @classmethod
+    def _have_their_name_alone(cls, workflows: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if workflows and "workflows" in info.data.get("servers", {}):
+            raise ValueError("a server is named 'workflows', which is where these tools appear; rename that server")
+        return workflows

@@ -111,7 +111,7 @@ class Caller:
         """
         replaced = None if refs is None else Resolved(arguments, refs)
         resolved = replaced or await self.outcomes.resolve(scope, arguments)
-        is_composite = tool.upstream_id == COMPOSITES
+        is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
         if check is not None:
             check(resolved.arguments)
         elif route != "direct" or is_composite:
