@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from labelled import data_directory, is_held_out, read_intents, read_tools, right_tools
+from labelled import WRITTEN_INTENTS, data_directory, is_held_out, listed_tools, read_intents, read_tools, right_tools
 
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import (
@@ -37,6 +37,9 @@ INTENTS_PER_SOURCE = 400
 CATALOG_SIZES = (50, 200, 1000)
 INTENTS_PER_TOOL = 5
 """A catalog of n tools serves n / 5 intents, so that most of its tools are wrong for each."""
+
+WRITTEN = "written"
+"""The source of our own intents."""
 
 SHARE = 0.6
 FLOOR = 0.5
@@ -125,23 +128,32 @@ def calibrate(directory: Path) -> None:
 def catalogs() -> Iterator[Catalog]:
     """Catalogs of several sizes for the intents of each source: half of the tools from the same source."""
     train = data_directory() / "train"
-    tools = read_tools(train / "tools.jsonl")
-    at = {tool.key: position for position, tool in enumerate(tools)}
+    listed, position_of = listed_tools(train)
+    labelled = read_tools(train / "tools.jsonl")
+    tools = [*labelled, *listed]
+    sources = np.asarray([*(_source(tool.key) for tool in labelled), *(WRITTEN for _ in listed)])
+    at = {tool.key: position for position, tool in enumerate(labelled)}
+    at |= {key: len(labelled) + position for key, position in position_of.items()}
     by_source: defaultdict[str, list[LabelledQuery]] = defaultdict(list)
-    for intent in read_intents(train / "pairs.train.jsonl"):
+    for intent in (*read_intents(train / "pairs.train.jsonl"), *read_intents(WRITTEN_INTENTS)):
         if any(is_held_out(key) for group in intent.groups for key in group):
-            by_source[_source(next(iter(intent.groups[0])))].append(intent)
+            by_source[str(sources[at[min(intent.groups[0])]])].append(intent)
     random = np.random.default_rng(0)
     for source, intents in by_source.items():
         chosen = [intents[i] for i in random.permutation(len(intents))[:INTENTS_PER_SOURCE]]
-        siblings = np.flatnonzero([_source(tool.key) == source for tool in tools])
+        siblings = np.flatnonzero(sources == source)
         for size in CATALOG_SIZES:
             parts = -(-len(chosen) * INTENTS_PER_TOOL // size)
             for part in np.array_split(random.permutation(len(chosen)), parts):
-                needed = [at[key] for i in part for group in chosen[i].groups for key in sorted(group) if key in at]
+                needed = [at[key] for i in part for group in chosen[i].groups for key in sorted(group)]
                 others = (*random.permutation(siblings)[: size // 2], *random.permutation(len(tools))[:size])
                 members = list(dict.fromkeys((*needed, *map(int, others))))[: max(size, len(set(needed)))]
-                yield Catalog(source, [tools[i] for i in members], [chosen[i] for i in part])
+                yield Catalog(source, [tools[i] for i in members], [_known(chosen[i], tools, at) for i in part])
+
+
+def _known(intent: LabelledQuery, tools: Sequence[ToolDocument], at: Mapping[str, int]) -> LabelledQuery:
+    """The intent with the keys under which its tools stand in the catalog."""
+    return LabelledQuery(intent.text, tuple(frozenset(tools[at[key]].key for key in group) for group in intent.groups))
 
 
 def _source(key: str) -> str:

@@ -144,7 +144,8 @@ class ToolIndex:
             positions = _union((positions, *nearest))
             # one way to compute all of them: bit for bit the same whatever else is in the index
             cosines = [dense.calibration.cosines(dense.vectors.similarities(vector, positions)) for vector in vectors]
-            rows = [fuse(near, found[positions]) for near, found in zip(cosines, words, strict=True)]
+            tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
+            rows = [fuse(near, found[positions], tools) for near, found in zip(cosines, words, strict=True)]
         if len(rows) == 1 or not len(positions):
             return positions, rows[0]
         return positions, with_server_evidence(combine(rows[0], np.stack(rows[1:])), self._servers[positions])
