@@ -33,6 +33,8 @@ DETAILS = {
     "list_median@0.7": ".7",
     "empty_rate": "empty",
     "tokens_5_hits": "tokens",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
 }
 COUNTS = ("list_median@0.5", "list_median@0.6", "list_median@0.7", "tokens_5_hits")
 ABSENT = "—"
@@ -108,8 +110,14 @@ def _details_table(sets: Sets) -> str:
     rows = []
     for name, row in sets.items():
         own = row["systems"][OWN]
-        rows.append([name, *(f"{own[key]:.0f}" if key in COUNTS else _share(own[key]) for key in DETAILS)])
+        rows.append([name, *(_detail(key, own[key]) for key in DETAILS)])
     return table(("set", *DETAILS.values()), rows)
+
+
+def _detail(figure: str, value: float) -> str:
+    if figure in COUNTS:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if figure.endswith("_ms") else _share(value)
 
 
 def _answers_table(plain: Sets, distracted: Sets) -> str:

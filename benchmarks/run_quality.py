@@ -159,13 +159,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="How well search finds tools, beside what peers find.")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the vectors of tools here between runs")
     parser.add_argument("--sets", nargs="+", metavar="NAME", help="only these sets")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N queries of each set")
+    parser.add_argument("--limit", type=_count, metavar="N", help="at most N queries of each set")
     parser.add_argument("--no-distractors", action="store_true")
     parser.add_argument("--no-ablations", action="store_true")
     parser.add_argument("--float-model", type=Path, metavar="DIR", help="the float32 original of the shipped model")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--no-save", action="store_true", help="print only")
     return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} queries measure nothing; at least 1")
+    return count
 
 
 def _rounded(value: Any) -> Any:

@@ -43,7 +43,9 @@ def evaluate(
     distractors: Annotated[
         Path | None, typer.Option("--distractors", metavar="FILE", help="Tools that no query needs (JSONL).")
     ] = None,
-    ranking: Annotated[Ranking, typer.Option("--ranking", help="The evidence that orders hits.")] = Ranking.FUSED,
+    ranking: Annotated[
+        Ranking | None, typer.Option("--ranking", help="The evidence that orders hits; fused, or as configured.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="With --tools: builtin (default), a directory, or a name.")
     ] = None,
@@ -65,7 +67,7 @@ def evaluate(
     try:
         if tools is not None and queries is not None:
             labelled = _read_queries(queries)
-            subject = _of_files(tools, distractors, model or "builtin", ranking)
+            subject = _of_files(tools, distractors, model or "builtin", ranking or Ranking.FUSED)
             outcomes, used = _measured(subject, labelled)
         else:
             labelled = _read_queries(queries or _query_file(), hint="pml eval init writes a first one from your tools")
@@ -112,7 +114,7 @@ async def _starter_rows(command: Command) -> list[JsonObject]:
             text = first_sentence(tool.description or tool.title).rstrip(".") or split_words(tool.name) or tool.name
             alike.setdefault(text, []).append(tool.qualified_name)
     if not alike:
-        raise GatewayError("there is no tool to write a query for", hint="pml doctor says why servers list none")
+        raise GatewayError("there is no tool to write a query for", hint="pml upstreams says why servers list none")
     return [
         {"query": text, "gold": keys[:1], **({"gold_groups": [keys]} if len(keys) > 1 else {})}
         for text, keys in alike.items()
@@ -132,7 +134,7 @@ def _write(target: Path, rows: Sequence[JsonObject], *, force: bool) -> None:
 
 
 async def _on_own_catalog(
-    command: Command, labelled: Sequence[LabelledQuery], ranking: Ranking
+    command: Command, labelled: Sequence[LabelledQuery], ranking: Ranking | None
 ) -> tuple[Subject, list[Outcome], Ranking]:
     from pml_gateway.cli.measure import of_state
 
@@ -161,7 +163,7 @@ def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Rankin
             warn(f"{again} tools of {file} have the id of another one and are left out")
     embedder = None if ranking is Ranking.LEXICAL else load_embedder(model)
     index = ToolIndex.build(list(documents.values()), embedder)
-    return of_index(index, rows, embedder.model_id if embedder else "none", ranking)
+    return of_index(index, rows, embedder.model_id if embedder else "", ranking)
 
 
 def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[Outcome], Ranking]:
@@ -181,7 +183,7 @@ def _print(subject: Subject, outcomes: Sequence[Outcome], ranking: Ranking, *, o
 
     report: JsonObject = {
         **figures(outcomes, min_score=subject.min_score),
-        "model": subject.model,
+        "model": "none" if ranking is Ranking.LEXICAL else subject.model,
         "ranking": ranking.value,
     }
     hard = hard_tools(subject.documents, outcomes) if own else []

@@ -61,8 +61,12 @@ def of_index(index: ToolIndex, rows: Mapping[str, JsonObject], model: str, ranki
     return Subject(index.documents, search, hit_text, model, SearchSettings().min_score)
 
 
-def of_state(state: GatewayState, ranking: Ranking) -> Subject:
-    """The tools of the gateway that a local client may search; raises GatewayError while there is no index."""
+def of_state(state: GatewayState, ranking: Ranking | None) -> Subject:
+    """The tools of the gateway that a local client may search, ranked as configured unless said otherwise.
+
+    Raises:
+        GatewayError: while there is no index.
+    """
     if state.index is None:
         raise GatewayError("the tools are not indexed yet", hint="run the command again")
     view = state.view(LOCAL)

@@ -169,6 +169,12 @@ def test_an_unknown_set_is_named_with_those_there_are(
     assert "no set big" in capsys.readouterr().err
 
 
+def test_a_run_of_no_queries_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_quality.main(["--limit", "0"])
+    assert "0 queries measure nothing" in capsys.readouterr().err
+
+
 def test_the_readme_has_a_block_for_the_tables() -> None:
     text = (REPOSITORY / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert text.index("<!-- quality:begin -->") < text.index("<!-- quality:end -->")

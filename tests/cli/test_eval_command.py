@@ -213,6 +213,14 @@ def test_the_own_catalog_gets_a_query_file_and_is_measured_with_it(home: Path, c
     ]
 
 
+def test_the_own_catalog_is_ranked_as_configured(home: Path, configured: Path) -> None:
+    content = json.loads(configured.read_text())
+    configured.write_text(json.dumps(content | {"search": {"ranking": "lexical"}}))
+    report("init")
+    data = report()
+    assert (data["model"], data["ranking"]) == ("none", "lexical")
+
+
 def test_blacklisted_tools_are_neither_asked_for_nor_found(home: Path, configured: Path) -> None:
     content = json.loads(configured.read_text())
     configured.write_text(json.dumps(content | {"gateway": {"blacklisted_tools": ["*:qz"]}}))
