@@ -14,7 +14,7 @@ from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.index.evaluation import Outcome
 from pml_gateway.index.labelled import LabelledQuery, input_schema
 from pml_gateway.index.search import ToolIndex
-from pml_gateway.index.text import ToolDocument
+from pml_gateway.index.text import ToolDocument, well_formed
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.server.state import GatewayState
 from pml_gateway.types import JsonObject, Ranking
@@ -106,4 +106,4 @@ def _deepened(first: Scored, listed: Scored) -> tuple[tuple[str, float], ...]:
 
 def _hit_text(key: str, description: str, schema: JsonObject) -> str:
     hit = {"name": key, "score": 0.999, "signature": signature(key, schema), "description": first_sentence(description)}
-    return json.dumps(hit, ensure_ascii=False, separators=(",", ":"))
+    return well_formed(json.dumps(hit, ensure_ascii=False, separators=(",", ":")))

@@ -109,6 +109,15 @@ def test_figures_are_printed_in_full_so_that_shares_can_be_compared_exactly() ->
     assert report(*FILES)["recall@1"] == 2 / 3
 
 
+def test_text_that_is_no_unicode_and_odd_schemas_are_measured_like_others() -> None:
+    schema = {"properties": {"a": 5, "b": {"type": ["string", 3], "enum": {}}}, "required": 5}
+    rows = [{**TOOLS[0], "description": "Read the contents of a file on disk \ud83d", "input_schema": schema}, TOOLS[1]]
+    Path("tools.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = [*QUERIES, {"query": "\ud83d \x00", "gold": ["files:read", "\ud83d"]}]
+    Path("queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    assert report(*FILES)["n"] == 3
+
+
 def test_files_of_other_editors_are_read() -> None:
     for file in ("tools.jsonl", "queries.jsonl"):
         text = Path(file).read_text().replace("\n", "\r\n")
@@ -201,14 +210,14 @@ def test_the_own_catalog_gets_a_query_file_and_is_measured_with_it(home: Path, c
     assert run("init").exit_code == 1
     rows = [json.loads(line) for line in (home / "eval.jsonl").read_text().splitlines()]
     assert {"query": "Find notes by the words they contain", "gold": ["notes__search_notes"]} in rows
-    rows.append({"query": "compile the kernel", "gold": ["notes__gone"]})
+    rows.append({"query": "compile the kernel", "gold": ["notes__gone\ud83d"]})
     (home / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = report()
     assert set(data) == KEYS | {"model", "ranking", "hard_tools"}
     assert data["n"] == 4
     assert data["recall@3"] == 0.75
     assert data["hard_tools"] == [
-        {"name": "notes__gone", "missed": 1, "asked": 1, "reasons": ["no such tool in the catalog"]},
+        {"name": "notes__gone\ufffd", "missed": 1, "asked": 1, "reasons": ["no such tool in the catalog"]},
         {"name": "notes__qz", "missed": 0, "asked": 1, "reasons": ["it has no description"]},
     ]
 
