@@ -12,6 +12,9 @@ PEERS = (BM25, MINILM, "rank_fusion")
 
 GOLDEN = "mcpproxy_golden"
 GOLDEN_QUERIES = 47
+MIN_DISTRACTORS = 14_000
+"""Fewer make another, easier catalog than the 14,227 of the promise."""
+
 COVERAGE = {0.5: 0.96, 0.6: 0.92, 0.7: 0.87}
 COVERAGE_TOLERANCE = 0.03
 
@@ -64,8 +67,8 @@ def _golden(plain: Mapping[str, Any] | None, distracted: Mapping[str, Any] | Non
         found = own[figure] if own and whole else None
         yield _at_least(f"{GOLDEN} {figure}", found, count / GOLDEN_QUERIES, f"{count} of {GOLDEN_QUERIES}")
     yield _at_least(f"{GOLDEN} nDCG@10", own["ndcg@10"] if own and whole else None, 0.93)
-    with_others = distracted["systems"][OWN] if distracted else None
-    found = with_others["recall@5"] if with_others and with_others["n"] == GOLDEN_QUERIES else None
+    large = distracted is not None and distracted["distractors"] >= MIN_DISTRACTORS and whole
+    found = distracted["systems"][OWN]["recall@5"] if distracted and large else None
     yield _at_least(f"{GOLDEN} with distractors, recall@5", found, 0.70)
 
 

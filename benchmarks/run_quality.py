@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sets or options.limit or options.no_distractors or options.no_ablations:
         print("a partial run is not saved", file=sys.stderr)
     elif not options.no_save:
-        path = save("quality", {"preset": LIST_PRESET}, report, name="quality.json")
+        settings = {"lists": LIST_PRESET, "sets": len(chosen), "queries": sum(len(each.queries) for each in chosen)}
+        path = save("quality", settings, report, name="quality.json")
         README.write_text(
             replace_block(README.read_text(encoding="utf-8"), "quality", markdown(report)), encoding="utf-8"
         )

@@ -64,6 +64,13 @@ def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     assert found["mean nDCG@10, times minilm_dense"].met is None
 
 
+@pytest.mark.parametrize(("distractors", "met"), [(60, None), (14_227, True)])
+def test_the_promise_about_distractors_needs_all_of_them(distractors: int, met: bool | None) -> None:
+    whole = report(mcpproxy_golden=measured_set(0.95, 0.5))
+    whole["distracted"] = {"mcpproxy_golden": {**measured_set(0.8, 0.5), "distractors": distractors}}
+    assert by_name(targets(whole))["mcpproxy_golden with distractors, recall@5"].met is met
+
+
 def test_a_set_on_which_a_peer_is_better_is_named() -> None:
     found = by_name(targets(report(good=measured_set(0.9, 0.5), bad=measured_set(0.4, 0.5))))
     assert found["every set, nDCG@10"].met is False
