@@ -38,6 +38,10 @@ CATALOG_SIZES = (50, 200, 1000)
 INTENTS_PER_TOOL = 5
 """A catalog of n tools serves n / 5 intents, so that most of its tools are wrong for each."""
 
+FOUND_WITHIN = 5
+LOST_TO_NOTHING = 0.01
+"""Of the intents with a right tool among the first FOUND_WITHIN, this share may be told that nothing fits."""
+
 WRITTEN = "written"
 """The source of our own intents."""
 
@@ -87,17 +91,31 @@ class Evidence:
         # the knots are to be found; only share and floor of this curve are used
         self._curve = Curve(((0.0, 0.0), (1.0, 1.0)), share, floor)
         self._by_source: defaultdict[str, list[float]] = defaultdict(list)
+        self._found: defaultdict[str, list[float]] = defaultdict(list)
 
     def add(self, source: str, intent: LabelledQuery, keys: list[str], raw: Floats) -> None:
         """Add one intent with the keys and strengths of all tools found; the others could not be listed anyway."""
         self._by_source[source] += right_tools(intent, keys, self._curve.evidence(raw))
+        first = [keys[at] for at in np.argsort(-raw)[:FOUND_WITHIN]]
+        if any(not group.isdisjoint(first) for group in intent.groups):
+            self._found[source].append(float(raw.max()))
 
     def curve(self) -> Curve:
         """The fitted curve."""
-        values = np.concatenate([np.asarray(values) for values in self._by_source.values()])
-        weights = np.concatenate([np.full(len(values), 1 / len(values)) for values in self._by_source.values()])
-        knots = tuple((round(evidence, 4), score) for evidence, score in fit_knots(values, weights))
-        return Curve(knots, self._curve.share, self._curve.floor)
+        knots = tuple((round(evidence, 4), score) for evidence, score in fit_knots(*_weighted(self._by_source)))
+        best, weights = _weighted(self._found)
+        order = np.argsort(best)
+        lost = np.cumsum(weights[order]) / weights.sum()
+        nothing = float(best[order][np.searchsorted(lost, LOST_TO_NOTHING)])
+        return Curve(knots, self._curve.share, self._curve.floor, round(max(nothing, 0.0), 4))
+
+
+def _weighted(by_source: Mapping[str, list[float]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """All values (n,) with weights (n,) that make every source count the same."""
+    return (
+        np.concatenate([np.asarray(values) for values in by_source.values()]),
+        np.concatenate([np.full(len(values), 1 / len(values)) for values in by_source.values()]),
+    )
 
 
 def calibrate(directory: Path) -> None:
@@ -122,6 +140,7 @@ def calibrate(directory: Path) -> None:
     }
     (directory / CALIBRATION_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(json.dumps(content))
+    # its words settle whether anything fits: without one in common there is no candidate
     print("LEXICAL_CURVE", evidence[Ranking.LEXICAL].curve())
 
 
@@ -161,7 +180,7 @@ def _source(key: str) -> str:
 
 
 def _content(curve: Curve) -> dict[str, object]:
-    return {"knots": curve.knots, "share": curve.share, "floor": curve.floor}
+    return {"knots": curve.knots, "share": curve.share, "floor": curve.floor, "nothing": curve.nothing}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ LEXICAL_WEIGHT = 0.03
 
 LEXICAL_DOUBT = 40.0
 """BM25 units at which lexical evidence counts half. A common word or two (BM25 of 3) then add nothing (0.01), rare
-words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by the words."""
+words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by words."""
 
 REFERENCE_TOOLS = 400
 """The catalog whose BM25 units the two constants speak of. The same word in the same tool is worth three times as much
@@ -26,4 +26,5 @@ def fuse(cosines: Floats, lexical: Floats, tools: int) -> Floats:
     leave no trace and a catalog of two tools is scored like one of a thousand.
     """
     scaled = lexical * np.float32(np.log1p(REFERENCE_TOOLS) / np.log1p(max(tools, 1)))
-    return cosines + np.float32(LEXICAL_WEIGHT) * scaled * scaled / (scaled + np.float32(LEXICAL_DOUBT))
+    fused: Floats = cosines + np.float32(LEXICAL_WEIGHT) * scaled * scaled / (scaled + np.float32(LEXICAL_DOUBT))
+    return fused
