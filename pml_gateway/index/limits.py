@@ -1,0 +1,7 @@
+"""The size up to which an index is exact."""
+
+from __future__ import annotations
+
+EXACT_LIMIT = 50_000
+"""Tools. Up to here an exhaustive scan takes at most about 10 ms, building seconds in the background, and nothing but
+the embeddings is worth a file; beyond it the best are looked for among likely candidates, in files that are mapped."""
