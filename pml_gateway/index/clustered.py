@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,20 +52,25 @@ class Clusters:
         return len(self.vectors)
 
     @classmethod
-    def place(cls, vectors: Stored) -> Clusters:
-        """Cluster vectors from nothing; at a million this takes minutes of one core."""
+    def place(cls, vectors: Stored, pause: Callable[[], None]) -> Clusters:
+        """Cluster vectors from nothing: minutes of one core at a million, with a `pause` every few seconds."""
         import faiss  # imported late: see pml_gateway/index/__init__.py
 
         faiss.omp_set_num_threads(1)
         count, dimension = vectors.shape
         clusters = min(MAX_CLUSTERS, int(CLUSTERS_PER_ROOT * count**0.5), max(1, count // TRAINED_ON))
-        inverted = _empty(faiss, faiss.IndexFlatIP(dimension), clusters)
-        inverted.cp.niter = TRAINING_ROUNDS
-        inverted.cp.seed = SEED
-        inverted.cp.min_points_per_centroid = 1
         sample = np.random.default_rng(SEED).choice(count, min(count, clusters * TRAINED_ON), replace=False)
-        inverted.train(vectors[np.sort(sample)].astype(np.float32))
+        training = vectors[np.sort(sample)].astype(np.float32)
+        clustering, quantizer = faiss.Clustering(dimension, clusters), faiss.IndexFlatIP(dimension)
+        clustering.niter, clustering.seed, clustering.spherical = 1, SEED, True
+        clustering.min_points_per_centroid = 1
+        for _ in range(TRAINING_ROUNDS):
+            pause()
+            clustering.train(training, quantizer)  # goes on from the centroids it has
+        inverted = _empty(faiss, quantizer, clusters)
+        inverted.train(training)
         for start in range(0, count, ADDED_AT_ONCE):
+            pause()
             inverted.add(vectors[start : start + ADDED_AT_ONCE].astype(np.float32))
         return cls(vectors, inverted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -34,17 +34,36 @@ def lexical_half(documents: Sequence[ToolDocument], store: SnapshotStore | None)
     return _postings(snapshot, documents, _word_digests(documents))
 
 
+def go_on() -> None:
+    """The pause of a build that nobody stops."""
+
+
 def both_halves(
-    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache | None, store: SnapshotStore | None
+    documents: Sequence[ToolDocument],
+    embedder: Embedder,
+    cache: EmbeddingCache | None,
+    store: SnapshotStore | None,
+    *,
+    pause: Callable[[], None] = go_on,
+    max_changes: int = MAX_CHANGES,
 ) -> tuple[Postings, ClusteredVectors]:
-    """The postings and vectors of documents; what the snapshot lacks is embedded, or taken from the cache."""
+    """The postings and vectors of documents; what the snapshot lacks is embedded, or taken from the cache.
+
+    Args:
+        documents: the tools.
+        embedder: the model.
+        cache: of embeddings.
+        store: of snapshots; None builds in memory.
+        pause: called every few seconds at most; what it raises stops the build.
+        max_changes: with more of them, the snapshot is brought up to date.
+    """
     snapshot = _usable(store)
     texts, words = _text_digests(documents), _word_digests(documents)
     known = snapshot if snapshot is not None and snapshot.model_id == embedder.model_id else None
     moved = _places(known.text_digests, texts) if known is not None else np.zeros(0, dtype=np.int64)
     lacking = _lacking(moved, len(documents))
     counted = count_words(map(lexical_tokens, documents)) if snapshot is None else _postings(snapshot, documents, words)
-    if known is not None and len(lacking) + np.count_nonzero(moved < 0) <= MAX_CHANGES:
+    if known is not None and len(lacking) + np.count_nonzero(moved < 0) <= max_changes:
         fresh = _encode([documents[at] for at in lacking.tolist()], embedder, cache)
         return counted, ClusteredVectors(known.clusters, moved, fresh, lacking)
     if known is not None and 2 * len(lacking) <= len(documents):
@@ -54,8 +73,8 @@ def both_halves(
         vectors = np.empty((len(documents), embedder.dimension), dtype=np.float16)
         if known is not None:
             vectors[moved[moved >= 0]] = known.clusters.vectors[moved >= 0]
-        _encode_into(vectors, documents, lacking, embedder, cache)
-        clusters = Clusters.place(vectors)
+        _encode_into(vectors, documents, lacking, embedder, cache, pause)
+        clusters = Clusters.place(vectors, pause)
     current = Snapshot(embedder.model_id, _layout(), texts, words, clusters, counted)
     if store is not None:
         current = store.save(current)
@@ -93,9 +112,11 @@ def _encode_into(
     rows: Rows,
     embedder: Embedder,
     cache: EmbeddingCache | None,
+    pause: Callable[[], None],
 ) -> None:
     """Fill rows of `vectors` (n, dimension), not all at once: their full precision would take twice the memory."""
     for start in range(0, len(rows), ENCODED_AT_ONCE):
+        pause()
         part = rows[start : start + ENCODED_AT_ONCE]
         vectors[part] = _encode([documents[at] for at in part.tolist()], embedder, cache)
 

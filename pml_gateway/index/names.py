@@ -43,7 +43,7 @@ class NameIndex:
     for in depends on all of them.
     """
 
-    def __init__(self, documents: Sequence[ToolDocument]) -> None:
+    def __init__(self, documents: Sequence[ToolDocument], *, slips_limit: int = SLIPS_LIMIT) -> None:
         self._exact = _Table(
             (folded, at)
             for at, document in enumerate(documents)
@@ -55,7 +55,7 @@ class NameIndex:
         self._squashed = _Table(
             (name, at)
             for at, document in enumerate(documents)
-            for name in _squashed_names(document, squashed if len(documents) <= SLIPS_LIMIT else set())
+            for name in _squashed_names(document, squashed if len(documents) <= slips_limit else set())
         )
         counts: Counter[str] = Counter()
         self._words = _Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,7 +14,7 @@ from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Cal
 from pml_gateway.index.clauses import combine, split_clauses, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.fusion import fuse
-from pml_gateway.index.large import both_halves, lexical_half
+from pml_gateway.index.large import both_halves, go_on, lexical_half
 from pml_gateway.index.lexical import LexicalIndex, Match
 from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.names import NameIndex
@@ -88,6 +88,7 @@ class ToolIndex:
         store: SnapshotStore | None = None,
         *,
         exact_limit: int = EXACT_LIMIT,
+        pause: Callable[[], None] = go_on,
     ) -> ToolIndex:
         """Index documents.
 
@@ -97,6 +98,7 @@ class ToolIndex:
             cache: with one, only new texts are encoded.
             store: where the index of a large catalog is kept.
             exact_limit: a catalog of more documents is large.
+            pause: called now and then while a large catalog is indexed with a model; what it raises stops that.
         """
         is_large = len(documents) > exact_limit
         if embedder is None:
@@ -104,7 +106,7 @@ class ToolIndex:
             return cls(tuple(documents), LexicalIndex(postings, exact_limit=exact_limit), None)
         vectors: VectorIndex
         if is_large:
-            postings, vectors = both_halves(documents, embedder, cache, store)
+            postings, vectors = both_halves(documents, embedder, cache, store, pause=pause)
         else:
             postings = lexical_half(documents, None)
             texts = [dense_text(document) for document in documents]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from pml_gateway.catalog.model import Catalog
@@ -88,7 +90,8 @@ class Indexer:
         cache = EmbeddingCache(self._cache_dir / "embeddings", max_entries=entries)
         if embedder is not None:
             await _embed(texts, embedder, cache, store)
-        on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, embedder, cache, store))
+        build = partial(ToolIndex.build, texts, embedder, cache, store, pause=anyio.from_thread.check_cancelled)
+        on_index(await anyio.to_thread.run_sync(build))
 
     def _embedder(self, model: str) -> Embedder | None:
         if model not in self._embedders:
