@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.limits import SCANNED_ALLOWED
 from pml_gateway.index.vectors import Mask, Positions
 
 CLUSTERS_PER_ROOT = 4
@@ -29,9 +30,6 @@ RERANKED = 2
 """Times the wanted count that is ranked anew by its stored vectors, because the scan reads them in 8 bits."""
 
 MIN_RERANKED = 200
-SCANNED_ALLOWED = 2_000
-"""So few allowed tools are compared one by one."""
-
 ADDED_AT_ONCE = 10_000
 SEED = 7
 

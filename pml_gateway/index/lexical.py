@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.index.limits import EXACT_LIMIT
+from pml_gateway.index.limits import EXACT_LIMIT, SCANNED_ALLOWED
 from pml_gateway.index.postings import Floats, Indices, Postings
 
 SATURATION = 1.2
@@ -26,7 +26,7 @@ POSTINGS_READ = 150_000
 first; those left over are in so many tools that they decide between candidates only, where they count in full."""
 
 CANDIDATES_SCORED = 2_000
-"""Candidates of a large catalog that are scored by all words of the query; so few allowed ones are all candidates."""
+"""Candidates of a large catalog that are scored by all words of the query, by their rarer words the best ones."""
 
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
@@ -153,7 +153,7 @@ class Match:
 
     def _candidates(self, count: int) -> Positions:
         """Holders of the rarer words, `count` at least, until no other document can come in or enough were read."""
-        if self.allowed is not None and np.count_nonzero(self.allowed) <= CANDIDATES_SCORED:
+        if self.allowed is not None and np.count_nonzero(self.allowed) <= SCANNED_ALLOWED:
             return np.flatnonzero(self.allowed)
         words = sorted(self.words, key=lambda word: len(word.owners))
         left = sum(word.most for word in words)

@@ -63,7 +63,7 @@ def test_an_edited_tool_is_embedded_alone_and_found_by_its_new_words(store: Snap
     embedder = HashedWords()
     index = build(store, documents, embedder)
     assert encoded(embedder, documents) == [documents[9].description]
-    assert index.search("paging item9", limit=1).hits[0].key == TOOLS[9].key
+    assert index.search(documents[9].description, limit=1).hits[0].key == TOOLS[9].key
     assert len(files(store._directory.parent, "meta.json")) == 1
 
 
@@ -72,7 +72,7 @@ def test_tools_that_change_places_are_embedded_again_by_no_one(store: SnapshotSt
     embedder = HashedWords()
     turned = build(store, TOOLS[::-1], embedder)
     assert encoded(embedder, TOOLS) == []
-    assert turned.search("share the ticket item7", limit=1).hits[0].key == TOOLS[7].key
+    assert turned.search(TOOLS[7].description, limit=1).hits[0].key == TOOLS[7].key
 
 
 def test_a_snapshot_with_many_changes_is_brought_up_to_date(store: SnapshotStore, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_vectors_of_another_model_are_not_used_but_words_are(store: SnapshotStor
 def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("not a directory")
     blocked = SnapshotStore(tmp_path / "file", identity="test", model="hashed")
-    assert build(blocked).search("share the ticket item7", limit=1).hits[0].key == TOOLS[7].key
+    assert build(blocked).search(TOOLS[7].description, limit=1).hits[0].key == TOOLS[7].key
     assert "not written" in caplog.text
 
 
@@ -142,7 +142,7 @@ def test_while_another_process_writes_the_index_stays_in_memory(store: SnapshotS
     with lock_if_free(store._current) as held:
         assert held
         index = build(store)
-    assert index.search("share the ticket item7", limit=1).hits[0].key == TOOLS[7].key
+    assert index.search(TOOLS[7].description, limit=1).hits[0].key == TOOLS[7].key
     assert files(tmp_path, "meta.json") == []
 
 
