@@ -39,9 +39,16 @@ OnIndex = Callable[[ToolIndex], None]
 class Indexer:
     """Builds the index for the newest catalog requested; older requests are skipped."""
 
-    def __init__(self, cache_dir: Path, identity: str) -> None:
-        """Keep embeddings and the indexes of large catalogs in `cache_dir`; `identity` names the configuration."""
+    def __init__(self, cache_dir: Path, identity: str, *, exact_limit: int = EXACT_LIMIT) -> None:
+        """Keep embeddings and the indexes of large catalogs in `cache_dir`.
+
+        Args:
+            cache_dir: shared with other gateway processes.
+            identity: names the configuration, so that each has an index of its own.
+            exact_limit: a catalog of more tools is large.
+        """
         self._cache_dir = cache_dir
+        self._exact_limit = exact_limit
         self._identity = identity
         self._requested: tuple[Settings, Catalog] | None = None
         self._wake = anyio.Event()
@@ -80,18 +87,27 @@ class Indexer:
 
     async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:
         store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
+        build = partial(ToolIndex.build, texts, store=store, exact_limit=self._exact_limit)
         if not self._indexed or settings.search.ranking is Ranking.LEXICAL:
             # The first index answers from words alone, so that no search waits for the model to load.
-            on_index(await anyio.to_thread.run_sync(ToolIndex.build, texts, None, None, store))
+            on_index(await anyio.to_thread.run_sync(build, None))
         if settings.search.ranking is Ranking.LEXICAL:
             return
         embedder = await anyio.to_thread.run_sync(self._embedder, settings.search.model)
+        if embedder is None:
+            on_index(await anyio.to_thread.run_sync(build, None))
+            return
         entries = max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * len(texts)))
         cache = EmbeddingCache(self._cache_dir / "embeddings", max_entries=entries)
-        if embedder is not None:
-            await _embed(texts, embedder, cache, store)
-        build = partial(ToolIndex.build, texts, embedder, cache, store, pause=anyio.from_thread.check_cancelled)
-        on_index(await anyio.to_thread.run_sync(build))
+        lacking: Sequence[int] = range(len(texts))
+        if len(texts) > self._exact_limit:
+            lacking = await anyio.to_thread.run_sync(not_embedded, texts, embedder, store)
+        # In slices, because a thread cannot be cancelled and a process that is asked to end should.
+        for start in range(0, len(lacking), SLICE):
+            slice_texts = [dense_text(texts[at]) for at in lacking[start : start + SLICE]]
+            await anyio.to_thread.run_sync(cache.encode, embedder, slice_texts)
+        stoppable = partial(build, embedder, cache, pause=anyio.from_thread.check_cancelled)
+        on_index(await anyio.to_thread.run_sync(stoppable))
 
     def _embedder(self, model: str) -> Embedder | None:
         if model not in self._embedders:
@@ -101,16 +117,3 @@ class Indexer:
                 logger.warning("%s; search answers from words alone", error)
                 self._embedders[model] = None
         return self._embedders[model]
-
-
-async def _embed(
-    texts: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore
-) -> None:
-    """Bring the embeddings of all tools into the cache, except for those that the index on disk holds."""
-    lacking: Sequence[int] = range(len(texts))
-    if len(texts) > EXACT_LIMIT:
-        lacking = await anyio.to_thread.run_sync(not_embedded, texts, embedder, store)
-    # In slices, because a thread cannot be cancelled and a process that is asked to end should.
-    for start in range(0, len(lacking), SLICE):
-        slice_texts = [dense_text(texts[at]) for at in lacking[start : start + SLICE]]
-        await anyio.to_thread.run_sync(cache.encode, embedder, slice_texts)
