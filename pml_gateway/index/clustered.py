@@ -148,7 +148,7 @@ class ClusteredVectors:
         if allowed is not None and available <= max(SCANNED_ALLOWED, count):
             candidates = np.flatnonzero(allowed)
         else:
-            rows = self._rows(query, count, available, allowed)
+            rows = self._rows(query, count, allowed)
             fresh = self._fresh_positions if allowed is None else self._fresh_positions[allowed[self._fresh_positions]]
             candidates = np.concatenate((self._positions[rows], fresh))
         similarities = self.similarities(query, candidates)
@@ -165,7 +165,7 @@ class ClusteredVectors:
         similarities[~stored] = np.einsum("nd,d->n", self._fresh[-1 - places[~stored]], query)
         return similarities
 
-    def _rows(self, query: npt.NDArray[np.float32], count: int, available: int, allowed: Mask | None) -> Rows:
+    def _rows(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None) -> Rows:
         """Rows of living, allowed documents that are among the nearest by their 8-bit codes."""
         living, bits = self._living if allowed is None else self._selected(allowed)
         wanted = min(max(RERANKED * count, MIN_RERANKED), living)

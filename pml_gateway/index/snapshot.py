@@ -37,6 +37,10 @@ class _DamagedError(Exception):
     """A snapshot that says one thing and holds another."""
 
 
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, _DamagedError)
+"""What JSON, numpy and FAISS make of files that are not theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The index of the n documents of a catalog as it was."""
@@ -77,7 +81,7 @@ class SnapshotStore:
                 return None
             try:
                 return _read(folder)
-            except Exception as exc:  # noqa: BLE001 - FAISS and numpy raise whatever damaged files make them meet
+            except _UNREADABLE as exc:
                 if self._is_current(folder):
                     self._discard(folder, exc)
                     return None
@@ -111,7 +115,9 @@ class SnapshotStore:
             return False
 
     def _discard(self, path: Path, reason: Exception) -> None:
-        _logger.warning("index %s is damaged and is built anew: %s: %s", path, type(reason).__name__, reason)
+        _logger.warning(
+            "index %s is damaged or unreadable and is built anew: %s: %s", path, type(reason).__name__, reason
+        )
         try:
             self._current.unlink(missing_ok=True)
         except OSError as exc:
