@@ -16,6 +16,7 @@ from paraphrase import imperative, long_task, search_string, sentences, server_s
 from pml_gateway.index import ToolDocument
 from pml_gateway.index.labelled import LabelledQuery
 from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.postings import count_words
 from pml_gateway.index.text import dense_text, lexical_tokens, query_tokens
 
 PAIRS_PER_TOOL = 15
@@ -153,7 +154,7 @@ def with_rivals(
     pairs: list[Pair], tools: list[ToolDocument], vectors: Floats, encode: Encode, source: random.Random
 ) -> list[Pair]:
     """Each pair with a wrong tool that looks right: of the same server if it has one, by meaning or by words."""
-    words = LexicalIndex([lexical_tokens(tool) for tool in tools])
+    words = LexicalIndex(count_words(map(lexical_tokens, tools)))
     servers = np.asarray([tool.server or tool.key.partition("/")[0] for tool in tools])
     names = np.asarray([tool.name.casefold() for tool in tools])
     found: list[Pair] = []

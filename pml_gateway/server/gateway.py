@@ -285,7 +285,7 @@ async def open_gateway(
         open_pool(logs_dir=paths.logs_dir, open_streams=open_streams) as pool,
         anyio.create_task_group() as tasks,
     ):
-        indexer = Indexer(paths.cache_dir)
+        indexer = Indexer(paths.cache_dir, identity)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
             # Names depend on how they are prefixed, so that each naming has assignments of its own.
