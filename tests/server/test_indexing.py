@@ -25,11 +25,6 @@ NOUNS = ("account", "branch", "calendar", "document", "invoice", "message", "pag
 VERBS = ("create", "delete", "export", "find", "move", "rename")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def catalog(first: str = "Creates a new account for a customer") -> Catalog:
     described = [(f"{verb}_{noun}", f"{verb} the {noun} of a customer") for verb in VERBS for noun in NOUNS]
     tools = [raw_tool(name, text) for name, text in described[1:]]
