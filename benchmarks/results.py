@@ -15,7 +15,18 @@ from typing import Any
 from benchmarks.install_peers import PEER_VERSIONS
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("pml-gateway", "fastmcp", "mcp", "httpx2", "uvicorn", "starlette", "pydantic")
+PACKAGES = (
+    "pml-gateway",
+    "fastmcp",
+    "mcp",
+    "httpx2",
+    "uvicorn",
+    "starlette",
+    "pydantic",
+    "onnxruntime",
+    "sentence-transformers",
+    "torch",
+)
 
 
 def machine() -> dict[str, Any]:
@@ -40,11 +51,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def save(question: str, settings: Mapping[str, Any], measured: Mapping[str, Any], *, folder: Path = RESULTS) -> Path:
-    """Write one JSON file; the time keeps earlier ones."""
+def save(
+    question: str,
+    settings: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    *,
+    folder: Path = RESULTS,
+    name: str | None = None,
+) -> Path:
+    """Write one JSON file; the time keeps earlier ones, unless a fixed name replaces them."""
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
-    path = folder / f"{question}-{now:%Y%m%d-%H%M%S}.json"
+    path = folder / (name or f"{question}-{now:%Y%m%d-%H%M%S}.json")
     report = {
         "question": question,
         "time": now.isoformat(timespec="seconds"),

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from labelled import data_directory, is_held_out, read_intents, read_tools, right_tools
+from labelled import WRITTEN_INTENTS, data_directory, is_held_out, listed_tools, read_intents, read_tools, right_tools
 
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import (
@@ -37,6 +37,13 @@ INTENTS_PER_SOURCE = 400
 CATALOG_SIZES = (50, 200, 1000)
 INTENTS_PER_TOOL = 5
 """A catalog of n tools serves n / 5 intents, so that most of its tools are wrong for each."""
+
+FOUND_WITHIN = 5
+LOST_TO_NOTHING = 0.01
+"""Of the intents with a right tool among the first FOUND_WITHIN, this share may be told that nothing fits."""
+
+WRITTEN = "written"
+"""The source of our own intents."""
 
 SHARE = 0.6
 FLOOR = 0.5
@@ -84,17 +91,31 @@ class Evidence:
         # the knots are to be found; only share and floor of this curve are used
         self._curve = Curve(((0.0, 0.0), (1.0, 1.0)), share, floor)
         self._by_source: defaultdict[str, list[float]] = defaultdict(list)
+        self._found: defaultdict[str, list[float]] = defaultdict(list)
 
     def add(self, source: str, intent: LabelledQuery, keys: list[str], raw: Floats) -> None:
         """Add one intent with the keys and strengths of all tools found; the others could not be listed anyway."""
         self._by_source[source] += right_tools(intent, keys, self._curve.evidence(raw))
+        first = [keys[at] for at in np.argsort(-raw)[:FOUND_WITHIN]]
+        if any(not group.isdisjoint(first) for group in intent.groups):
+            self._found[source].append(float(raw.max()))
 
     def curve(self) -> Curve:
         """The fitted curve."""
-        values = np.concatenate([np.asarray(values) for values in self._by_source.values()])
-        weights = np.concatenate([np.full(len(values), 1 / len(values)) for values in self._by_source.values()])
-        knots = tuple((round(evidence, 4), score) for evidence, score in fit_knots(values, weights))
-        return Curve(knots, self._curve.share, self._curve.floor)
+        knots = tuple((round(evidence, 4), score) for evidence, score in fit_knots(*_weighted(self._by_source)))
+        best, weights = _weighted(self._found)
+        order = np.argsort(best)
+        lost = np.cumsum(weights[order]) / weights.sum()
+        nothing = float(best[order][np.searchsorted(lost, LOST_TO_NOTHING)])
+        return Curve(knots, self._curve.share, self._curve.floor, round(max(nothing, 0.0), 4))
+
+
+def _weighted(by_source: Mapping[str, list[float]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """All values (n,) with weights (n,) that make every source count the same."""
+    return (
+        np.concatenate([np.asarray(values) for values in by_source.values()]),
+        np.concatenate([np.full(len(values), 1 / len(values)) for values in by_source.values()]),
+    )
 
 
 def calibrate(directory: Path) -> None:
@@ -119,29 +140,39 @@ def calibrate(directory: Path) -> None:
     }
     (directory / CALIBRATION_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(json.dumps(content))
+    # its words settle whether anything fits: without one in common there is no candidate
     print("LEXICAL_CURVE", evidence[Ranking.LEXICAL].curve())
 
 
 def catalogs() -> Iterator[Catalog]:
     """Catalogs of several sizes for the intents of each source: half of the tools from the same source."""
     train = data_directory() / "train"
-    tools = read_tools(train / "tools.jsonl")
-    at = {tool.key: position for position, tool in enumerate(tools)}
+    listed, position_of = listed_tools(train)
+    labelled = read_tools(train / "tools.jsonl")
+    tools = [*labelled, *listed]
+    sources = np.asarray([*(_source(tool.key) for tool in labelled), *(WRITTEN for _ in listed)])
+    at = {tool.key: position for position, tool in enumerate(labelled)}
+    at |= {key: len(labelled) + position for key, position in position_of.items()}
     by_source: defaultdict[str, list[LabelledQuery]] = defaultdict(list)
-    for intent in read_intents(train / "pairs.train.jsonl"):
+    for intent in (*read_intents(train / "pairs.train.jsonl"), *read_intents(WRITTEN_INTENTS)):
         if any(is_held_out(key) for group in intent.groups for key in group):
-            by_source[_source(next(iter(intent.groups[0])))].append(intent)
+            by_source[str(sources[at[min(intent.groups[0])]])].append(intent)
     random = np.random.default_rng(0)
     for source, intents in by_source.items():
         chosen = [intents[i] for i in random.permutation(len(intents))[:INTENTS_PER_SOURCE]]
-        siblings = np.flatnonzero([_source(tool.key) == source for tool in tools])
+        siblings = np.flatnonzero(sources == source)
         for size in CATALOG_SIZES:
             parts = -(-len(chosen) * INTENTS_PER_TOOL // size)
             for part in np.array_split(random.permutation(len(chosen)), parts):
-                needed = [at[key] for i in part for group in chosen[i].groups for key in sorted(group) if key in at]
+                needed = [at[key] for i in part for group in chosen[i].groups for key in sorted(group)]
                 others = (*random.permutation(siblings)[: size // 2], *random.permutation(len(tools))[:size])
                 members = list(dict.fromkeys((*needed, *map(int, others))))[: max(size, len(set(needed)))]
-                yield Catalog(source, [tools[i] for i in members], [chosen[i] for i in part])
+                yield Catalog(source, [tools[i] for i in members], [_known(chosen[i], tools, at) for i in part])
+
+
+def _known(intent: LabelledQuery, tools: Sequence[ToolDocument], at: Mapping[str, int]) -> LabelledQuery:
+    """The intent with the keys under which its tools stand in the catalog."""
+    return LabelledQuery(intent.text, tuple(frozenset(tools[at[key]].key for key in group) for group in intent.groups))
 
 
 def _source(key: str) -> str:
@@ -149,7 +180,7 @@ def _source(key: str) -> str:
 
 
 def _content(curve: Curve) -> dict[str, object]:
-    return {"knots": curve.knots, "share": curve.share, "floor": curve.floor}
+    return {"knots": curve.knots, "share": curve.share, "floor": curve.floor, "nothing": curve.nothing}
 
 
 if __name__ == "__main__":

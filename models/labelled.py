@@ -19,6 +19,8 @@ HELD_OUT_PART = 10
 """One labelled tool in this many is kept from training: cosines of trained tools would flatter the calibration."""
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+WRITTEN_INTENTS = Path(__file__).resolve().parent / "intents.jsonl"
+"""Intents in our own words for two thousand tools of `mcp_docs.jsonl`: what templates cannot say in other words."""
 
 
 def data_directory() -> Path:
@@ -34,6 +36,18 @@ def is_held_out(key: str) -> bool:
 def read_tools(path: Path) -> list[ToolDocument]:
     """The tools of one `tools.jsonl`, keyed by their ids."""
     return list(tool_documents(_rows(path), str(path)))
+
+
+def listed_tools(train: Path) -> tuple[list[ToolDocument], dict[str, int]]:
+    """The distinct tools of `mcp_docs.jsonl`, and the position of each id among them: servers are listed repeatedly."""
+    distinct: dict[tuple[str, str], int] = {}
+    tools: list[ToolDocument] = []
+    positions: dict[str, int] = {}
+    for tool in read_tools(train / "mcp_docs.jsonl"):
+        positions[tool.key] = distinct.setdefault((tool.name, tool.description), len(tools))
+        if positions[tool.key] == len(tools):
+            tools.append(tool)
+    return tools, positions
 
 
 def read_intents(path: Path) -> list[LabelledQuery]:

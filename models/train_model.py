@@ -38,6 +38,14 @@ LEARNING_RATE = 5e-5
 WARM_UP = 0.1
 TEMPERATURE = 0.05
 WEIGHT_DECAY = 0.01
+ABSOLUTE_SHARE = 0.3
+"""Weight of the loss that judges each pair on its own. Ranking alone says nothing about how close a right tool is: a
+constant may be added to all cosines of a query. `search.min_score` needs cosines that mean the same for every query."""
+
+ABSOLUTE_SCALE = 14.0
+ABSOLUTE_MIDDLE = 0.45
+"""Cosines well above the middle are right pairs, well below wrong ones, with this slope between; both are learned."""
+
 LOG_EVERY = 20
 
 
@@ -49,6 +57,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=TEMPERATURE)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--blend", type=float, nargs="+", default=[1.0], help="shares of the tuned weights to save")
+    parser.add_argument("--absolute", type=float, default=ABSOLUTE_SHARE, help="weight of the loss over single pairs")
     parser.add_argument("--labelled-only", action="store_true", help="ablation: no pairs made from bare listings")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order
@@ -59,7 +68,7 @@ def main() -> None:
     corpus = read_corpus(train, lambda texts: encode(model, texts), SEED, arguments.labelled_only)
     print(f"{len(corpus.pairs)} pairs, {len(corpus.tools)} tools", flush=True)
     print("base pairs.dev", dev_figures(model, train), flush=True)
-    fit(model, corpus, arguments.learning_rate, arguments.temperature, arguments.epochs)
+    fit(model, corpus, arguments)
     tuned = {name: value.clone() for name, value in model.state_dict().items()}
     for share in arguments.blend:
         model.load_state_dict({name: torch.lerp(original[name].float(), tuned[name].float(), share) for name in tuned})
@@ -68,15 +77,18 @@ def main() -> None:
         model.save(str(target), create_model_card=False)
 
 
-def fit(model: Any, corpus: Corpus, learning_rate: float, temperature: float, epochs: int) -> None:
+def fit(model: Any, corpus: Corpus, arguments: argparse.Namespace) -> None:
     """Train `model` in place."""
+    learning_rate: float = arguments.learning_rate
     source = random.Random(SEED)
     model.max_seq_length = TRAINED_TOKENS
     # words that no pair contains keep their place relative to the others: other languages depend on them
     model[0].model.embeddings.word_embeddings.weight.requires_grad_(False)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=WEIGHT_DECAY)
-    batches = [batch for _ in range(epochs) for batch in batched(corpus, source)]
+    line = torch.nn.Parameter(torch.tensor([ABSOLUTE_SCALE, ABSOLUTE_MIDDLE]))
+    groups: list[dict[str, Any]] = [{"params": parameters}, {"params": [line], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, weight_decay=WEIGHT_DECAY)
+    batches = [batch for _ in range(arguments.epochs) for batch in batched(corpus, source)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         learning_rate,
@@ -88,7 +100,9 @@ def fit(model: Any, corpus: Corpus, learning_rate: float, temperature: float, ep
     model.train()
     started, losses = time.perf_counter(), []
     for step, batch in enumerate(batches, 1):
-        loss: Any = batch_loss(model, corpus, batch, temperature)
+        cosines, ignored = batch_cosines(model, corpus, batch)
+        loss: Any = ranking_loss(cosines, ignored, arguments.temperature)
+        loss = loss + arguments.absolute * absolute_loss(cosines, ignored, line)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -119,8 +133,11 @@ def batched(corpus: Corpus, source: random.Random) -> Iterator[list[Pair]]:
         waiting = postponed
 
 
-def batch_loss(model: Any, corpus: Corpus, batch: list[Pair], temperature: float) -> torch.Tensor:
-    """Cross-entropy of the right tool among all tools of the batch; further right tools and duplicates do not count."""
+def batch_cosines(model: Any, corpus: Corpus, batch: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines (n, m) of the queries with all tools of the batch, the right ones on the diagonal, and which to ignore.
+
+    Further right tools and duplicates of the right one are neither right nor wrong here.
+    """
     rivals = [pair.rival for pair in batch if pair.rival >= 0]
     owners = [pair.tool for pair in batch] + rivals
     queries = embed(model, [pair.query for pair in batch])
@@ -130,8 +147,21 @@ def batch_loss(model: Any, corpus: Corpus, batch: list[Pair], temperature: float
     for row, pair in enumerate(batch):
         ignored[row] |= torch.tensor([owner in pair.right for owner in owners])
         ignored[row, row] = False
-    logits = (queries @ tools.T / temperature).masked_fill(ignored, -torch.inf)
-    return torch.nn.functional.cross_entropy(logits, torch.arange(len(batch)))
+    return queries @ tools.T, ignored
+
+
+def ranking_loss(cosines: torch.Tensor, ignored: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Cross-entropy of the right tool among all tools of the batch."""
+    logits = (cosines / temperature).masked_fill(ignored, -torch.inf)
+    return torch.nn.functional.cross_entropy(logits, torch.arange(len(cosines)))
+
+
+def absolute_loss(cosines: torch.Tensor, ignored: torch.Tensor, line: torch.Tensor) -> torch.Tensor:
+    """Mean over the queries of the surprise at each right and wrong pair, judged by its cosine alone."""
+    logits = line[0] * (cosines - line[1])
+    right = torch.eye(*cosines.shape)
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, right, reduction="none")
+    return losses.masked_fill(ignored, 0.0).sum() / len(cosines)
 
 
 def embed(model: Any, texts: list[str]) -> torch.Tensor:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from labelled import is_held_out, read_intents, read_tools
+from labelled import WRITTEN_INTENTS, is_held_out, listed_tools, read_intents, read_tools
 from paraphrase import imperative, long_task, search_string, sentences, server_short, task
 
 from pml_gateway.index import ToolDocument
 from pml_gateway.index.labelled import LabelledQuery
 from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.postings import count_words
 from pml_gateway.index.text import dense_text, lexical_tokens, query_tokens
 
 PAIRS_PER_TOOL = 15
@@ -26,8 +27,8 @@ PAIRS_PER_SOURCE = {"apibench": 400}
 """APIBench names one of many models that would do equally well: mostly noise, but the only source of its kind."""
 
 DEFAULT_PAIRS_PER_SOURCE = 2_000
-SYNTHETIC_SHARE = 0.7
-"""Share of the search strings and tasks that are used: as many pairs from bare listings as labelled ones."""
+SYNTHETIC_SHARE = 0.4
+"""Share of the search strings and tasks that are used: half as many pairs from bare listings as labelled ones."""
 
 LONG_TASK_SHARE = 0.12
 NAMELESS_SHARE = 0.35
@@ -70,19 +71,18 @@ class Corpus:
 def read_corpus(train: Path, encode: Encode, seed: int, labelled_only: bool = False) -> Corpus:
     """All training pairs with their rivals; `encode` is the untuned model's."""
     source = random.Random(seed)
-    intents = [
-        intent
-        for intent in read_intents(train / "pairs.train.jsonl")
-        if not any(is_held_out(key) for group in intent.groups for key in group)
-    ]
+    intents = _trainable(read_intents(train / "pairs.train.jsonl"))
     asked_for = {key for intent in intents for group in intent.groups for key in group}
     # a tool without a pair of its own would only ever be pushed away
     labelled = [tool for tool in read_tools(train / "tools.jsonl") if tool.key in asked_for]
-    listed = [] if labelled_only else _distinct(read_tools(train / "mcp_docs.jsonl"))
+    listed, position_of = ([], {}) if labelled_only else listed_tools(train)
     tools = [*labelled, *listed]
     at = {tool.key: position for position, tool in enumerate(tools)}
     texts = [dense_text(tool) for tool in tools]
     pairs = labelled_pairs(intents, at, texts, source)
+    if listed:
+        same = {key: len(labelled) + position for key, position in position_of.items()}
+        pairs += written_pairs(_trainable(read_intents(WRITTEN_INTENTS)), same, tools, source)
     pairs += synthetic_pairs(listed, len(labelled), source)
     vectors = encode(texts)
     return Corpus(tools, texts, vectors, with_rivals(pairs, tools, vectors, encode, source))
@@ -105,6 +105,19 @@ def labelled_pairs(
                 used[tool] += 1
                 of_origin[origin] += 1
                 pairs.append(Pair(intent.text, tool, right, texts[tool]))
+    return pairs
+
+
+def written_pairs(
+    intents: list[LabelledQuery], at: dict[str, int], tools: list[ToolDocument], source: random.Random
+) -> list[Pair]:
+    """A pair for each tool that an intent needs, or for one of a group of equals."""
+    pairs: list[Pair] = []
+    for intent in intents:
+        right = frozenset(at[key] for group in intent.groups for key in group)
+        for tool in sorted(right):
+            document = replace(tools[tool], server=_server_as_written(tools[tool].server, source))
+            pairs.append(Pair(intent.text, tool, right, dense_text(document)))
     return pairs
 
 
@@ -141,7 +154,7 @@ def with_rivals(
     pairs: list[Pair], tools: list[ToolDocument], vectors: Floats, encode: Encode, source: random.Random
 ) -> list[Pair]:
     """Each pair with a wrong tool that looks right: of the same server if it has one, by meaning or by words."""
-    words = LexicalIndex([lexical_tokens(tool) for tool in tools])
+    words = LexicalIndex(count_words(map(lexical_tokens, tools)))
     servers = np.asarray([tool.server or tool.key.partition("/")[0] for tool in tools])
     names = np.asarray([tool.name.casefold() for tool in tools])
     found: list[Pair] = []
@@ -162,8 +175,8 @@ def with_rivals(
     return found
 
 
-def _distinct(tools: list[ToolDocument]) -> list[ToolDocument]:
-    return list({(tool.name, tool.description): tool for tool in tools}.values())
+def _trainable(intents: list[LabelledQuery]) -> list[LabelledQuery]:
+    return [intent for intent in intents if not any(is_held_out(key) for group in intent.groups for key in group)]
 
 
 def _server_as_written(server: str, source: random.Random) -> str:

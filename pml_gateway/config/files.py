@@ -46,3 +46,21 @@ def locked(path: Path) -> Iterator[None]:
         else:
             fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def lock_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock beside `path` unless another process does, without waiting; gives whether it is held."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a+b") as stream:
+        Path(stream.name).chmod(OWNER_ONLY)
+        try:
+            if sys.platform == "win32":
+                stream.seek(0)
+                msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True

@@ -15,7 +15,7 @@ import numpy as np
 from pml_gateway.index.embedder import Embedder, Embeddings
 
 MAX_ENTRIES = 50_000
-"""About 80 MB of 384-dimensional vectors; the catalogs of several large gateways."""
+"""About 110 MB of 384-dimensional vectors; the catalogs of several large gateways."""
 
 LOCK_SECONDS = 5.0
 """How long to wait for another process that writes; after that the vectors are simply computed."""
@@ -30,8 +30,9 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS embeddings (
     model TEXT NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, used INTEGER NOT NULL,
     PRIMARY KEY (model, digest)
-) WITHOUT ROWID
+)
 """
+"""With row ids, two vectors fit on a page; without, each would take more than a whole one."""
 
 _logger = logging.getLogger(__name__)
 
@@ -90,13 +91,18 @@ class EmbeddingCache:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._connection() as connection, connection:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
-                self._trim(connection)
+                self._trim(connection, len(rows[0][2]))
         except (OSError, sqlite3.OperationalError) as exc:
             _logger.warning("embedding cache %s not written: %s", self._path, exc)
         except sqlite3.DatabaseError as exc:
             self._discard(exc)
 
-    def _trim(self, connection: sqlite3.Connection) -> None:
+    def _trim(self, connection: sqlite3.Connection, vector_bytes: int) -> None:
+        (pages,), (free,), (page_bytes,) = (
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+        )
+        if (pages - free) * page_bytes < self._max_entries * vector_bytes:
+            return  # counting reads the whole index, and so many vectors would not fit in
         (count,) = connection.execute("SELECT count(*) FROM embeddings").fetchone()
         if count > self._max_entries:
             connection.execute(

@@ -23,6 +23,9 @@ CALIBRATION_FILE = "calibration.json"
 COVERAGE = ((0.3, 0.985), (0.5, 0.96), (0.6, 0.92), (0.7, 0.87), (0.8, 0.78), (0.9, 0.6), (0.99, 0.02))
 """(score, share of the right tools scoring at least this). 0.5 to 0.7 are promised; the others spread the rest."""
 
+NOTHING_FITS = 0.3
+"""All scores stay below this, the default of `search.min_score`, when even the best tool is too weak to be right."""
+
 MIN_PROBE_SPREAD = 0.05
 """Below, a model hardly tells the probes apart: stretching its cosines would only enlarge noise, so they are kept."""
 
@@ -35,12 +38,15 @@ class Curve:
 
     Evidence is what speaks for a tool minus a share of what speaks for the best one: lists get short when one tool
     stands out. The best counts as at least `floor`, so a catalog with nothing fitting gets low scores throughout.
+    If even the best is weaker than `nothing`, no score reaches NOTHING_FITS.
     """
 
     knots: tuple[tuple[float, float], ...]
     """(evidence, score) pairs, both increasing."""
     share: float
     floor: float
+    nothing: float = 0.0
+    """Raw strength of the best tool, below which nothing serves the query."""
 
     def __post_init__(self) -> None:
         if len(self.knots) < 2 or any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(self.knots)):
@@ -56,6 +62,9 @@ class Curve:
         """Scores in [0, 1) of all candidates of one query from their raw strengths (n,)."""
         evidence, scores = zip(*self.knots, strict=True)
         interpolated: Floats = np.interp(self.evidence(raw), evidence, scores).astype(np.float32)
+        best = float(raw.max(initial=0.0))
+        if best < self.nothing:
+            interpolated *= np.float32(NOTHING_FITS * max(best, 0.0) / self.nothing)
         return interpolated
 
 
@@ -158,6 +167,7 @@ def _curve(content: Mapping[str, Any]) -> Curve:
         tuple((float(evidence), float(score)) for evidence, score in knots),
         float(content["share"]),
         float(content["floor"]),
+        float(content.get("nothing", 0.0)),
     )
 
 

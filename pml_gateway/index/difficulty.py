@@ -1,4 +1,4 @@
-"""Difficulty: turns what searches missed into the tools that are hard to find, and why."""
+"""Difficulty: turns tools and what searches missed into the tools that are hard to find, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pml_gateway.index.evaluation import Outcome
 from pml_gateway.index.names import squash
-from pml_gateway.index.text import ToolDocument
+from pml_gateway.index.text import UNSPACED, ToolDocument
 
 FOUND_WITHIN = 5
 """Hits of one `search_tools` answer by default; a tool beyond them is as good as absent."""
@@ -21,7 +21,7 @@ RIVALS_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class HardTool:
-    """A tool that queries for it did not find, how often, and what stands in its way."""
+    """A tool that queries did not find or hardly can, how often, and what stands in its way."""
 
     key: str
     missed: int
@@ -30,7 +30,7 @@ class HardTool:
 
 
 def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[Outcome]) -> list[HardTool]:
-    """The tools missed at least once, the most missed first."""
+    """The tools missed at least once or with a text to find them by that is at fault, the most missed first."""
     known = {document.key: document for document in documents}
     twins = _twins(documents)
     missed: Counter[str] = Counter()
@@ -44,32 +44,40 @@ def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[Outcome]) -
                 missed.update(group)
                 for key in group:
                     ahead[key].update(found)
-    return [
-        HardTool(key, count, asked[key], _reasons(known.get(key), twins.get(key, ()), ahead[key]))
-        for key, count in sorted(missed.items(), key=lambda item: (-item[1], item[0]))
-    ]
+    reasons = {document.key: _faults(document, twins.get(document.key, ())) for document in documents}
+    for key in missed:
+        if key not in known:
+            reasons[key] = ("no such tool in the catalog",)
+        elif not twins.get(key):
+            rivals = _listed([rival for rival, _ in ahead[key].most_common()])
+            reasons[key] = (*reasons[key], f"found instead: {rivals}" if rivals else "nothing was found")
+    hard = [HardTool(key, missed[key], asked[key], why) for key, why in reasons.items() if why or missed[key]]
+    return sorted(hard, key=lambda tool: (-tool.missed, tool.key))
 
 
-def _reasons(document: ToolDocument | None, twins: Sequence[str], ahead: Counter[str]) -> tuple[str, ...]:
-    if document is None:
-        return ("no such tool in the catalog",)
-    reasons: list[str] = []
+def _faults(document: ToolDocument, twins: Sequence[str]) -> tuple[str, ...]:
+    """What is wrong with the text of a tool, whether or not a query met it."""
+    faults: list[str] = []
     words = len(document.description.split())
     if not words:
-        reasons.append("it has no description")
-    elif words < FEW_WORDS:
-        reasons.append(
-            f"its description has {words} word{'s' if words > 1 else ''}: say what it does to what, and when"
-        )
+        faults.append("it has no description")
+    elif words < FEW_WORDS and not UNSPACED.search(document.description):
+        faults.append(f"its description has {words} word{'s' if words > 1 else ''}: say what it does to what, and when")
     if twins:
-        reasons.append(f"{', '.join(twins[:RIVALS_NAMED])} has the same name and description")
-    elif ahead:
-        reasons.append(f"found instead: {', '.join(key for key, _ in ahead.most_common(RIVALS_NAMED))}")
-    return tuple(reasons)
+        same = "the same description" if words else "the same name and no description either"
+        faults.append(f"duplicate: {_listed(twins)} {'has' if len(twins) == 1 else 'have'} {same}")
+    return tuple(faults)
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = len(keys) - RIVALS_NAMED
+    return ", ".join(keys[:RIVALS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _twins(documents: Sequence[ToolDocument]) -> dict[str, list[str]]:
+    """The tools that say the same as each; without a description the name speaks."""
     alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for document in documents:
-        alike[squash(document.name), " ".join(document.description.split()).casefold()].append(document.key)
+        described = " ".join(document.description.split()).casefold()
+        alike[described, "" if described else squash(document.name)].append(document.key)
     return {key: [other for other in keys if other != key] for keys in alike.values() if len(keys) > 1 for key in keys}

@@ -73,7 +73,8 @@ def ndcg(keys: Sequence[str], query: LabelledQuery) -> float:
     waiting = list(query.groups)
     gain = 0.0
     for rank, key in enumerate(keys[:DEPTH]):
-        satisfied = next((group for group in waiting if key in group), None)
+        # of several groups that it satisfies the one with the fewest other tools, so that these can serve the others
+        satisfied = min((group for group in waiting if key in group), key=len, default=None)
         if satisfied is not None:
             waiting.remove(satisfied)
             gain += _discount(rank)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.text import ToolDocument, split_words
 
 MAX_NAME_WORDS = 6
@@ -20,40 +23,50 @@ MIN_WORD = 5
 MIN_NAME = 6
 """Letters and digits of a name that may be mistyped as a whole."""
 
+SLIPS_LIMIT = EXACT_LIMIT
+"""Tools up to which whole names may be mistyped, with 40 ways to write each; beyond, slips are corrected by words."""
+
+MAX_WORDS = 100_000
+"""Distinct words that slips are corrected to, 12 MB; the names of a million tools have fewer that several share."""
+
 _TOKEN = re.compile(r"[^\W_]+")
 
 Mask = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int32]
 Known = Callable[[str], bool]
 
 
 class NameIndex:
     """The names of documents: as they are, squashed to letters and digits, and word by word for slips.
 
-    Every answer depends on the allowed documents only.
+    Every answer depends on the allowed documents only; beyond the limits above, which words and names slips are looked
+    for in depends on all of them.
     """
 
-    def __init__(self, documents: Sequence[ToolDocument]) -> None:
-        self._exact = _positions(
+    def __init__(self, documents: Sequence[ToolDocument], *, slips_limit: int = SLIPS_LIMIT) -> None:
+        self._exact = _Table(
             (folded, at)
             for at, document in enumerate(documents)
             for folded in {
                 name.strip().casefold() for name in (document.key, document.name, f"{document.server}:{document.name}")
             }
         )
-        self._squashed = _positions(
-            (squashed, at)
+        squashed: set[str] = set()
+        self._squashed = _Table(
+            (name, at)
             for at, document in enumerate(documents)
-            for squashed in {squash(document.name), squash(document.server + document.name)}
+            for name in _squashed_names(document, squashed if len(documents) <= slips_limit else set())
         )
-        self._words = _positions((word, at) for at, document in enumerate(documents) for word in _name_words(document))
-        self._slips: defaultdict[str, list[str]] = defaultdict(list)
-        for word in self._words.keys() | self._squashed.keys():
-            for slip in _with_one_letter_less(word):
-                self._slips[slip].append(word)
+        counts: Counter[str] = Counter()
+        self._words = _Table(
+            (word, at) for at, document in enumerate(documents) for word in _name_words(document, counts)
+        )
+        self._near_words = _Slips(heapq.nlargest(MAX_WORDS, counts, key=lambda word: (counts[word], word)))
+        self._near_names = _Slips(squashed)
 
     def exact(self, query: str, allowed: Mask | None) -> list[int]:
         """Allowed documents whose qualified name, bare name or `server:name` the query is."""
-        return _allowed(self._exact.get(query.casefold(), ()), allowed)
+        return _allowed(self._exact.get(query.casefold()), allowed)
 
     def near(self, query: str, allowed: Mask | None, known: Known) -> list[int]:
         """Allowed documents whose name has the letters and digits of the query: `read file` is `readFile`.
@@ -63,11 +76,11 @@ class NameIndex:
         if not _is_short(query):
             return []
         name = squash(query)
-        found = _allowed(self._squashed.get(name, ()), allowed)
+        found = _allowed(self._squashed.get(name), allowed)
         if found or len(name) < MIN_NAME or all(map(known, _TOKEN.findall(query))):
             return found
-        closest = self._closest(name, self._squashed, allowed)
-        return _allowed(self._squashed[closest], allowed) if closest else []
+        closest = _closest(name, self._near_names, self._squashed, allowed)
+        return _allowed(self._squashed.get(closest), allowed) if closest else []
 
     def spelled(self, query: str, allowed: Mask | None, known: Known) -> str:
         """A short query with its unknown words replaced by words of allowed names that are one slip away."""
@@ -78,19 +91,47 @@ class NameIndex:
             word = match.group()
             if len(word) < MIN_WORD or not word.isascii() or not word.isalpha() or known(word):
                 return word
-            return self._closest(word.casefold(), self._words, allowed) or word
+            return _closest(word.casefold(), self._near_words, self._words, allowed) or word
 
         return _TOKEN.sub(replaced, query)
 
-    def _closest(self, word: str, among: Mapping[str, Sequence[int]], allowed: Mask | None) -> str | None:
-        close = {
-            candidate
-            for slip in _with_one_letter_less(word)
-            for candidate in self._slips.get(slip, ())
-            if candidate in among and candidate[0] == word[0]
-        }
-        counted = [(-len(_allowed(among[candidate], allowed)), candidate) for candidate in close]
-        return min((found for found in counted if found[0]), default=(0, None))[1]
+
+class _Table:
+    """Positions by string, of which only hashes are kept: 12 bytes each instead of 200.
+
+    Python's hash is keyed anew in every process, so nobody can choose names that meet; by chance, two of three million
+    strings do so once in four million catalogs.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, int]]) -> None:
+        hashes, positions = array("q"), array("i")
+        for name, at in named:
+            if name:
+                hashes.append(hash(name))
+                positions.append(at)
+        order = np.argsort(np.asarray(hashes, dtype=np.int64), kind="stable")
+        self._hashes = np.asarray(hashes, dtype=np.int64)[order]
+        self._positions = np.asarray(positions, dtype=np.int32)[order]
+
+    def get(self, name: str) -> Positions:
+        """The positions named so, ascending."""
+        wanted = np.int64(hash(name))
+        first, end = np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
+        return self._positions[first:end]
+
+
+class _Slips:
+    """Strings by each way to leave out one of their letters: those one slip apart have one of these in common."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self._strings = sorted(strings)
+        self._table = _Table(
+            (slip, number) for number, string in enumerate(self._strings) for slip in _with_one_letter_less(string)
+        )
+
+    def around(self, string: str) -> set[str]:
+        """The strings one slip from this one."""
+        return {self._strings[at] for slip in _with_one_letter_less(string) for at in self._table.get(slip).tolist()}
 
 
 def squash(name: str) -> str:
@@ -98,27 +139,36 @@ def squash(name: str) -> str:
     return "".join(_TOKEN.findall(name)).casefold()
 
 
-def _name_words(document: ToolDocument) -> set[str]:
+def _closest(word: str, slips: _Slips, among: _Table, allowed: Mask | None) -> str | None:
+    """The string with the same first letter one slip from `word` that most allowed documents have."""
+    close = [candidate for candidate in slips.around(word) if candidate[0] == word[0]]
+    counted = [(-len(_allowed(among.get(candidate), allowed)), candidate) for candidate in close]
+    return min((found for found in counted if found[0]), default=(0, None))[1]
+
+
+def _squashed_names(document: ToolDocument, seen: set[str]) -> set[str]:
+    """Both squashed names of a document, which are also added to `seen`."""
+    names = {squash(document.name), squash(document.server + document.name)} - {""}
+    seen |= names
+    return names
+
+
+def _name_words(document: ToolDocument, counts: Counter[str]) -> set[str]:
+    """The distinct longer words of a document's names, which are also counted."""
     words = f"{split_words(document.server)} {split_words(document.name)}".casefold().split()
-    return {word for word in words if len(word) >= MIN_WORD}
+    longer = {word for word in words if len(word) >= MIN_WORD}
+    counts.update(longer)
+    return longer
 
 
 def _with_one_letter_less(word: str) -> Iterator[str]:
-    """The word, and each way to leave out one of its letters: words one slip apart have one of these in common."""
     yield word
     yield from {word[:at] + word[at + 1 :] for at in range(len(word))}
 
 
-def _positions(named: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    positions: defaultdict[str, list[int]] = defaultdict(list)
-    for name, at in named:
-        if name:
-            positions[name].append(at)
-    return {name: tuple(found) for name, found in positions.items()}
-
-
-def _allowed(positions: Sequence[int], allowed: Mask | None) -> list[int]:
-    return list(positions) if allowed is None else [at for at in positions if allowed[at]]
+def _allowed(positions: Positions, allowed: Mask | None) -> list[int]:
+    found: list[int] = (positions if allowed is None else positions[allowed[positions]]).tolist()
+    return found
 
 
 def _is_short(query: str) -> bool:

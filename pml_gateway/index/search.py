@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,18 +14,20 @@ from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Cal
 from pml_gateway.index.clauses import combine, split_clauses, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.fusion import fuse
-from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.large import both_halves, go_on, lexical_half
+from pml_gateway.index.lexical import LexicalIndex, Match
+from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.names import NameIndex
 from pml_gateway.index.shipped import shipped_calibration
+from pml_gateway.index.snapshot import SnapshotStore
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
     dense_text,
-    lexical_tokens,
     query_tokens,
     well_formed,
 )
-from pml_gateway.index.vectors import Mask, Positions, VectorIndex
+from pml_gateway.index.vectors import ExactVectors, Mask, Positions, VectorIndex
 from pml_gateway.types import Ranking
 
 MIN_CANDIDATES = 200
@@ -79,20 +81,43 @@ class ToolIndex:
 
     @classmethod
     def build(
-        cls, documents: Sequence[ToolDocument], embedder: Embedder | None, cache: EmbeddingCache | None = None
+        cls,
+        documents: Sequence[ToolDocument],
+        embedder: Embedder | None,
+        cache: EmbeddingCache | None = None,
+        store: SnapshotStore | None = None,
+        *,
+        exact_limit: int = EXACT_LIMIT,
+        pause: Callable[[], None] = go_on,
     ) -> ToolIndex:
-        """Index documents; without an embedder every search is lexical, with a cache only new texts are encoded."""
-        lexical = LexicalIndex([lexical_tokens(document) for document in documents])
+        """Index documents.
+
+        Args:
+            documents: the tools.
+            embedder: without one, every search is lexical.
+            cache: with one, only new texts are encoded.
+            store: where the index of a large catalog is kept.
+            exact_limit: a catalog of more documents is large.
+            pause: called now and then while a large catalog is indexed with a model; what it raises stops that.
+        """
+        is_large = len(documents) > exact_limit
         if embedder is None:
-            return cls(tuple(documents), lexical, None)
-        texts = [dense_text(document) for document in documents]
-        embeddings = embedder.encode(texts) if cache is None else cache.encode(embedder, texts)
+            postings = lexical_half(documents, store if is_large else None)
+            return cls(tuple(documents), LexicalIndex(postings, exact_limit=exact_limit), None)
+        vectors: VectorIndex
+        if is_large:
+            postings, vectors = both_halves(documents, embedder, cache, store, pause=pause)
+        else:
+            postings = lexical_half(documents, None)
+            texts = [dense_text(document) for document in documents]
+            vectors = ExactVectors(embedder.encode(texts) if cache is None else cache.encode(embedder, texts))
         calibration = (
             embedder.calibration
             if isinstance(embedder, CalibratedEmbedder)
             else shipped_calibration().transferred(embedder)
         )
-        return cls(tuple(documents), lexical, _DenseHalf(embedder, VectorIndex(embeddings), calibration))
+        lexical = LexicalIndex(postings, exact_limit=exact_limit)
+        return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, calibration))
 
     def search(
         self, query: str, *, limit: int, allowed: Mask | None = None, ranking: Ranking = Ranking.FUSED
@@ -107,6 +132,8 @@ class ToolIndex:
             ranking: the evidence to use; without a model it is lexical whatever is asked for.
         """
         used = Ranking.LEXICAL if self._dense is None else ranking
+        if allowed is not None and allowed.all():
+            allowed = None  # reading less than all costs more, at any size
         text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
         if not text or limit <= 0 or not self.documents:
             return SearchResult((), used)
@@ -132,9 +159,9 @@ class ToolIndex:
         requests = (query, *clauses)
         counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
         words = [self._words(text, allowed, ranking) for text in requests]
-        positions = _union(_strongest(found, wanted) for found, wanted in zip(words, counts, strict=True))
+        positions = _union(found.strongest(wanted) for found, wanted in zip(words, counts, strict=True))
         if self._dense is None or ranking is Ranking.LEXICAL:
-            rows = [np.log1p(found[positions]) for found in words]
+            rows = [np.log1p(found.at(positions)) for found in words]
         else:
             dense = self._dense
             vectors = [embed_query(dense.embedder, text) for text in requests]
@@ -144,13 +171,14 @@ class ToolIndex:
             positions = _union((positions, *nearest))
             # one way to compute all of them: bit for bit the same whatever else is in the index
             cosines = [dense.calibration.cosines(dense.vectors.similarities(vector, positions)) for vector in vectors]
-            rows = [fuse(near, found[positions]) for near, found in zip(cosines, words, strict=True)]
+            tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
+            rows = [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
         if len(rows) == 1 or not len(positions):
             return positions, rows[0]
         return positions, with_server_evidence(combine(rows[0], np.stack(rows[1:])), self._servers[positions])
 
-    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Floats:
-        return self._lexical.scores(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
+    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Match:
+        return self._lexical.match(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
 
     def _curve(self, ranking: Ranking) -> Curve:
         if self._dense is None:
@@ -172,12 +200,3 @@ class ToolIndex:
 def _union(parts: Iterable[Positions]) -> Positions:
     positions: Positions = np.unique(np.concatenate(list(parts)))
     return positions
-
-
-def _strongest(lexical: Floats, count: int) -> Positions:
-    matching = np.flatnonzero(lexical)
-    if len(matching) <= count:
-        return matching
-    values = lexical[matching]
-    strongest: Positions = matching[values >= np.partition(values, -count)[-count]]
-    return strongest

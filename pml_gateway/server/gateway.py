@@ -307,7 +307,7 @@ async def open_gateway(
         open_results(settings.references, paths.results_dir) as results,
         anyio.create_task_group() as tasks,
     ):
-        indexer = Indexer(paths.cache_dir)
+        indexer = Indexer(paths.cache_dir, identity)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
             # Names depend on how they are prefixed, so that each naming has assignments of its own.

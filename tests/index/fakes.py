@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,10 +26,12 @@ class HashedWords:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in enumerate(texts):
             for word in re.findall(r"\w+", text.lower()) or [text]:
-                vectors[row] += self._direction(word)
+                vectors[row] += _direction(word, self.dimension)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
 
-    def _direction(self, word: str) -> Embeddings:
-        seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-        return np.random.default_rng(seed).standard_normal(self.dimension).astype(np.float32)
+
+@lru_cache(maxsize=10_000)
+def _direction(word: str, dimension: int) -> Embeddings:
+    seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    return np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -99,11 +100,54 @@ def test_gold_groups_win_over_gold() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"query": "q"}', '{"gold": ["a"]}', '{"query": "q", "gold_groups": [[]]}']
+    "line",
+    [
+        "{",
+        "[]",
+        '{"query": "q"}',
+        '{"query": "q", "gold": []}',
+        '{"query": "q", "gold": "a"}',
+        '{"query": "q", "gold": 1}',
+        '{"query": "q", "gold": [1]}',
+        '{"query": "q", "gold": [null]}',
+        '{"query": " ", "gold": ["a"]}',
+        '{"gold": ["a"]}',
+        '{"query": "q", "gold_groups": [[]]}',
+        '{"query": "q", "gold_groups": [["a"], "b"]}',
+        '{"query": "q", "gold_groups": {"a": 1}}',
+        '{"query": "q", "gold_groups": [[["a"]]]}',
+    ],
 )
 def test_a_malformed_query_is_named_in_the_error(line: str) -> None:
     with pytest.raises(InvalidInputError, match=r"queries\.jsonl"):
         list(labelled_queries(read_rows([line], "queries.jsonl"), "queries.jsonl"))
+
+
+def test_a_tool_that_is_named_twice_is_needed_once() -> None:
+    rows: list[dict[str, Any]] = [
+        {"query": "q", "gold": ["a", "a", "b"]},
+        {"query": "q", "gold": ["a"], "gold_groups": [["a", "b"], ["b", "a"]]},
+    ]
+    assert [found.groups for found in labelled_queries(rows, "q")] == [
+        (frozenset("a"), frozenset("b")),
+        (frozenset("ab"),),
+    ]
+
+
+def test_a_tool_in_several_groups_serves_the_one_that_others_cannot() -> None:
+    assert ndcg(["a", "b"], query("ab", "a")) == 1.0
+
+
+@pytest.mark.parametrize("row", [{"description": 5}, {"server": ["s"]}, {"title": {}}])
+def test_a_tool_whose_text_is_none_is_named_in_the_error(row: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError, match=r"'s:a' in tools\.jsonl is no text"):
+        list(tool_documents([{"id": "s:a", "name": "a", **row}], "tools.jsonl"))
+
+
+@pytest.mark.parametrize("schema", [None, [], "x", {"properties": []}, {"properties": None}])
+def test_a_tool_with_an_odd_schema_has_no_parameters(schema: object) -> None:
+    (document,) = tool_documents([{"id": "a", "name": "a", "input_schema": schema}], "tools.jsonl")
+    assert document.parameters == ()
 
 
 def test_a_tool_without_an_id_is_named_in_the_error() -> None:
@@ -134,9 +178,35 @@ def test_tools_that_queries_miss_are_named_with_the_reasons() -> None:
         Outcome(LabelledQuery("q", (frozenset(["e__good"]),)), (("e__good", 0.9),), 1.0, 0),
     ]
     hard = {row.key: row for row in hard_tools(documents, outcomes)}
-    assert list(hard) == ["a__x", "b__get", "c__sync", "gone"]
+    assert list(hard) == ["a__x", "b__get", "c__sync", "gone", "d__sync"]
     assert (hard["a__x"].missed, hard["a__x"].asked) == (2, 2)
     assert "no description" in hard["a__x"].reasons[0]
+    assert "found instead: rival0, rival1, rival2 and 2 more" in hard["a__x"].reasons[1]
     assert "2 words" in hard["b__get"].reasons[0]
-    assert "d__sync" in hard["c__sync"].reasons[0]
+    assert hard["c__sync"].reasons == ("duplicate: d__sync has the same description",)
     assert hard["gone"].reasons == ("no such tool in the catalog",)
+
+
+def test_tools_whose_text_is_at_fault_are_named_even_where_queries_find_them() -> None:
+    documents = [
+        tool("a__list_users", "Returns all users of the team"),
+        tool("b__get_users", "returns all users of the  team"),
+        tool("c__ping", ""),
+        tool("d__ping", ""),
+        tool("e__look", "查看指定城市的天气预报"),
+    ]
+    outcomes = [Outcome(LabelledQuery("q", (frozenset([row.key]),)), ((row.key, 0.9),), 1.0, 0) for row in documents]
+    hard = {row.key: row for row in hard_tools(documents, outcomes)}
+    assert list(hard) == ["a__list_users", "b__get_users", "c__ping", "d__ping"]
+    assert {(row.missed, row.asked) for row in hard.values()} == {(0, 1)}
+    assert hard["a__list_users"].reasons == ("duplicate: b__get_users has the same description",)
+    assert hard["c__ping"].reasons == (
+        "it has no description",
+        "duplicate: d__ping has the same name and no description either",
+    )
+
+
+def test_a_tool_that_no_search_comes_near_is_named_too() -> None:
+    outcomes = [Outcome(LabelledQuery("q", (frozenset(["a__x"]),)), (), 1.0, 0)]
+    (hard,) = hard_tools([tool("a__x", "Sends a message to a channel")], outcomes)
+    assert hard.reasons == ("nothing was found",)
