@@ -20,7 +20,7 @@ MAX_CLAUSES = 8
 
 CLAUSE_SHARE = 0.35
 """Of the clauses in the strength; the rest is the whole request's. Requests told in prose want less (with 0 our own
-held-out ones gain .007 nDCG@10, with 0.5 they lose .03), lists of commands want more (seal_tools gains .012 with 0.5)."""
+held-out ones gain .007 nDCG@10, with 0.5 they lose .03), lists of commands more (with 0.5 seal_tools gains .012)."""
 
 SERVER_SHARE = 0.2
 """How much a tool loses by the distance of its server's best tools to the best of all, in requests of several steps."""
