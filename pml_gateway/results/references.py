@@ -41,7 +41,7 @@ def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
         return [substitute(item, values) for item in value]
     if not isinstance(value, dict):
         return value
-    if _is_reference(value):
+    if is_reference(value):
         return values[value["$ref"], value.get("path")]
     return {key: substitute(member, values) for key, member in value.items()}
 
@@ -54,8 +54,8 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
             if isinstance(item, list | dict):
                 _collect(item, found, depth + 1)
     elif isinstance(value, dict):
-        if _is_reference(value):
-            found.append(_checked(value))
+        if is_reference(value):
+            found.append(checked(value))
             if len(found) > MAX_REFERENCES:
                 raise InvalidInputError(f"more than {MAX_REFERENCES} references in one call", hint="pass fewer")
             return
@@ -64,12 +64,18 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
                 _collect(member, found, depth + 1)
 
 
-def _is_reference(value: JsonObject) -> bool:
+def is_reference(value: JsonObject) -> bool:
+    """Whether an object in arguments stands for a stored result; `$ref` of JSON Schema has other values."""
     handle = value.get("$ref")
     return isinstance(handle, str) and handle.startswith(HANDLE_PREFIX)
 
 
-def _checked(value: JsonObject) -> Reference:
+def checked(value: JsonObject) -> Reference:
+    """The handle and path of an object that is a reference.
+
+    Raises:
+        InvalidInputError: it has other keys, or a path that is no text.
+    """
     handle, path = value["$ref"], value.get("path")
     others = sorted(set(value) - {"$ref", "path"})
     if others:

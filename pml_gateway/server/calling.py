@@ -34,7 +34,7 @@ from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
 from pml_gateway.server.state import GatewayState
-from pml_gateway.server.validation import check_arguments
+from pml_gateway.server.validation import check_arguments, check_object
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -111,6 +111,7 @@ class Caller:
         """
         replaced = None if refs is None else Resolved(arguments, refs)
         resolved = replaced or await self.outcomes.resolve(scope, arguments)
+        check_object(resolved.arguments)
         is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
         if check is not None:
             check(resolved.arguments)

@@ -47,6 +47,21 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     )
 
 
+def check_object(arguments: object) -> None:
+    """Refuse arguments that a reference made anything but an object, which no call can carry.
+
+    Raises:
+        InvalidInputError: says what they are.
+    """
+    if isinstance(arguments, dict):
+        return
+    kind = {str: "a text", list: "a list", bool: "a boolean", type(None): "null"}.get(type(arguments), "a number")
+    raise InvalidInputError(
+        f"the arguments are {kind} instead of an object",
+        hint="put the reference in the place of one argument, or give it a path to an object",
+    )
+
+
 def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
     """What the tool's schema refuses, however the values at the `unknown` JSON pointers will turn out."""
     return argument_problems(tool, arguments, lambda error: _is_certain(error, unknown))

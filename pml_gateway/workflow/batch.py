@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pml_gateway.errors import InvalidInputError
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.fields import arguments_of, budget_of, check_size, etag_of, list_of, renamed, unknown_keys
 from pml_gateway.workflow.plan import Budget, Plan, PlanError, Step, StepProblem
-from pml_gateway.workflow.templates import Literal
+from pml_gateway.workflow.templates import Literal, Template, compile_template
 
 CALL_KEYS = ("name", "arguments", "id", "if_none_match")
 CALL_ALIASES = {"tool": "name", "args": "arguments", "operation": "name", "input": "arguments"}
@@ -15,7 +16,7 @@ MAX_SLOT_ID = 128
 
 
 def parse_batch(request: JsonObject, limits: Budget) -> Plan:
-    """The plan of a `call_batch` request: independent calls with literal arguments.
+    """The plan of a `call_batch` request: independent calls, whose arguments may hold stored results.
 
     Raises:
         PlanError: with every problem; also for more calls than the size cap allows.
@@ -44,16 +45,25 @@ def parse_batch(request: JsonObject, limits: Budget) -> Plan:
         taken.add(slot)
         problems += unknown_keys(fields, CALL_KEYS, slot, pointer)
         arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
+        template = _template(arguments, slot, f"{pointer}/arguments", problems)
         steps.append(
             Step(
                 index,
                 slot,
                 tool=fields["name"],
                 given=arguments,
-                arguments=Literal(arguments),
+                arguments=template,
                 if_none_match=etag_of(fields, slot, pointer, problems),
             )
         )
     if problems:
         raise PlanError(problems, subject="the batch")
     return Plan(tuple(steps), budget, shares_reads=False)
+
+
+def _template(arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem]) -> Template:
+    try:
+        return compile_template(arguments, reads_steps=False)
+    except InvalidInputError as error:
+        problems.append(StepProblem(slot, pointer, error.message, error.hint))
+        return Literal({})

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.results.references import checked, is_reference
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import ROOT, Expression
 
 MAX_DEPTH = 100
-STORED_KEYS = frozenset({"$ref", "path"})
 
 _BEGIN = re.compile(r"\$\$|\$(?P<step>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?=\.[A-Za-z_\"]|\[|\Z)")
 _NAME = re.compile(r"\.(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
@@ -80,26 +80,31 @@ LoadStored = Callable[[JsonObject], Awaitable[Any]]
 """A `{"$ref": ...}` node to the stored value."""
 
 
-def compile_template(value: Any, *, depth: int = 0) -> Template:
+def compile_template(value: Any, *, reads_steps: bool = True, depth: int = 0) -> Template:
     """The template of a JSON value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
 
+    Without `reads_steps`, as in a batch, every text is literal, and only stored results are put in.
+
     Raises:
-        InvalidInputError: a reference that is no JMESPath, or too deep a nesting.
+        InvalidInputError: a reference that is no JMESPath or has other keys, or too deep a nesting.
     """
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
-        return _text_template(value)
+        return _text_template(value) if reads_steps else Literal(value)
     if isinstance(value, list):
-        items = tuple(compile_template(item, depth=depth + 1) for item in value)
+        items = tuple(compile_template(item, reads_steps=reads_steps, depth=depth + 1) for item in value)
         if all(isinstance(item, Literal) for item in items):
             return Literal([item.value for item in items if isinstance(item, Literal)])
         return Items(items)
     if not isinstance(value, dict):
         return Literal(value)
-    if isinstance(value.get("$ref"), str) and STORED_KEYS.issuperset(value):
+    if is_reference(value):
+        checked(value)
         return Stored(value)
-    fields = tuple((key, compile_template(item, depth=depth + 1)) for key, item in value.items())
+    fields = tuple(
+        (key, compile_template(item, reads_steps=reads_steps, depth=depth + 1)) for key, item in value.items()
+    )
     if all(isinstance(item, Literal) for _, item in fields):
         return Literal({key: item.value for key, item in fields if isinstance(item, Literal)})
     return Fields(fields)
