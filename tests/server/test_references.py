@@ -180,7 +180,7 @@ async def test_a_reference_is_checked_as_the_value_it_stands_for(tmp_path: Path)
         )
         missing = await served.call("taker__take", {"content": {"$ref": ref, "path": "row"}})
     assert "/content" in wrong["structuredContent"]["error"]["message"]
-    assert "the keys there are 'rows'" in missing["structuredContent"]["error"]["hint"]
+    assert "the keys are 'rows'" in missing["structuredContent"]["error"]["hint"]
     assert upstream.calls == []
 
 
