@@ -14,6 +14,7 @@ from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundErro
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
+    from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.server.gateway import Gateway
     from pml_gateway.types import JsonObject
 
@@ -45,40 +46,51 @@ def tools(
 
 
 async def _tools(command: Command, query: str | None, *, as_client: bool) -> list[JsonObject]:
-    from pml_gateway.exposure.signature import first_sentence
     from pml_gateway.policy.client import LOCAL
-    from pml_gateway.server.listing import own_definitions
+    from pml_gateway.server.listing import legacy_definition, own_definitions
 
     async with command_gateway(command) as gateway:
         state = await gateway.searchable(30) if query else await gateway.ready()
         view = state.view(LOCAL)
         settings = state.settings.gateway
         mode = settings.tools_exposure if as_client else ExposureMode.FULL_PROXY
+        namespaces = state.namespaces(view)
         exposure = await anyio.to_thread.run_sync(state.expose, view, mode, query or settings.intent)
         meta = own_definitions(state, view, exposure) if as_client else []
-        rows: list[JsonObject] = [
-            {
-                "name": definition["name"],
-                "server": None,
-                "reason": "meta-tool",
-                "score": None,
-                "state": "",
-                "description": first_sentence(definition["description"], 70),
-            }
-            for definition in meta
+        rows = [
+            _row(each["name"], "namespace" if each["name"] in namespaces else "meta-tool", each["description"])
+            for each in meta
         ]
         rows += [
-            {
-                "name": listed.tool.qualified_name,
-                "server": listed.tool.upstream_id,
-                "reason": listed.reason.value if as_client else None,
-                "score": listed.score,
-                "state": "stale" if listed.tool.stale else "ok",
-                "description": first_sentence(listed.tool.description, 70),
-            }
+            _row(
+                listed.tool.qualified_name,
+                listed.reason.value if as_client else None,
+                listed.tool.description,
+                listed.tool,
+                listed.score,
+            )
             for listed in exposure.tools
         ]
+        rows += [
+            _row(tool.qualified_name, "legacy", legacy_definition(state, view, tool)["description"], tool)
+            for tool in exposure.legacy
+        ]
         return rows
+
+
+def _row(
+    name: str, reason: str | None, description: str, tool: CatalogTool | None = None, score: float | None = None
+) -> JsonObject:
+    from pml_gateway.exposure.signature import first_sentence
+
+    return {
+        "name": name,
+        "server": tool.upstream_id if tool is not None else None,
+        "reason": reason,
+        "score": score,
+        "state": "" if tool is None else "stale" if tool.stale else "ok",
+        "description": first_sentence(description, 70),
+    }
 
 
 def search(

@@ -128,7 +128,7 @@ def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
     known: JsonObject = properties if isinstance(properties, dict) else {}
     problems = []
     for name in sorted(required_names(schema) - arguments.keys()):
-        problems.append({"path": f"/{_escaped(name)}", "message": "missing; it is required"})
+        problems.append({"path": f"/{_escaped(shown_name(name, known))}", "message": "missing; it is required"})
     for name, value in arguments.items():
         expected = _declared_types(known.get(name))
         if expected and not any(_is(value, kind) for kind in expected):

@@ -47,7 +47,8 @@ class Namespace:
         spelled = self._loosely.get(loosely(given), ())
         if len(spelled) == 1:
             return spelled[0]
-        return next((action for action, tool in self.actions.items() if tool.source == given), None)
+        named = [action for action, tool in self.actions.items() if given in (tool.source, tool.name)]
+        return named[0] if len(named) == 1 else None
 
 
 def loosely(name: str) -> str:

@@ -67,13 +67,13 @@ def definition(namespace: Namespace) -> JsonObject:
     compactor = Compactor()
     by_action = {action: parameters(tool) for action, tool in namespace.actions.items()}
     hoisted = _hoisted(namespace, by_action, compactor)
-    declared: dict[str, list[Any]] = {}
     lines = []
+    own_by_action: dict[str, list[Parameter]] = {}
     for action, tool in namespace.actions.items():
         own = [parameter for parameter in by_action[action] if parameter.shown not in hoisted]
         lines.append(_line(action, tool, own))
-        for parameter in own:
-            _declare(parameter, tool, declared, compactor)
+        own_by_action[action] = own
+    declared = _declared(namespace, own_by_action, compactor)
     merged = {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in declared.items()}
     properties = share_repeated({**hoisted, **merged}, compactor)
     required = [name for name in hoisted if all(_requires(each, name) for each in by_action.values())]
@@ -86,7 +86,7 @@ def definition(namespace: Namespace) -> JsonObject:
     }
     if compactor.definitions:
         schema["$defs"] = dict(sorted(compactor.definitions.items()))
-    head = "Actions and their fields (str unless typed):"
+    head = "Actions and their fields (str unless typed or declared):"
     defined: JsonObject = {
         "name": namespace.name,
         "description": "\n".join([head, *lines]),
@@ -172,14 +172,25 @@ def _limited(fields: list[str]) -> list[str]:
     return fields if len(fields) <= kept else [*fields[:kept], f"… {len(fields) - kept} more"]
 
 
-def _declare(parameter: Parameter, tool: CatalogTool, declared: dict[str, list[Any]], compactor: Compactor) -> None:
-    """Declare what a line cannot say of a parameter's type."""
-    if inline_type(parameter.schema, tool.definition["inputSchema"]) is not None:
-        return
-    schema = compactor.compact(parameter.schema, tool.definition["inputSchema"])
-    known = declared.setdefault(parameter.shown, [])
-    if schema not in known:
-        known.append(schema)
+def _declared(
+    namespace: Namespace, own_by_action: dict[str, list[Parameter]], compactor: Compactor
+) -> dict[str, list[Any]]:
+    """The schemas of the parameters that the line of some action cannot say, with what other actions take there."""
+    own = [
+        (parameter, namespace.actions[action].definition["inputSchema"])
+        for action, parameters_ in own_by_action.items()
+        for parameter in parameters_
+    ]
+    declared: dict[str, list[Any]] = {
+        parameter.shown: [] for parameter, root in own if inline_type(parameter.schema, root) is None
+    }
+    for parameter, root in own:
+        if (known := declared.get(parameter.shown)) is None:
+            continue
+        schema = compactor.compact(parameter.schema, root)
+        if schema not in known:
+            known.append(schema)
+    return declared
 
 
 def _requires(known: list[Parameter], shown: str) -> bool:

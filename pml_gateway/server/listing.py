@@ -65,7 +65,8 @@ def render(state: GatewayState, view: View, exposure: Exposure, version: str) ->
     parts = [encode(tool_for_version(definition, version)) for definition in own]
     named = [(listed.tool.qualified_name, state.wire.tool_json(listed.tool, version)) for listed in exposure.tools]
     named += [
-        (tool.qualified_name, encode(tool_for_version(_legacy(state, view, tool), version))) for tool in exposure.legacy
+        (tool.qualified_name, encode(tool_for_version(legacy_definition(state, view, tool), version)))
+        for tool in exposure.legacy
     ]
     parts += [json for _, json in sorted(named)]
     return b"[" + b",".join(parts) + b"]"
@@ -81,7 +82,7 @@ def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 
-def _legacy(state: GatewayState, view: View, tool: CatalogTool) -> JsonObject:
+def legacy_definition(state: GatewayState, view: View, tool: CatalogTool) -> JsonObject:
     """An original tool that is listed beside the namespace that has it as an action."""
     by_tool = (name for name, namespace in state.namespaces(view).items() if tool.qualified_name in namespace.by_tool)
     name = next(by_tool, None)

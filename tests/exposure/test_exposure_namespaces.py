@@ -209,6 +209,16 @@ def test_different_schemas_of_one_name_are_both_declared() -> None:
     assert schema["properties"]["of"] == {"anyOf": [{"allOf": [{"type": "string"}, {}]}, other]}
 
 
+def test_a_declared_parameter_admits_what_every_action_takes_under_its_name() -> None:
+    nested = {"type": "object", "properties": {"at": {"allOf": [{"type": "object"}]}}}
+    namespace = one(action("a", {"where": nested}), action("b", {"where": {"type": "string"}}), action("c"))
+    schema = definition(namespace)["inputSchema"]
+    values: tuple[Any, ...] = ({"at": {}}, "here")
+    for value in values:
+        Draft202012Validator(schema).validate({"action": "a", "where": value})
+    assert lines(namespace) == ["a(where)", "b(where)", "c()"]
+
+
 def test_a_purpose_is_said_where_it_is_short_beside_the_definition_and_adds_something() -> None:
     long = "Estimates what a change of the given symbols would affect, in the order of their risk. " * 8
     namespace = one(

@@ -377,17 +377,6 @@ async def test_composite_tools_are_actions_as_well(tmp_path: Path) -> None:
     assert error["code"] == "INVALID_INPUT"
 
 
-async def test_parameters_that_travel_in_headers_elsewhere_are_plain_parameters_here(tmp_path: Path) -> None:
-    region = {"type": "string", "x-mcp-header": "Region"}
-    upstreams = {
-        "up": FakeUpstream([tool("a", properties={"region": region}), tool("b", properties={"region": region})])
-    }
-    async with serving(tmp_path, upstreams, namespaced(upstreams)) as served:
-        assert "x-mcp-header" not in json.dumps(await served.result("tools/list"))
-        await served.call("up", {"action": "a", "region": "eu"})
-    assert [call["arguments"] for call in upstreams["up"].calls] == [{"region": "eu"}]
-
-
 async def test_two_clients_with_different_rights_get_different_namespaces(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("ONE_KEY", "one-" * 8)
     monkeypatch.setenv("TWO_KEY", "two-" * 8)
