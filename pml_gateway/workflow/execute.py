@@ -13,6 +13,7 @@ from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.results.content import exceeds
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import is_true
+from pml_gateway.workflow.loops import gathered
 from pml_gateway.workflow.outcome import (
     Called,
     Exceeded,
@@ -27,10 +28,13 @@ from pml_gateway.workflow.outcome import (
 )
 from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
 from pml_gateway.workflow.sharing import Invocation, SharedReads
-from pml_gateway.workflow.templates import render
+from pml_gateway.workflow.templates import render, roots_of
 
 MAX_ARGUMENTS = 64 * 1024 * 1024
 """Characters of one step's arguments; each reference in them may stand for a large value."""
+
+
+NONE_REFUSED: Mapping[int, JsonObject] = {}
 
 
 class Tools(Protocol):
@@ -60,9 +64,10 @@ class Tools(Protocol):
 class Run:
     """One run of one plan. Where tools ask their users something, `advance` returns early and is called again."""
 
-    def __init__(self, plan: Plan, given: Any = None) -> None:
+    def __init__(self, plan: Plan, given: Any = None, *, refused: Mapping[int, JsonObject] = NONE_REFUSED) -> None:
+        """`refused` are the errors of steps that cannot run, by position; the others run without them."""
         self.plan = plan
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes = {index: Outcome(StepStatus.ERROR, error=error) for index, error in refused.items()}
         self.exceeded: list[Exceeded] = []
         self._given = given
         self._items: dict[tuple[int, int], Outcome] = {}
@@ -70,7 +75,7 @@ class Run:
         self._began = 0.0
         self._calls_left = plan.budget.max_steps - len(plan.steps)
         self._begun: set[int] = set()
-        self._extended: set[int] = set()
+        self._lengths: dict[int, int] = {}
         self._stopped_by: str | None = None
 
     @property
@@ -138,7 +143,7 @@ class Run:
     def _prevented(self, step: Step) -> Outcome | None:
         """The outcome of a step that does not run because of others."""
         if self._stopped_by is not None:
-            return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(self._stopped_by,))
+            return self._stopped(self._stopped_by)
         before = {needed: self.outcomes[needed] for needed in sorted(step.after)}
         if any(outcome.status is StepStatus.WAITING for outcome in before.values()):
             return Outcome(StepStatus.WAITING)
@@ -162,11 +167,10 @@ class Run:
             current = self._results_of(step)
             if not is_true(await step.when.evaluate(roots, current, optional=True)):
                 return Outcome(StepStatus.SKIPPED, reason=SkipReason.CONDITION)
-        self._begun.add(step.index)
         if step.for_each is None:
             return await self._once(step, roots, absent, tools, answers.get((step.index, -1)))
         source = await render(step.for_each, roots, _no_stored, absent=absent)
-        items = [] if source is None and absent else source
+        items = [] if source is None and absent & roots_of(step.for_each) else source
         if not isinstance(items, list):
             kind = type(source).__name__
             raise InvalidInputError(f"for_each needs a list, and got {kind}", hint="name the list, as in $0.items")
@@ -181,9 +185,9 @@ class Run:
         tools: Tools,
         answers: _Answers,
     ) -> Outcome:
-        if step.index not in self._extended:
+        if step.index not in self._lengths:
             self._reserve(len(items) - 1)
-            self._extended.add(step.index)
+            self._lengths[step.index] = len(items)
         places = anyio.Semaphore(step.max_parallel or self.plan.budget.max_parallel)
 
         async def one(index: int, item: Any) -> None:
@@ -192,9 +196,7 @@ class Run:
                 return
             async with places:
                 if self._stopped_by is not None:
-                    self._items[step.index, index] = Outcome(
-                        StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(self._stopped_by,)
-                    )
+                    self._items[step.index, index] = self._stopped(self._stopped_by)
                     return
                 inside = {**roots, ITEM: item, INDEX: index}
                 try:
@@ -208,7 +210,7 @@ class Run:
         async with anyio.create_task_group() as tasks:
             for index, item in enumerate(items):
                 tasks.start_soon(one, index, item)
-        return _gathered(step, tuple(self._items[step.index, index] for index in range(len(items))))
+        return gathered(step, tuple(self._items[step.index, index] for index in range(len(items))))
 
     async def _once(
         self,
@@ -226,10 +228,11 @@ class Run:
             return value
 
         if step.transform is not None:
+            self._begun.add(step.index)
             current = self._results_of(step)
             if step.input is not None:
                 current = await render(step.input, roots, load, absent=absent)
-            optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent)
+            optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent & step.transform.roots)
             return Outcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
         arguments = await render(step.arguments, roots, load, absent=absent)
         if exceeds(arguments, MAX_ARGUMENTS):
@@ -243,12 +246,17 @@ class Run:
         read = tools.read_only(invocation.tool)
         if read is not None:
             same = replace(invocation, tool=read)
-            return await self._reads.once(step.id, same, lambda: self._call(step, invocation, tools))
+            return await self._reads.once(
+                step.id, same, lambda: self._call(step, invocation, tools), timeout=step.timeout
+            )
         with self._reads.write():
             return await self._call(step, invocation, tools)
 
     async def _call(self, step: Step, invocation: Invocation, tools: Tools) -> Outcome:
         async with self._places:
+            if self._stopped_by is not None:
+                return self._stopped(self._stopped_by)
+            self._begun.add(step.index)
             with anyio.move_on_after(step.timeout):
                 try:
                     return await _outcome(await tools.call(invocation), invocation)
@@ -256,10 +264,13 @@ class Run:
                     return Outcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
         timed_out = error_json(
             ErrorCode.TIMEOUT,
-            f"step {step.id!r}: no answer from {invocation.tool!r} within its timeout of {step.timeout:g} s",
+            f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
             hint="whether the call was executed is unknown; raise the step's timeout",
         )
         return Outcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
+
+    def _stopped(self, by: str) -> Outcome:
+        return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(by,))
 
     def _reserve(self, calls: int) -> None:
         if calls <= self._calls_left:
@@ -292,7 +303,18 @@ class Run:
             )
             status = StepStatus.ERROR if begun else StepStatus.SKIPPED
             reason = None if begun else SkipReason.BUDGET
-            self.outcomes[step.index] = Outcome(status, error=error, reason=reason, ended=self._spent)
+            items = self._items_so_far(step, error) if begun else None
+            values = None if items is None else [item.value for item in items]
+            self.outcomes[step.index] = Outcome(
+                status, values, error=error, reason=reason, items=items, ended=self._spent
+            )
+
+    def _items_so_far(self, step: Step, error: JsonObject) -> tuple[Outcome, ...] | None:
+        """The items of a loop that ran out of time: those that were called have had their effects."""
+        if step.index not in self._lengths:
+            return None
+        unfinished = Outcome(StepStatus.ERROR, error=error)
+        return tuple(self._items.get((step.index, at), unfinished) for at in range(self._lengths[step.index]))
 
     def roots(self) -> tuple[dict[str, Any], frozenset[str]]:
         """The value of every `$name`, and the names of those that have none."""
@@ -354,22 +376,3 @@ async def _outcome(called: Called, invocation: Invocation) -> Outcome:
     if result.get("isError"):
         return Outcome(StepStatus.ERROR, called=called, error=error_of(result), arguments=arguments)
     return Outcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments)
-
-
-def _gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:
-    """The outcome of a `for_each`: the list of its values, null where an item failed."""
-    values = [item.value for item in items]
-    if any(item.status is StepStatus.WAITING for item in items):
-        return Outcome(StepStatus.WAITING, items=items)
-    failed = [index for index, item in enumerate(items) if item.status is not StepStatus.OK]
-    if not failed:
-        return Outcome(StepStatus.OK, values, items=items)
-    first = next((items[index].error for index in failed if items[index].error is not None), None) or {}
-    error = {
-        "code": first.get("code", ErrorCode.INTERNAL.value),
-        "message": f"{len(failed)} of {len(items)} items of step {step.id!r} failed: {first.get('message', '')}",
-        "retryable": bool(first.get("retryable")),
-        "hint": str(first.get("hint", "")),
-        "details": {"items": [{"index": index, "error": items[index].error} for index in failed[:20]]},
-    }
-    return Outcome(StepStatus.ERROR, values, error=error, items=items)

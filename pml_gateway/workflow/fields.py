@@ -78,7 +78,9 @@ def etag_of(fields: JsonObject, step_id: str, pointer: str, problems: list[StepP
     value = fields.get("if_none_match")
     if value is None or isinstance(value, str):
         return value
-    problems.append(StepProblem(step_id, f"{pointer}/if_none_match", "if_none_match is the etag of an earlier result"))
+    problems.append(
+        StepProblem(step_id, f"{pointer}/if_none_match", "if_none_match is the etag of an earlier result", "a text")
+    )
     return None
 
 
@@ -94,7 +96,10 @@ def budget_of(request: JsonObject, limits: Budget, problems: list[StepProblem]) 
     for key in BUDGET_KEYS:
         value = tightened(getattr(limits, key), wanted.get(key), whole=key != "max_seconds")
         if value is None:
-            problems.append(StepProblem("", f"/budget/{key}", f"{key} {str(wanted[key])[:40]!r} is no positive number"))
+            message = f"{key} {str(wanted[key])[:40]!r} is no positive number"
+            problems.append(
+                StepProblem("", f"/budget/{key}", message, f"for example {getattr(limits, key):g}, its limit")
+            )
             value = getattr(limits, key)
         values[key] = value
     return replace(limits, **values)

@@ -34,7 +34,7 @@ from pml_gateway.workflow.plan import (
     tightened,
     topological_cycle,
 )
-from pml_gateway.workflow.templates import Literal, Reference, Template, compile_template, references
+from pml_gateway.workflow.templates import Literal, Reference, Template, compile_template, roots_of
 
 REQUEST_KEYS = ("steps", "intent", "on_error", "budget", "dry_run", "return", "trace", "max_parallel")
 STEP_KEYS = (
@@ -95,6 +95,7 @@ class _Steps:
         self._keys = (*STEP_KEYS, *extra_keys)
         self._positions: dict[str, int] = {str(index): index for index in range(len(raw_steps))}
         self._ids: list[str] = []
+        self._referred: list[frozenset[int]] = []
 
     def read(self) -> tuple[Step, ...]:
         """All steps, with what each waits for; those that cannot be read are empty."""
@@ -109,7 +110,7 @@ class _Steps:
             self.problems.append(StepProblem(self._ids[cycle[0]], pointer, message, "remove one of these references"))
             return tuple(replace(step, after=frozenset(), reads=frozenset()) for step in steps)
         for step in steps:
-            for later in sorted(each for each in step.reads if each > step.index):
+            for later in sorted(each for each in self._referred[step.index] if each > step.index):
                 message = f"refers to the step {self._ids[later]!r}, which comes after it"
                 hint = f"put {self._ids[later]!r} before {step.id!r}"
                 self.problems.append(StepProblem(step.id, f"/steps/{step.index}", message, hint))
@@ -133,6 +134,7 @@ class _Steps:
     def _step(self, index: int, fields: JsonObject) -> Step:
         step_id, pointer = self._ids[index], f"/steps/{index}"
         if not isinstance(self._raw[index], dict):
+            self._referred.append(frozenset())
             self._note(step_id, pointer, "a step is an object", 'for example {"tool": "server__tool"}')
             return Step(index, step_id)
         self.problems += unknown_keys(fields, self._keys, step_id, pointer)
@@ -145,17 +147,21 @@ class _Steps:
         source = self._template(fields["input"], step_id, f"{pointer}/input") if "input" in fields else None
         for_each = self._for_each(fields, step_id, pointer)
         when = self._expression(fields, "when", step_id, pointer)
-        roots = [*_roots(arguments), *_roots(source)]
-        roots += transform.roots if transform else ()
-        over = _roots(for_each)
-        reads = self._steps_named((*roots, *over), step_id, pointer, inside_loop=for_each is not None)
-        if {ITEM, INDEX} & set(over):
+        roots = roots_of(arguments) | roots_of(source) | (transform.roots if transform else frozenset())
+        over = roots_of(for_each)
+        reads = self._steps_named(sorted(roots | over), step_id, pointer, inside_loop=for_each is not None)
+        if {ITEM, INDEX} & over:
             self._note(step_id, f"{pointer}/for_each", "for_each cannot read its own $item", "name a list")
-        asked = self._steps_named(when.roots if when else (), step_id, f"{pointer}/when", inside_loop=False)
+        asked = self._steps_named(sorted(when.roots) if when else (), step_id, f"{pointer}/when", inside_loop=False)
+        self._referred.append(reads | asked)
         named = self._depends_on(fields.get("depends_on"), step_id, f"{pointer}/depends_on")
         if transform is not None and not transform.roots and source is None and not named:
             message = "the transform reads no step"
             self._note(step_id, f"{pointer}/transform", message, "write $<step>, as in $0.items[*].id")
+        elif transform is not None and source is None:
+            self._check_fields(transform, "transform", step_id, pointer, reads | asked | named)
+        if when is not None:
+            self._check_fields(when, "when", step_id, pointer, reads | asked | named)
         return Step(
             index=index,
             id=step_id,
@@ -212,6 +218,15 @@ class _Steps:
             self._note(step_id, f"{pointer}/{key}", error.message, error.hint)
             return None
 
+    def _check_fields(
+        self, expression: Expression, key: str, step_id: str, pointer: str, before: frozenset[int]
+    ) -> None:
+        """Refuse names that can only be null: `"open"` and `true` are names in JMESPath, not a text and a truth."""
+        known = {self._ids[index] for index in before}
+        for name in sorted(expression.fields - known):
+            hint = "a step is written $id, a text 'open', a number `5`, a truth `true`"
+            self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
+
     def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:
         names = [value] if isinstance(value, str | int) else value if isinstance(value, list) else []
         if value is not None and not names and value != []:
@@ -249,17 +264,12 @@ class _Steps:
             return None
         number = tightened(float("inf"), value, whole=whole)
         if number is None:
-            self._note(step_id, f"{pointer}/{key}", f"{key} {str(value)[:40]!r} is no positive number")
+            hint = "for example 5, or leave it out for the configured limit"
+            self._note(step_id, f"{pointer}/{key}", f"{key} {str(value)[:40]!r} is no positive number", hint)
         return number
 
     def _note(self, step_id: str, path: str, message: str, hint: str = "") -> None:
         self.problems.append(StepProblem(step_id, path, message, hint))
-
-
-def _roots(template: Template | None) -> list[str]:
-    """The roots that a template reads."""
-    parts = references(template) if template is not None else ()
-    return [part.root for _, part in parts if isinstance(part, Reference)]
 
 
 def _integer(value: float | None) -> int | None:

@@ -51,10 +51,17 @@ class SharedReads:
         finally:
             self._writes += 1
 
-    async def once(self, step_id: str, invocation: Invocation, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """The outcome of an identical call, or of this one."""
+    async def once(
+        self,
+        step_id: str,
+        invocation: Invocation,
+        call: Callable[[], Awaitable[Outcome]],
+        *,
+        timeout: float | None = None,
+    ) -> Outcome:
+        """The outcome of an identical call with the same time limit, or of this one."""
         key = json.dumps(
-            [self._writes, invocation.tool, invocation.arguments, invocation.if_none_match],
+            [self._writes, invocation.tool, invocation.arguments, invocation.if_none_match, timeout],
             sort_keys=True,
             ensure_ascii=False,
         )

@@ -127,6 +127,12 @@ def references(template: Template, pointer: str = "") -> Iterator[tuple[str, Ref
             return
 
 
+def roots_of(template: Template | None) -> frozenset[str]:
+    """What the references in a template begin with: steps by index or id, and the roots that are no steps."""
+    parts = references(template) if template is not None else ()
+    return frozenset(part.root for _, part in parts if isinstance(part, Reference))
+
+
 async def render(
     template: Template, roots: Mapping[str, Any], load: LoadStored, *, absent: frozenset[str] = frozenset()
 ) -> Any:
