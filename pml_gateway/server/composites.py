@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import ErrorCode, UpstreamUnavailableError
-from pml_gateway.results.content import Content
+from pml_gateway.results.content import content_of
 from pml_gateway.results.stored import Source
 from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
@@ -84,10 +84,10 @@ class CompositeCalls:
             result = done[-1].called.result
         else:
             result = _as_result(done[-1].value)
-        if composite.definition is not None and composite.definition.output_as == "reference":
+        is_kept = self._gateway.results.settings.mode != "off"
+        if is_kept and composite.definition is not None and composite.definition.output_as == "reference":
             source = Source(tool=(tool.upstream_id, tool.name), name=tool.qualified_name, run=tool.qualified_name)
-            value = result.get("structuredContent", result.get("content"))
-            stored = await self._gateway.results.put(scope.client, Content("json", value), source=source)
+            stored = await self._gateway.results.put(scope.client, content_of(result), source=source)
             result = result if stored is None else data_result(stored.answer())
         return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 

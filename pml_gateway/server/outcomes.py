@@ -34,8 +34,8 @@ INLINE_CHARACTERS = 32_000
 MAX_INPUTS = 400
 """Characters of a call's arguments in a lineage."""
 
-Route = Literal["workflow", "meta", "direct"]
-"""How a call came: a batch slot or workflow step, `call_tool`, or the tool's own name."""
+Route = Literal["workflow", "inside", "meta", "direct"]
+"""How a call came: a batch slot or workflow step, a composite tool's step, `call_tool`, or the tool's own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,9 @@ class Outcomes:
 
 
 def stores(settings: ReferenceSettings, route: Route) -> bool:
-    """Whether large results that came this way are answered by reference."""
+    """Whether large results that came this way are answered by reference; those inside a composite tool never are."""
+    if route == "inside":
+        return False
     match settings.mode:
         case "off":
             return False

@@ -7,10 +7,17 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pml_gateway.errors import GatewayError, ResultStoreError, UpstreamProtocolError
+from pml_gateway.errors import (
+    GatewayError,
+    InvalidInputError,
+    ResultStoreError,
+    ToolNotFoundError,
+    UpstreamProtocolError,
+)
 from pml_gateway.log import get_logger
 from pml_gateway.results.content import Content
 from pml_gateway.results.stored import Source
+from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
@@ -19,6 +26,7 @@ from pml_gateway.workflow.plan import Step
 from pml_gateway.workflow.sharing import Invocation
 
 if TYPE_CHECKING:
+    from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.server.calling import Caller
     from pml_gateway.server.gateway import Gateway
 
@@ -58,7 +66,27 @@ class StepCalls:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        tool = self._caller.find(self._gateway.state, self._scope, invocation.tool, inside=self._inside)
+        tool = self._find(invocation.tool)
+        try:
+            return await self._call(tool, invocation)
+        except GatewayError as error:
+            if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
+                raise InternalToolError(error) from error
+            raise
+
+    def _find(self, name: str) -> CatalogTool:
+        try:
+            return self._caller.find(self._gateway.state, self._scope, name, inside=self._inside)
+        except ToolNotFoundError as error:
+            if self._inside:
+                raise InternalToolError(error) from None
+            if name in RESERVED or name in ALIASES:
+                raise InvalidInputError(
+                    f"{name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
+                ) from None
+            raise
+
+    async def _call(self, tool: CatalogTool, invocation: Invocation) -> Called:
         options = replace(
             self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
         )
@@ -67,7 +95,7 @@ class StepCalls:
             tool,
             invocation.arguments,
             options,
-            route="workflow",
+            route="inside" if self._inside else "workflow",
             if_none_match=invocation.if_none_match,
             run=self._run_name,
             refs=invocation.refs,
@@ -114,6 +142,24 @@ class StepCalls:
             logger.warning("the result of a step is cut instead of kept: %s", error)
             return None
         return None if stored is None else stored.answer()
+
+
+class InternalToolError(GatewayError):
+    """What kept a composite tool from calling a tool that its client does not see: the reason, without its name."""
+
+    def __init__(self, error: GatewayError) -> None:
+        faults = error.details.get("errors") if isinstance(error, InvalidInputError) else None
+        listed = "; ".join(f"{fault['path'] or '/'}: {fault['message']}" for fault in faults or ())
+        if isinstance(error, ToolNotFoundError):
+            message = "the tool it calls is not available to this client"
+        elif listed:
+            message = f"the tool it calls refuses the arguments: {listed}"
+        else:
+            message = f"the tool it calls did not answer ({error.code})"
+        super().__init__(message, hint="the owner of the gateway finds the reason in its log")
+        self.code = error.code
+        self.retryable = error.retryable
+        logger.warning("a composite tool: %s", error)
 
 
 def fingerprint(name: str, arguments: JsonObject) -> str:

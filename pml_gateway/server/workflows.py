@@ -35,7 +35,8 @@ class WorkflowTools:
         if options.request_state is not None:
             run = self._caller.suspended.take(scope.client.id, request, options.request_state)
         else:
-            run = Run(parse_batch(arguments, limits_of(self._gateway.state.settings.workflow)))
+            plan, refused = parse_batch(arguments, limits_of(self._gateway.state.settings.workflow))
+            run = Run(plan, refused=refused)
         calls = StepCalls(self._gateway, self._caller, scope, options, run_name="call_batch")
         await run.advance(calls, options.input_responses)
         if run.is_waiting:
@@ -46,7 +47,7 @@ class WorkflowTools:
     async def execute_workflow(self, scope: RequestScope, arguments: JsonObject, options: CallOptions) -> JsonObject:
         """Steps that use each other's results in one request; with only an intent, a plan to fill in."""
         state = await self._gateway.ready()
-        if arguments.get("steps") is None and arguments.get("intent") is not None:
+        if not arguments.get("steps") and arguments.get("intent") is not None:
             return data_result(await suggested_plan(self._gateway, scope, arguments["intent"]))
         request = fingerprint("execute_workflow", arguments)
         calls = StepCalls(self._gateway, self._caller, scope, options, run_name="execute_workflow")
@@ -73,6 +74,8 @@ class WorkflowTools:
         if not isinstance(dry_run, bool):
             raise InvalidInputError(f"dry_run: {str(dry_run)[:40]!r} is neither true nor false")
         plan, problems = parse_workflow(arguments, limits_of(state.settings.workflow))
-        unreadable = {problem.step for problem in problems}
+        # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
+        unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
         found = plan_problems(plan, lambda name: self._caller.find(state, scope, name), now=not dry_run)
-        return plan, [*problems, *(problem for problem in found if problem.step not in unreadable)]
+        kept = (each for each in found if each.step not in unreadable or each.path.endswith("/tool"))
+        return plan, [*problems, *kept]

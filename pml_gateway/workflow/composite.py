@@ -15,6 +15,7 @@ from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.inputs import input_problems
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
 from pml_gateway.workflow.templates import Reference, Template, compile_template, references
@@ -140,7 +141,7 @@ def _read(name: str, raw: Any, limits: Budget) -> Composite:
     try:
         plan, problems = parse_workflow(request, limits, with_input=True, extra_keys=("hidden",))
         output = None if definition.output is None else compile_template(definition.output)
-        problems += _output_problems(output, plan)
+        problems += [*_output_problems(output, plan), *input_problems(definition.input, plan, output)]
     except PlanError as error:
         return Composite(name, definition, problems=error.problems)
     except InvalidInputError as error:

@@ -82,6 +82,18 @@ class Expression:
                 f"{shown(self.text)}: {error.reason}", details={"expression": self.text[:MAX_LENGTH]}
             ) from None
 
+    def members(self, root: str) -> frozenset[str]:
+        """The members of `$root` that the expression names: `x` of `$root.x.y`."""
+        found, pending = set(), [self._node]
+        while pending:
+            node = pending.pop()
+            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+            if node["type"] == "subexpression":
+                first, second = node["children"][:2]
+                if first["type"] == second["type"] == "field" and first["value"] == f"${root}":
+                    found.add(second["value"])
+        return frozenset(found)
+
     def _run(self, roots: Mapping[str, Any], current: Any, optional: bool, bounds: Bounds) -> Any:
         return evaluate(self._node, current, bounds, roots=roots, optional=optional)
 
