@@ -194,7 +194,7 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
 
     async with command_gateway(command) as gateway:
         await _wait_for_index(gateway, meta_tool)
-        return await build_caller(gateway).call(RequestScope(), meta_tool, arguments, CallOptions())
+        return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 
 
 async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:

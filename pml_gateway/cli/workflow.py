@@ -41,17 +41,23 @@ def run(
     except InvalidInputError as error:
         raise typer.BadParameter(str(error)) from None
     file = Path(target)
-    if file.suffix in (".yaml", ".yml", ".json"):
+    is_file = file.suffix in (".yaml", ".yml", ".json")
+    if is_file:
         if given:
             raise typer.BadParameter("a file of steps takes no arguments", param_hint="ARGUMENTS")
         request = command.run(lambda: _from_file(file))
-        result = command.run(lambda: _call(command, "execute_workflow", {**request, "dry_run": dry_run}))
+        steps = {**request, "dry_run": True} if dry_run else request
+        result = command.run(lambda: _call(command, "execute_workflow", steps))
     elif dry_run:
         raise typer.BadParameter("checks a file; workflows of the configuration: pml workflow validate")
     else:
         name = target if ":" in target else f"workflows:{target}"
         result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
     _show(result, as_json=as_json)
+    data = result.get("structuredContent") or {}
+    is_refused = is_file and data.get("dry_run") is True and data.get("valid") is False
+    if result.get("isError") or is_refused:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @workflow_app.command("validate")
@@ -119,7 +125,7 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
     from pml_gateway.server.request import CallOptions, RequestScope
 
     async with command_gateway(command) as gateway:
-        return await build_caller(gateway).call(RequestScope(), meta_tool, arguments, CallOptions())
+        return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 
 
 def _show(result: JsonObject, *, as_json: bool) -> None:
@@ -133,5 +139,3 @@ def _show(result: JsonObject, *, as_json: bool) -> None:
     else:
         for item in result.get("content", ()):
             say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")
-    if result.get("isError"):
-        raise typer.Exit(ExitCode.FAILED)

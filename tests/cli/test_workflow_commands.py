@@ -63,3 +63,28 @@ def test_workflows_are_listed_checked_and_run(config: Path, tmp_path: Path) -> N
     assert (code, checked["structuredContent"]["valid"]) == (0, True)
     code, result = ran("workflow", "run", str(file), *given)
     assert result["structuredContent"]["steps"][0]["result"]["value"] == 42
+
+
+def test_a_file_that_asks_for_a_dry_run_gets_one_and_a_faulty_one_fails(config: Path, tmp_path: Path) -> None:
+    given = ("--config", str(config))
+    file = tmp_path / "steps.yaml"
+    step = {"tool": "calc__evaluate_expression", "arguments": {"expression": "1"}}
+    file.write_text(json.dumps({"dry_run": True, "steps": [step]}), encoding="utf-8")
+    code, checked = ran("workflow", "run", str(file), *given)
+    assert (code, checked["structuredContent"].get("dry_run")) == (0, True)
+    file.write_text(json.dumps({"steps": [{"tool": "calc__nothing"}]}), encoding="utf-8")
+    code, checked = ran("workflow", "run", str(file), "--dry-run", *given)
+    assert (code, checked["structuredContent"]["valid"]) == (1, False)
+
+
+def test_the_owner_runs_workflows_also_where_clients_get_neither_meta_tool(config: Path, tmp_path: Path) -> None:
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    settings["gateway"] = {"meta_tools": ["search_tools"], "direct_calls": "listed"}
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    given = ("--config", str(config))
+    code, result = ran("workflow", "run", "double", "--arg", "number=4", *given)
+    assert (code, result["structuredContent"]["value"]) == (0, 8)
+    file = tmp_path / "steps.yaml"
+    file.write_text("steps:\n- {tool: workflows__double, arguments: {number: 5}}\n", encoding="utf-8")
+    code, result = ran("workflow", "run", str(file), *given)
+    assert (code, result["structuredContent"]["steps"][0]["result"]["value"]) == (0, 10)
