@@ -238,7 +238,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     lines = str(error).splitlines() or [type(error).__name__]
-    return shortened(lines[0], 200)
+    return shortened(lines[0].removesuffix(", for expression:"), 200)
 
 
 def shown(text: str) -> str:

@@ -267,6 +267,8 @@ class Run:
             f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
             hint="whether the call was executed is unknown; raise the step's timeout",
         )
+        # As the time limit of the upstream itself.
+        timed_out["retryable"] = True
         return Outcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
 
     def _stopped(self, by: str) -> Outcome:
@@ -297,9 +299,13 @@ class Run:
             if known is not None and known.status is not StepStatus.WAITING:
                 continue
             begun = step.index in self._begun
-            message = f"workflow.max_seconds {limit:g} ran out {'during' if begun else 'before'} step {step.id!r}"
             error = error_json(
-                ErrorCode.BUDGET_EXCEEDED, message, limit="max_seconds", value=limit, setting="workflow.max_seconds"
+                ErrorCode.BUDGET_EXCEEDED,
+                f"max_seconds {limit:g} ran out {'during' if begun else 'before'} this step",
+                hint="raise budget.max_seconds, up to workflow.max_seconds of the configuration, or do less",
+                limit="max_seconds",
+                value=limit,
+                setting="workflow.max_seconds",
             )
             status = StepStatus.ERROR if begun else StepStatus.SKIPPED
             reason = None if begun else SkipReason.BUDGET

@@ -104,10 +104,11 @@ class Exceeded:
 
 
 def run_status(outcomes: list[Outcome]) -> RunStatus:
-    """Completed without any failure, failed without any success, partial in between."""
+    """Completed without any failure, failed without any success, partial in between; an item of a loop counts too."""
     if not any(outcome.is_failure for outcome in outcomes):
         return RunStatus.COMPLETED
-    return RunStatus.PARTIAL if any(each.status is StepStatus.OK for each in outcomes) else RunStatus.FAILED
+    results = [*outcomes, *(item for outcome in outcomes for item in outcome.items or ())]
+    return RunStatus.PARTIAL if any(each.status is StepStatus.OK for each in results) else RunStatus.FAILED
 
 
 async def value_of(content: Content) -> Any:

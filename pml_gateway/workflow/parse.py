@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pml_gateway.errors import InvalidInputError
+from pml_gateway.errors import ErrorCode, InvalidInputError
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.fields import (
@@ -29,6 +29,7 @@ from pml_gateway.workflow.plan import (
     Budget,
     OnError,
     Plan,
+    PlanError,
     Step,
     StepProblem,
     tightened,
@@ -70,8 +71,13 @@ def parse_workflow(
     """
     problems = unknown_keys(request, REQUEST_KEYS, "", "")
     budget = budget_of(request, limits, problems)
-    raw_steps = list_of(request.get("steps"), "steps", '[{"id": "a", "tool": "server__tool", "arguments": {}}]')
-    check_size(len(raw_steps), budget, "steps")
+    try:
+        raw_steps = list_of(request.get("steps"), "steps", '[{"id": "a", "tool": "server__tool", "arguments": {}}]')
+        check_size(len(raw_steps), budget, "steps")
+    except PlanError as error:
+        # The limit comes before what else may be wrong, and a mistyped key before the steps that it left out.
+        first = error.code is ErrorCode.BUDGET_EXCEEDED
+        raise PlanError([*error.problems, *problems] if first else [*problems, *error.problems]) from None
     reader = _Steps(raw_steps, with_input=with_input, extra_keys=extra_keys)
     steps = reader.read()
     problems += reader.problems

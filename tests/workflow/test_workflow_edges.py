@@ -9,10 +9,11 @@ import pytest
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.workflow.outcome import SkipReason, StepStatus
+from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import Budget
 from pml_gateway.workflow.report import workflow_answer
 from pml_gateway.workflow.sharing import Invocation
-from tests.workflow.stand import Stand, data, echo, plan_of, run_of
+from tests.workflow.stand import LIMITS, Stand, data, echo, plan_of, run_of
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +81,9 @@ async def test_what_a_loop_had_done_when_time_ran_out_is_answered() -> None:
 
     steps = [{"id": "each", "tool": "some", "for_each": [1, 2, 3], "arguments": {"n": "$item"}}]
     run = await run_of(steps, Stand({"some": some}), budget={"max_seconds": 0.02})
-    [entry] = (await workflow_answer(run, Stand()))["steps"]
+    answer = await workflow_answer(run, Stand())
+    [entry] = answer["steps"]
+    assert answer["status"] == "partial"
     assert (entry["status"], entry["error"]["code"]) == ("error", "BUDGET_EXCEEDED")
     assert entry["result"] == [{"n": 1}, None, {"n": 3}]
 
@@ -141,3 +144,10 @@ def test_names_of_earlier_steps_and_of_what_is_in_them_are_no_fault(text: str) -
     for key in ("when", "transform"):
         other = {"tool": "echo"} if key == "when" else {}
         plan_of([{"id": "a", "tool": "echo"}, {"depends_on": ["a"], key: text, **other}])
+
+
+def test_a_mistyped_list_of_steps_is_told_its_name() -> None:
+    with pytest.raises(GatewayError) as caught:
+        parse_workflow({"stepz": [{"tool": "echo"}]}, LIMITS)
+    assert "unknown key 'stepz'" in caught.value.message
+    assert caught.value.hint == "did you mean steps?"

@@ -125,3 +125,25 @@ async def test_a_composite_tool_that_reads_an_argument_it_does_not_have_is_unava
         [problem] = problems[name]
         assert problem.message == f"the workflow has no argument {missing!r}", name
         assert "id" in problem.hint
+
+
+async def test_hidden_and_denied_tools_are_unknown_to_every_meta_tool_that_takes_calls(tmp_path: Path) -> None:
+    workflows = {"say": {"description": "Say.", "steps": [{"tool": "up__say", "hidden": True}]}}
+    gateway = {"blacklisted_tools": ["up:big"]}
+    async with serving(tmp_path, {"up": (fake := upstream())}, workflows=workflows, gateway=gateway) as served:
+        for real, other in (("up__say", "up__sey"), ("up__big", "up__bug"), ("up:say", "up:sey")):
+            answers = []
+            for name in (real, other):
+                step = {"id": "x", "tool": name, "arguments": {"a": 1}}
+                later = {"id": "y", "tool": "up__secret_get", "arguments": {"id": "$x.id"}}
+                requests: list[tuple[str, dict[str, Any]]] = [
+                    ("call_batch", {"calls": [{"name": name}]}),
+                    ("execute_workflow", {"steps": [step, later]}),
+                    ("execute_workflow", {"steps": [step, later], "dry_run": True}),
+                ]
+                given = [(await served.call(*request))["structuredContent"] for request in requests]
+                answers.append(json.dumps(given).replace(name, "NAME"))
+            assert answers[0] == answers[1]
+            plan = (await served.call("execute_workflow", {"intent": f"call {real}"}))["structuredContent"]["plan"]
+            assert {each["name"] for each in plan["tools"]} <= {"up__secret_get", "workflows__say"}
+    assert fake.calls == []
