@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.errors import ErrorCode, UpstreamUnavailableError
+from pml_gateway.errors import ErrorCode, ResultStoreError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
 from pml_gateway.results.content import content_of
 from pml_gateway.results.stored import Source
+from pml_gateway.server.outcomes import describe_inputs
 from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
 from pml_gateway.server.steps import StepCalls, fingerprint, question_result
@@ -22,6 +25,8 @@ from pml_gateway.workflow.templates import render
 if TYPE_CHECKING:
     from pml_gateway.server.calling import Caller
     from pml_gateway.server.gateway import Gateway
+
+logger = get_logger(__name__)
 
 FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
@@ -43,6 +48,7 @@ class CompositeCalls:
             CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
             ReferenceNotFoundError: the state of an earlier question is not this client's, or too old.
         """
+        began = time.time()
         state = self._gateway.state
         composite = state.composites.get(tool.name)
         if composite is None or composite.plan is None:
@@ -59,7 +65,10 @@ class CompositeCalls:
         await run.advance(calls, options.input_responses)
         if run.is_waiting:
             return question_result(run, self._caller.suspended.keep(scope.client.id, request, run))
-        return await self._result(scope, tool, composite, composite.plan, run, calls)
+        result = await self._result(scope, tool, composite, composite.plan, run, calls)
+        if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
+            return result
+        return await self._by_reference(scope, tool, arguments, began, result)
 
     async def _result(
         self, scope: RequestScope, tool: CatalogTool, composite: Composite, plan: Plan, run: Run, calls: StepCalls
@@ -84,12 +93,30 @@ class CompositeCalls:
             result = done[-1].called.result
         else:
             result = _as_result(done[-1].value)
-        is_kept = self._gateway.results.settings.mode != "off"
-        if is_kept and composite.definition is not None and composite.definition.output_as == "reference":
-            source = Source(tool=(tool.upstream_id, tool.name), name=tool.qualified_name, run=tool.qualified_name)
-            stored = await self._gateway.results.put(scope.client, content_of(result), source=source)
-            result = result if stored is None else data_result(stored.answer())
         return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
+
+    async def _by_reference(
+        self, scope: RequestScope, tool: CatalogTool, arguments: JsonObject, began: float, result: JsonObject
+    ) -> JsonObject:
+        """The result as a reference to it; whole where it cannot be kept."""
+        if self._gateway.results.settings.mode == "off":
+            return result
+        source = Source(
+            tool=(tool.upstream_id, tool.name),
+            name=tool.qualified_name,
+            inputs=describe_inputs(arguments, whole=self._gateway.state.settings.usage.arguments),
+            at=began,
+            seconds=time.time() - began,
+        )
+        try:
+            stored = await self._gateway.results.put(scope.client, content_of(result), source=source)
+        except ResultStoreError as error:
+            logger.warning("a result of %s is given whole: %s", tool.qualified_name, error)
+            return result
+        if stored is None:
+            return result
+        failed = result.get("_meta", {}).get(FAILED_STEPS)
+        return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
 
 
 def _as_result(value: Any) -> JsonObject:

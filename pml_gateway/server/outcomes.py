@@ -126,7 +126,8 @@ class Outcomes:
             return None
 
     async def _etag(self, call: Call, result: JsonObject) -> str | None:
-        if not has_etag(call.tool):
+        # The etag of a part would pass for one of the composite tool it is inside of.
+        if not has_etag(call.tool) or call.route == "inside":
             return None
         if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
             return await anyio.to_thread.run_sync(etag_of, call.client, call.tool, result)
@@ -158,7 +159,7 @@ def stores(settings: ReferenceSettings, route: Route) -> bool:
         case "workflow":
             return route == "workflow"
         case "meta":
-            return route != "direct"
+            return route in ("workflow", "meta")
         case "all":
             return True
         case _ as unreachable:

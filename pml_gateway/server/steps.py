@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,7 @@ class StepCalls:
         source = Source(
             tool=None if tool is None else (tool.upstream_id, tool.name),
             name=tool.qualified_name if tool is not None else "transform",
+            at=time.time(),
             run=self._run_name,
         )
         try:
