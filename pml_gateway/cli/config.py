@@ -19,7 +19,7 @@ from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import EXPOSURE_KEYS, PRESET_NAMES, Preset, load_preset
 from pml_gateway.config.settings import Settings
 from pml_gateway.config.write import FileEdit, edit_file
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, SecretError
 
 config_app = typer.Typer(name="config", help="Show, check and change the configuration.", no_args_is_help=False)
 
@@ -102,6 +102,7 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
         print_json({"valid": False, "files": [], "problems": problems, "warnings": []})
         raise typer.Exit(exit_code(error)) from None
     warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
+    warnings += _store_warnings(loaded.settings)
     warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
     files = [str(path) for path in loaded.files]
     if as_json:
@@ -129,6 +130,20 @@ def presets(as_json: JsonOption = False) -> None:
         return
     print_table(("PRESET", "WHAT CLIENTS SEE"), [(item.name, item.summary) for item in found])
     note(f"Each file says what it costs and when to choose it: {found[0].path.parent}")
+
+
+def _store_warnings(settings: Settings) -> list[str]:
+    """What would keep `pml serve` from starting with this store of results, here and now."""
+    from pml_gateway.results.backend import check_store
+
+    try:
+        check_store(settings.references)
+    except SecretError:
+        # Told with the other references that stand for nothing.
+        return []
+    except ConfigurationError as error:
+        return [f"{error.message}; {error.hint}"]
+    return []
 
 
 def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str]:

@@ -89,11 +89,18 @@ def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.en
 
 
 def literal_secrets(settings: Settings) -> tuple[str, ...]:
-    """Variables and headers of servers that hold a credential instead of a reference to it."""
-    return tuple(
-        f"{key} holds a literal secret; move it out of the file and write ${{env:NAME}} or ${{file:PATH}}"
+    """Variables, headers and URLs that hold a credential instead of a reference to it."""
+    keys = [
+        key
         for key, name, text in _server_variables(settings)
         if is_secret_name(name) and mask_secret(text) == MASK and "${" not in text
+    ]
+    store = settings.references.store
+    if store.startswith("redis") and "@" in store and "${" not in store:
+        keys.append("references.store")
+    return tuple(
+        f"{key} holds a literal secret; move it out of the file and write ${{env:NAME}} or ${{file:PATH}}"
+        for key in keys
     )
 
 
@@ -116,3 +123,4 @@ def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"servers.{server}.args[{position}]", text
     for client, section in settings.clients.items():
         yield f"clients.{client}.key", section.key
+    yield "references.store", settings.references.store

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import ReferenceSettings
@@ -51,16 +52,29 @@ def check_store(settings: ReferenceSettings) -> None:
     store = resolve(settings.store)
     if store in ("memory", "disk") or store.startswith("disk:"):
         return
-    if not store.startswith(("redis://", "rediss://")):
+    if not _is_redis_url(store):
         # Not shown: it was meant to be a URL, which may hold a password.
         raise ConfigurationError(
-            "references.store stands for no store", hint="write memory, disk, disk:<folder>, or a redis:// URL"
+            "references.store stands for no store",
+            hint="write memory, disk, disk:<folder>, or redis://[user:password@]host[:port][/number]",
         )
     if find_spec("redis") is None:
         raise ConfigurationError(
             "references.store names a Redis server, and the redis package is not installed",
             hint='install it with: pip install "pml-gateway[redis]"',
         )
+
+
+def _is_redis_url(store: str) -> bool:
+    try:
+        parts = urlsplit(store)
+        return (
+            parts.scheme in ("redis", "rediss")
+            and (parts.port is None or parts.port > 0)
+            and (parts.path in ("", "/") or parts.path.removeprefix("/").isdecimal())
+        )
+    except ValueError:
+        return False
 
 
 def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:

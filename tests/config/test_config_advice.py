@@ -59,12 +59,17 @@ def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> No
                 "off": {"url": "https://x.test/${env:GONE}", "enabled": False},
             },
             "clients": {"ci": {"key": "${env:GONE}"}},
+            "references": {"store": "redis://${env:GONE}@host"},
         }
     )
 
     warnings = unresolved_references(settings, {"BIN": "npx", "SET": "hunter2"})
 
-    assert [warning.partition(": ")[0] for warning in warnings] == ["servers.a.args[1]", "clients.ci.key"]
+    assert [warning.partition(": ")[0] for warning in warnings] == [
+        "servers.a.args[1]",
+        "clients.ci.key",
+        "references.store",
+    ]
     assert "GONE is not set" in warnings[0]
 
 
@@ -74,7 +79,8 @@ def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
             "servers": {
                 "a": {"command": "npx", "env": {"API_TOKEN": "hunter2", "LOG_LEVEL": "debug", "KEY": "${env:K}"}},
                 "b": {"url": "https://x.test", "headers": {"Authorization": "Bearer hunter2"}},
-            }
+            },
+            "references": {"store": "redis://me:hunter2@host/0"},
         }
     )
 
@@ -83,5 +89,11 @@ def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
     assert [warning.partition(" ")[0] for warning in warnings] == [
         "servers.a.env.API_TOKEN",
         "servers.b.headers.Authorization",
+        "references.store",
     ]
     assert "hunter2" not in repr(warnings)
+
+
+@pytest.mark.parametrize("store", ["memory", "disk:~/x@y", "redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
+def test_a_store_without_a_password_of_its_own_is_no_literal_credential(store: str) -> None:
+    assert literal_secrets(Settings.model_validate({"references": {"store": store}})) == ()

@@ -180,13 +180,23 @@ async def test_a_store_that_does_not_answer_is_our_error_and_names_no_password()
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("store", ["${env:PML_TEST_UNSET}", "${env:PML_TEST_STORE}"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "postgres://:hunter2@host",
+        "redis://:hunter2@[host/0",
+        "redis://:x@host:hunter2/0",
+        "redis://:hunter2@host/hunter2",
+    ],
+)
 async def test_a_store_that_cannot_be_used_is_refused_at_the_start(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PML_TEST_STORE", "postgres://:hunter2@host")
-    with pytest.raises(ConfigurationError) as caught:
-        async with open_results(ReferenceSettings(store=store), tmp_path):
+    if url is not None:
+        monkeypatch.setenv("PML_TEST_STORE", url)
+    with pytest.raises(ConfigurationError, match=r"stands for no store|PML_TEST_STORE is not set") as caught:
+        async with open_results(ReferenceSettings(store="${env:PML_TEST_STORE}"), tmp_path):
             pass
     assert "hunter2" not in str(caught.value)
 
