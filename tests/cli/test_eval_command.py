@@ -65,7 +65,7 @@ def test_files_are_measured_into_exactly_the_promised_keys() -> None:
     data = report(*FILES, "--distractors", "distractors.jsonl")
     assert set(data) == KEYS | {"model", "ranking"}
     assert (data["n"], data["recall@1"], data["ndcg@10"]) == (2, 1.0, 1.0)
-    assert data["model"].startswith("all-minilm-l6-v2-int8@")
+    assert data["model"].startswith("minilm-tools-int8@")
     assert data["ranking"] == "fused"
     assert data["tokens_5_hits"] > 50
     assert data["p50_ms"] > 0

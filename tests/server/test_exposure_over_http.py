@@ -142,7 +142,7 @@ async def test_two_keys_see_two_catalogs_and_a_hidden_tool_answers_like_an_unkno
 
             overview = await served.call("search_tools", {"query": "*"}, key=KEY_A)
             assert overview["structuredContent"] == {"servers": [{"server": "fs", "tools": 2}], "total_tools": 2}
-            found = await served.call("search_tools", {"query": "send a chat message"}, key=KEY_A)
+            found = await served.call("search_tools", {"query": "send a message to a channel"}, key=KEY_A)
             assert "chat" not in str(found)
             # Names of equal length that resemble no visible tool: only the name may differ.
             for paths in (
