@@ -29,6 +29,7 @@ class Source:
         at: Unix seconds when the call began.
         seconds: how long it took.
         run: what made several results belong together, for example a workflow and its step.
+        made_from: the tools whose results a value was made of that the gateway made itself.
     """
 
     tool: tuple[str, str] | None
@@ -39,6 +40,7 @@ class Source:
     at: float = 0.0
     seconds: float = 0.0
     run: str = ""
+    made_from: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def to_head(stored: StoredResult) -> JsonObject:
         "parts": stored.parts,
         "stored_bytes": stored.stored_bytes,
         "tool": list(source.tool) if source.tool else None,
+        "made_from": [list(tool) for tool in source.made_from],
         "source": [source.name, source.inputs, list(source.refs), source.status, source.at, source.seconds, source.run],
     }
 
@@ -111,6 +114,7 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
     """The stored result that `to_head` turned into `head`."""
     tool: Any = head["tool"]
     name, inputs, refs, status, at, seconds, run = head["source"]
+    made_from = tuple((str(upstream_id), str(own)) for upstream_id, own in head.get("made_from", ()))
     return StoredResult(
         ref=ref,
         content_kind=head["kind"],
@@ -121,7 +125,7 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
         shape=head["shape"],
         preview=head["preview"],
         expires_at=head["expires_at"],
-        source=Source(tuple(tool) if tool else None, name, inputs, tuple(refs), status, at, seconds, run),
+        source=Source(tuple(tool) if tool else None, name, inputs, tuple(refs), status, at, seconds, run, made_from),
         parts=head["parts"],
         stored_bytes=head["stored_bytes"],
     )

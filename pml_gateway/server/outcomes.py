@@ -170,7 +170,8 @@ def visible_to(view: View) -> Visible:
     """Which sources still exist for a client: results of a tool that was hidden since are hidden with it."""
 
     def visible(source: Source) -> bool:
-        return source.tool is None or view.catalog.assignments.get(source.tool) in view.names
+        tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
+        return all(view.catalog.assignments.get(tool) in view.names for tool in tools)
 
     return visible
 

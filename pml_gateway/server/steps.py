@@ -124,19 +124,21 @@ class StepCalls:
         settings = self._gateway.state.settings.references
         return None if settings.mode == "off" else settings.threshold_tokens
 
-    async def keep(self, step: Step, outcome: Outcome) -> JsonObject | None:
-        """Keep what a step made; results of tools with what is known of them, others as the gateway's own."""
+    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> JsonObject | None:
+        """Keep what a step made; results of tools with what is known of them, others with the tools before them."""
         if self.threshold is None:
             return None
         called = outcome.called
         content = called.content if called is not None else Content("json", outcome.value)
         view = self._gateway.state.view(self._scope.client, inside=self._inside)
         tool = view.resolve(step.tool) if step.tool is not None else None
+        before = (view.resolve(name) for name in sorted(made_from)) if tool is None else ()
         source = Source(
             tool=None if tool is None else (tool.upstream_id, tool.name),
             name=tool.qualified_name if tool is not None else "transform",
             at=time.time(),
             run=self._run_name,
+            made_from=tuple((each.upstream_id, each.name) for each in before if each is not None),
         )
         try:
             stored = await self._gateway.results.put(self._scope.client, content, source=source)

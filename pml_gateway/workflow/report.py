@@ -31,7 +31,7 @@ class Keeper(Protocol):
     def threshold(self) -> int | None:
         """Tokens above which a result is kept instead of answered; None where nothing is kept."""
 
-    async def keep(self, step: Step, outcome: Outcome) -> JsonObject | None:
+    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> JsonObject | None:
         """Keep the result of a step; the answer with its reference, or None where it cannot be kept."""
 
 
@@ -139,7 +139,11 @@ class _Shown:
         if tokens > left and (threshold is None or tokens <= threshold) and (own is None or tokens <= own):
             self._exceed()
         stored = called.stored if called is not None else None
-        kept = stored.answer() if stored is not None else await self.keeper.keep(step, outcome)
+        kept = (
+            stored.answer()
+            if stored is not None
+            else await self.keeper.keep(step, outcome, _tools_before(self.plan, step))
+        )
         room = min(left, own if own is not None else 0)
         entry: JsonObject = {}
         if kept is not None:
@@ -156,6 +160,17 @@ class _Shown:
     def _exceed(self) -> None:
         if not self.exceeded:
             self.exceeded.append(Exceeded("max_tokens", self.plan.budget.max_tokens))
+
+
+def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
+    """The tools, by the names they were called by, whose results may be in what a step made."""
+    pending, seen = list(step.after), set[int]()
+    while pending:
+        index = pending.pop()
+        if index not in seen:
+            seen.add(index)
+            pending += plan.steps[index].after
+    return frozenset(tool for index in seen if (tool := plan.steps[index].tool) is not None)
 
 
 def shown_value(outcome: Outcome) -> Any:

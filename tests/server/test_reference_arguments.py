@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory import FakeUpstream, text_result, tool
+from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -78,3 +78,22 @@ async def test_a_malformed_reference_is_refused_in_every_way_to_call(tmp_path: P
     assert "has other keys: pfad" in json.dumps(result)
     assert "NOT_FOUND" in json.dumps(gone)
     assert upstream.calls == []
+
+
+async def test_what_was_made_of_a_tools_result_is_hidden_with_the_tool(tmp_path: Path) -> None:
+    upstreams = {"maker": maker(), "taker": taker()}
+    steps = [
+        {"id": "made", "tool": "maker:make"},
+        {"id": "middle", "transform": "$made[*].name"},
+        {"id": "names", "transform": "{all: $middle}"},
+    ]
+    async with serving(tmp_path, upstreams) as served:
+        answer = await served.call("execute_workflow", {"steps": steps, "return": ["names"]})
+        [step] = [one for one in answer["structuredContent"]["steps"] if one["id"] == "names"]
+        asked = {"ref": step["reference"]["ref"], "path": "all[0]"}
+        before = await served.call("read_result", asked)
+        settings = settings_for(upstreams, gateway={"blacklisted_tools": ["maker:*"]})
+        served.gateway.apply_settings(settings)
+        after = await served.call("read_result", asked)
+    assert before["structuredContent"]["text"] == "näme 0"
+    assert after["structuredContent"]["error"]["code"] == "NOT_FOUND"

@@ -60,7 +60,7 @@ class Stand:
     async def report(self, done: int, total: int, message: str) -> None:
         self.reports.append((done, total, message))
 
-    async def keep(self, step: Step, outcome: Outcome) -> dict[str, Any] | None:
+    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> dict[str, Any] | None:
         if self.threshold is None:
             return None
         self.kept.append(step.id)
