@@ -93,6 +93,43 @@ def test_a_query_that_no_tool_serves_scores_low(labelled: tuple[ToolIndex, list[
         assert all(hit.score < 0.6 for hit in index.search(query, limit=40).hits)
 
 
+WEB_SERVERS = ("brave", "exa", "tavily", "google", "bing", "serper")
+MIXED = (
+    *(
+        tool(f"{server}__web_search", "Search the web and return the top results for a query.")
+        for server in WEB_SERVERS
+    ),
+    tool("notes__create_note", "Create a note with a title and text."),
+    tool("notes__list_notes", "List all notes."),
+    tool("mail__send_email", "Send an email to recipients."),
+    tool("files__move_file", "Move or rename a file."),
+    tool("git__git_diff", "Show differences between commits."),
+    tool("shell__execute_command", "Execute any shell command and return its output."),
+    tool("python__run_code", "Run Python code. Can do anything: files, web, math, data analysis."),
+    tool("database__execute_query", "Execute a SQL query on the database."),
+)
+
+
+def test_twins_on_many_servers_leave_room_for_the_other_steps_of_a_request(shipped: Embedder) -> None:
+    index = ToolIndex.build(MIXED, shipped)
+    request = "Search the web for flights to Oslo, then put the result into my notes and email a summary to Anna"
+    found = [hit.key for hit in index.search(request, limit=5).hits]
+    assert {"notes__create_note", "mail__send_email"} <= set(found)
+    assert sum(key.endswith("__web_search") for key in found) >= 1
+
+
+@pytest.mark.parametrize(
+    ("query", "right"),
+    [
+        ("rename a picture", "files__move_file"),
+        ("show what changed between two commits", "git__git_diff"),
+        ("run the query that lists customers", "database__execute_query"),
+    ],
+)
+def test_tools_that_can_do_anything_do_not_win_what_one_tool_is_for(shipped: Embedder, query: str, right: str) -> None:
+    assert ToolIndex.build(MIXED, shipped).search(query, limit=1).hits[0].key == right
+
+
 @pytest.mark.skipif(not (SHARED_DATA / "dev").is_dir(), reason="the shared retrieval data is not here")
 def test_the_golden_set_of_mcp_tools_is_found(shipped: Embedder) -> None:
     directory = SHARED_DATA / "dev" / "mcpproxy_golden"
