@@ -202,7 +202,7 @@ def test_refresh_reaches_every_process_of_a_home(tmp_path: Path) -> None:
     hanging.touch()
     servers = {
         "up": entry(),
-        "late": entry("--hang-while", str(hanging), connect_timeout=1),
+        "late": entry("--hang-while", str(hanging), connect_timeout=4),
         "dead": {"command": "/no/such/program"},
     }
     with (
