@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
+from pml_gateway.catalog.pointer import escaped, local_target
 from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 24
@@ -127,27 +127,12 @@ def _follow_root_reference(schema: JsonObject) -> JsonObject:
     root, seen = schema, set[str]()
     while isinstance(reference := root.get("$ref"), str):
         siblings = {key: value for key, value in root.items() if key != "$ref"}
-        target = _local_target(schema, reference)
+        target = local_target(reference, schema)
         if reference in seen or not isinstance(target, dict):
             return siblings
         seen.add(reference)
         root = {**target, **siblings}
     return root
-
-
-def _local_target(schema: JsonObject, reference: str) -> object:
-    if not reference.startswith("#/"):
-        return None
-    node: Any = schema
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        elif isinstance(node, dict) and key in node:
-            node = node[key]
-        else:
-            return None
-    return node
 
 
 _Shape = tuple[JsonObject, list[str]]
@@ -168,7 +153,7 @@ class _Merging:
         required = _names(schema.get("required"))
         parts = [self.visit(branch, depth + 1) for branch in _branches(schema.get("allOf"))]
         reference = schema.get("$ref")
-        target = _local_target(self.root, reference) if isinstance(reference, str) else None
+        target = local_target(reference, self.root) if isinstance(reference, str) else None
         if isinstance(target, dict):
             parts.append(self.visit(target, depth + 1))
         for keyword in ("anyOf", "oneOf"):
@@ -215,7 +200,7 @@ def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repair
     cleaned: JsonObject = {}
     for key, value in schema.items():
         if reason := fault(key, value):
-            repairs.note(f"{pointer}/{_escaped(key)}", f"{reason}; dropped")
+            repairs.note(f"{pointer}/{escaped(key)}", f"{reason}; dropped")
         else:
             cleaned[key] = value
     if isinstance(cleaned.get("items"), list) and not repairs.keeps_tuples:
@@ -232,7 +217,7 @@ def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repair
             cleaned[key] = {
                 name: item
                 if key == "dependencies" and isinstance(item, list)
-                else _clean(item, f"{below}/{_escaped(name)}", depth + 1, repairs)
+                else _clean(item, f"{below}/{escaped(name)}", depth + 1, repairs)
                 for name, item in value.items()
             }
     return cleaned
@@ -245,10 +230,6 @@ def _rewrite_tuple(schema: JsonObject) -> None:
         schema.setdefault("prefixItems", positions)
     if isinstance(rest, dict | bool):
         schema["items"] = rest
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _branches(value: object) -> list[JsonObject]:

@@ -10,6 +10,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.pointer import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.inline import required_names
@@ -54,7 +55,7 @@ class ActionCall:
     def place(self, pointer: str) -> str:
         """A pointer into the tool's arguments as one into what was sent."""
         head, _, rest = pointer.removeprefix("/").partition("/")
-        placed = self.places.get(_unescaped(head))
+        placed = self.places.get(unescaped(head))
         return pointer if placed is None or not pointer else f"{placed}/{rest}" if rest else placed
 
 
@@ -128,7 +129,7 @@ def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
     known: JsonObject = properties if isinstance(properties, dict) else {}
     problems = []
     for name in sorted(required_names(schema) - arguments.keys()):
-        problems.append({"path": f"/{_escaped(shown_name(name, known))}", "message": "missing; it is required"})
+        problems.append({"path": f"/{escaped(shown_name(name, known))}", "message": "missing; it is required"})
     for name, value in arguments.items():
         expected = _declared_types(known.get(name))
         if expected and not any(_is(value, kind) for kind in expected):
@@ -144,9 +145,9 @@ def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[t
             continue
         if name in ENVELOPES and name not in known and not takes_any and isinstance(value, dict):
             for inner, item in value.items():
-                yield inner, f"/{name}/{_escaped(inner)}", item
+                yield inner, f"/{name}/{escaped(inner)}", item
         else:
-            yield name, f"/{_escaped(name)}", value
+            yield name, f"/{escaped(name)}", value
 
 
 def _put(
@@ -206,11 +207,3 @@ def _closest(given: str, known: list[str]) -> list[str]:
         limit=3,
     )
     return [action for _, _, action in similar]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _unescaped(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")

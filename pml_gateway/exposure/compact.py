@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.exposure.inline import local_target
+from pml_gateway.exposure.inline import document_target
 from pml_gateway.types import JsonObject
 
 MIN_SHARED = 60
@@ -63,7 +63,7 @@ class Compactor:
         return short
 
     def _reference(self, reference: str, root: JsonObject, depth: int) -> Any:
-        target = local_target(reference, root)
+        target = document_target(reference, root)
         if not isinstance(target, dict) or len(self.definitions) >= MAX_DEFINITIONS:
             return {}
         # Equal targets of different tools are the same definition, whatever each tool calls it.

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from pml_gateway.catalog.pointer import local_target
 from pml_gateway.types import JsonObject
 
 MAX_INLINE = 120
@@ -42,26 +43,13 @@ def resolve_reference(schema: object, root: JsonObject) -> object:
         if reference in seen:
             return None
         seen.add(reference)
-        schema = local_target(reference, root)
+        schema = document_target(reference, root)
     return schema
 
 
-def local_target(reference: str, root: JsonObject) -> object:
-    """What a reference within the same document points at, or None."""
-    if reference == "#":
-        return root
-    if not reference.startswith("#/"):
-        return None
-    node: Any = root
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        elif isinstance(node, dict) and key in node:
-            node = node[key]
-        else:
-            return None
-    return node
+def document_target(reference: str, root: JsonObject) -> object:
+    """What a reference within the same document points at, or None; `#` is the whole of it."""
+    return root if reference == "#" else local_target(reference, root)
 
 
 def _type(schema: object, root: JsonObject, depth: int) -> str | None:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.pointer import escaped
 from pml_gateway.catalog.schema import MAX_BYTES
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
@@ -113,11 +114,7 @@ def argument_problems(
 
 
 def _pointer(error: Any) -> str:
-    return "".join(f"/{_escaped(part)}" for part in error.absolute_path)
-
-
-def _escaped(part: object) -> str:
-    return str(part).replace("~", "~0").replace("/", "~1")
+    return "".join(f"/{escaped(str(part))}" for part in error.absolute_path)
 
 
 @lru_cache(maxsize=2048)
