@@ -74,11 +74,19 @@ async def _tokens(command: Command, query: str | None) -> JsonObject:
         }
 
 
-def upstreams(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+upstreams_app = typer.Typer(
+    name="upstreams", help="The servers behind the gateway: how they are, and what they need.", no_args_is_help=False
+)
+
+
+@upstreams_app.callback(invoke_without_command=True)
+def upstreams(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every server: state, tools, latency and age. Asks the running gateways, else connects by itself.
 
     Example: pml upstreams --json
     """
+    if context.invoked_subcommand is not None:
+        return
     command = Command(config, as_json=as_json)
     reports = command.run(lambda: _upstreams(command))
     _show(reports, as_json=as_json)
