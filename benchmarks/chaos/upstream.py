@@ -4,8 +4,8 @@
 
 A call's `mood`: fine, slow, fails (an error result), noisy (garbage before the answer), twice (a second, wrong
 answer), stray (an answer to nobody's request first), garbled (no JSON), cut (half an answer, then the end), mute
-(never answers), dies_before and dies_after the execution. SIGUSR1 makes it noisy by itself. A file `slow` holds the seconds
-that its next start takes.
+(never answers), dies_before and dies_after the execution. SIGUSR1 makes it noisy by itself. A file `slow` holds the
+seconds that its next start takes.
 """
 
 from __future__ import annotations

@@ -73,6 +73,3 @@ def test_more_descriptors_children_and_memory_than_before_are_noticed() -> None:
     assert check_growth(before, before, slack=5).holds
     assert check_growth(before, more, slack=5).found == "descriptors: 30 became 36; children: 4 became 5"
     assert not check_memory(before, more, limit=0.1).holds
-
-
-@pytest.mark.e2e
