@@ -107,41 +107,59 @@ class Upstream:
     async def call_tool(
         self, params: JsonObject, *, timeout: float | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
-        """Call a tool with raw `tools/call` params and return the raw result.
+        """Call a tool with raw `tools/call` params and return the raw result."""
+        return await self.request("tools/call", params, timeout=timeout, on_progress=on_progress)
+
+    async def request(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressFnT | None = None,
+    ) -> JsonObject:
+        """Send one request with raw params and return the raw result.
 
         Raises:
             UpstreamBusyError: the queue is full; UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
-            UpstreamError: what became of the call.
+            UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
         deadline = anyio.current_time() + limit
         with anyio.move_on_at(deadline):
             async with self._activity.slots.taken():
-                return await self._send(params, deadline, on_progress)
+                return await self._send(method, params, deadline, on_progress)
         raise UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {params.get('name')!r} within {limit:g} s",
+            f"{self.upstream_id}: no answer to {params.get('name', params.get('uri', method))!r} within {limit:g} s",
             hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
             details={"timeout_seconds": limit},
         )
 
-    async def _send(self, params: JsonObject, deadline: float, on_progress: ProgressFnT | None) -> JsonObject:
+    async def _send(
+        self, method: str, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
+    ) -> JsonObject:
         for _ in range(2):
             connection = await self._lifecycle.live()
             try:
-                return await self._send_on(connection, params, deadline, on_progress)
+                return await self._send_on(connection, method, params, deadline, on_progress)
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
                 await self._lifecycle.replace(connection)
         raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
 
     async def _send_on(
-        self, connection: Connection, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
+        self,
+        connection: Connection,
+        method: str,
+        params: JsonObject,
+        deadline: float,
+        on_progress: ProgressFnT | None,
     ) -> JsonObject:
         try:
             with self._activity.sent():
                 # The deadline of the caller's scope ends the wait; the request's own limit only backs it up.
                 remaining = max(deadline - anyio.current_time(), 0.001) + 1
-                return await connection.call_tool(params, timeout=remaining, on_progress=on_progress)
+                return await connection.request(method, params, timeout=remaining, on_progress=on_progress)
         except SessionUnknownError:
             raise
         # Translated in one place, whatever the transport raised.
