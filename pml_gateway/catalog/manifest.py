@@ -91,6 +91,7 @@ class ManifestFile:
             offer_names = {
                 kind: _merge_names(manifest.offer_names.get(kind, {}), on_disk.offer_names.get(kind, {}), kept)
                 for kind in OfferKind
+                if kind in manifest.offer_names or kind in on_disk.offer_names
             }
             merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept), offer_names)
             _write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")).encode())
@@ -169,15 +170,24 @@ def _decode(raw: JsonObject) -> Manifest:
         for upstream_id, entry in raw["upstreams"].items()
     }
     # Manifests of before offers were kept know tools alone.
-    offer_names = {kind: _flat(raw.get("offer_names", {}).get(kind, {})) for kind in OfferKind}
+    offer_names = {OfferKind(kind): _flat(nested) for kind, nested in raw.get("offer_names", {}).items()}
     return Manifest(entries, _flat(raw["names"]), offer_names)
 
 
 def _decode_offers(raw: JsonObject) -> Offers:
-    lists = ("prompts", "resources", "templates")
-    listed = {key: tuple(each for each in raw.get(key, ()) if isinstance(each, dict)) for key in lists}
-    said = {key: bool(raw.get(key)) for key in ("has_prompts", "has_resources", "completes", "subscribes")}
-    return Offers(**listed, **said, instructions=_text(raw.get("instructions", "")))
+    def listed(key: str) -> tuple[JsonObject, ...]:
+        return tuple(each for each in raw.get(key, ()) if isinstance(each, dict))
+
+    return Offers(
+        prompts=listed("prompts"),
+        resources=listed("resources"),
+        templates=listed("templates"),
+        instructions=_text(raw.get("instructions", "")),
+        has_prompts=bool(raw.get("has_prompts")),
+        has_resources=bool(raw.get("has_resources")),
+        completes=bool(raw.get("completes")),
+        subscribes=bool(raw.get("subscribes")),
+    )
 
 
 def _text(value: object) -> str:
