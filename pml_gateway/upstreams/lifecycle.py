@@ -219,7 +219,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide()
+        self._http = HttpSide(max_bytes=self.defaults.max_message_bytes)
         async with open_connection(
             self.upstream_id,
             self.definition,

@@ -11,7 +11,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.breaker import Breaker, Ticket
@@ -190,7 +190,12 @@ class Upstream:
             raise
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
-            raise translate(exc, self.upstream_id) from exc
+            error = translate(exc, self.upstream_id)
+            if isinstance(error, UpstreamProtocolError):
+                error.details.setdefault("executed", "yes")
+            elif isinstance(error, UpstreamUnavailableError | UpstreamTimeoutError):
+                error.details.setdefault("executed", "unknown")
+            raise error from exc
 
 
 def _what(method: str, params: JsonObject) -> str:
