@@ -160,6 +160,8 @@ class UpstreamSettings(Section):
     max_concurrent: int = Field(default=8, ge=1)
     max_queue: int = Field(default=64, ge=0)
     idle_timeout: float = Field(default=600, gt=0)
+    max_sessions: int = Field(default=16, ge=1)
+    question_timeout: float = Field(default=600, gt=0, le=900)
 
 
 class HttpSettings(Section):

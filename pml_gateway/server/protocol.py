@@ -16,6 +16,7 @@ from pml_gateway.server.calling import Caller
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.server.relay import RequestAudience
 from pml_gateway.server.request import CURRENT, QUERY_META_KEY, CallOptions, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.types import JsonObject
@@ -57,17 +58,16 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
         return mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="private" if private else "public")
 
     async def on_call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> Any:
-        raw = ctx.params or {}
+        raw, scope = ctx.params or {}, scope_of(ctx)
         options = CallOptions(
             on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
             meta=_relayed_meta(raw),
             input_responses=raw.get("inputResponses"),
             request_state=raw.get("requestState"),
             may_ask=is_modern(ctx.protocol_version),
+            audience=RequestAudience(ctx, scope.client),
         )
-        return await caller.call(
-            scope_of(ctx), params.name, dict(params.arguments or {}), options, ctx.protocol_version
-        )
+        return await caller.call(scope, params.name, dict(params.arguments or {}), options, ctx.protocol_version)
 
     def tool_input_schema(name: str) -> Mapping[str, Any] | None:
         """For the SDK's header checks, which run before any handler: only what the current client may see."""

@@ -8,15 +8,21 @@ from pathlib import Path
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
-from pml_gateway.upstreams.connection import Connection
+from pml_gateway.upstreams.background import Background
+from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.deadlines import within
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.questions import Audience, OpenCall
+from pml_gateway.upstreams.relayed import RelayedRequests
+from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
+from pml_gateway.upstreams.suspended import SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
 
@@ -49,6 +55,7 @@ class Upstream:
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._activity = Activity(slots)
+        self._background = Background()
         self._lifecycle = Lifecycle(
             upstream_id,
             definition,
@@ -61,7 +68,20 @@ class Upstream:
             on_failed=lambda: on_failed(self),
         )
         self.connect_timeout = self._lifecycle.connect_timeout
-        self.run = self._lifecycle.run
+        self._own_sessions = OwnSessions(
+            upstream_id,
+            self._lifecycle.open_beside,
+            self._background,
+            max_sessions=definition.max_sessions or defaults.max_sessions,
+            max_queue=max_queue,
+            connect_timeout=self.connect_timeout,
+            idle_timeout=defaults.idle_timeout,
+            per_client=definition.sessions == "per_client",
+        )
+        suspended = SuspendedCalls(upstream_id, self._background, defaults.question_timeout)
+        self._relayed = RelayedRequests(suspended, defaults.question_timeout)
+        self.end_client = self._own_sessions.end_client
+        self.tell_of_client = self._own_sessions.notify
         self.want = self._lifecycle.want
         self.drain = self._activity.drain
 
@@ -104,6 +124,12 @@ class Upstream:
         self._lifecycle.retire()
         await self._activity.slots.until_unused(timeout)
 
+    async def run(self) -> None:
+        """Hold the connections for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._background.run)
+            await self._lifecycle.run()
+
     async def call_tool(
         self, params: JsonObject, *, timeout: float | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
@@ -117,51 +143,130 @@ class Upstream:
         *,
         timeout: float | None = None,
         on_progress: ProgressFnT | None = None,
+        audience: Audience | None = None,
     ) -> JsonObject:
         """Send one request with raw params and return the raw result.
+
+        Args:
+            method: of a request that clients send.
+            params: as the upstream shall get them.
+            timeout: seconds, not counting those in which the client is asked.
+            on_progress: gets the upstream's progress.
+            audience: the client, if the upstream may ask or tell it something.
 
         Raises:
             UpstreamBusyError: the queue is full; UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
             UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
-        deadline = anyio.current_time() + limit
-        with anyio.move_on_at(deadline):
-            async with self._activity.slots.taken():
-                return await self._send(method, params, deadline, on_progress)
-        raise UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {params.get('name', params.get('uri', method))!r} within {limit:g} s",
-            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
-            details={"timeout_seconds": limit},
+        if audience is None or not self._concerns(audience, params):
+            return await self._send(method, params, limit, on_progress)
+        era = self._lifecycle.era or (await self._negotiated(limit)).era
+        own = self._needs_own_session(audience, era)
+
+        async def send(given: JsonObject, report: ProgressFnT | None, call: OpenCall) -> JsonObject:
+            return await self._send(method, given, limit, report, call, own=own)
+
+        return await self._relayed.request(params, audience, on_progress, era, send)
+
+    def _concerns(self, audience: Audience, params: JsonObject) -> bool:
+        """Whether a client's requests may be more than one plain round on the shared session."""
+        return (
+            bool(audience.abilities)
+            or audience.log_level is not None
+            or self.definition.sessions == "per_client"
+            or "requestState" in params
         )
 
+    def _needs_own_session(self, audience: Audience, era: str) -> bool:
+        if self.definition.sessions == "per_client":
+            return True
+        if era == MODERN:
+            # Over stdio, logs do not say which request they belong to.
+            return audience.log_level is not None and self.definition.resolved_transport is Transport.STDIO
+        return bool(audience.abilities) or audience.log_level is not None
+
+    async def _negotiated(self, limit: float) -> Connection:
+        with anyio.move_on_after(limit):
+            return await self._lifecycle.live()
+        raise self._late("the handshake", limit)
+
     async def _send(
-        self, method: str, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
+        self,
+        method: str,
+        params: JsonObject,
+        limit: float,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
+        *,
+        own: bool = False,
+    ) -> JsonObject:
+        with within(limit):
+            if call is not None and own:
+                return await self._send_on_own(method, params, on_progress, call)
+            async with self._activity.slots.taken() as place:
+                if call is not None:
+                    call.begin(place.lent)
+                # The deadline of this scope ends the wait; the request's own limit only backs it up.
+                timeout = limit + 1 if call is None else None
+                return await self._send_on_shared(method, params, timeout, on_progress, call)
+        if own and call is not None and not call.has_begun:
+            raise self._own_sessions.busy()
+        raise self._late(str(params.get("name", params.get("uri", method))), limit)
+
+    async def _send_on_shared(
+        self,
+        method: str,
+        params: JsonObject,
+        timeout: float | None,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None,
     ) -> JsonObject:
         for _ in range(2):
             connection = await self._lifecycle.live()
             try:
-                return await self._send_on(connection, method, params, deadline, on_progress)
+                return await self._send_on(connection, method, params, timeout, on_progress, call)
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
                 await self._lifecycle.replace(connection)
-        raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
+        raise self._expired_twice()
+
+    async def _send_on_own(
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None, call: OpenCall
+    ) -> JsonObject:
+        for _ in range(2):
+            async with self._own_sessions.taken(call) as connection, self._activity.slots.taken() as place:
+                call.begin(place.lent)
+                try:
+                    return await self._send_on(connection, method, params, None, on_progress, call)
+                except SessionUnknownError:
+                    connection.ended.set()
+        raise self._expired_twice()
 
     async def _send_on(
         self,
         connection: Connection,
         method: str,
         params: JsonObject,
-        deadline: float,
+        timeout: float | None,
         on_progress: ProgressFnT | None,
+        call: OpenCall | None,
     ) -> JsonObject:
         try:
             with self._activity.sent():
-                # The deadline of the caller's scope ends the wait; the request's own limit only backs it up.
-                remaining = max(deadline - anyio.current_time(), 0.001) + 1
-                return await connection.request(method, params, timeout=remaining, on_progress=on_progress)
+                return await connection.request(method, params, timeout=timeout, on_progress=on_progress, call=call)
         except SessionUnknownError:
             raise
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
             raise translate(exc, self.upstream_id) from exc
+
+    def _expired_twice(self) -> UpstreamUnavailableError:
+        return UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
+
+    def _late(self, what: str, limit: float) -> UpstreamTimeoutError:
+        return UpstreamTimeoutError(
+            f"{self.upstream_id}: no answer to {what!r} within {limit:g} s",
+            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
+            details={"timeout_seconds": limit},
+        )
