@@ -122,7 +122,7 @@ class OpenCall:
     def __init__(self, audience: Audience, question_timeout: float) -> None:
         self.audience = audience
         self.asked_roots = False
-        self.has_begun = False
+        self.has_asked = False
         self.lend_place: Lend = nullcontext
         self._question_timeout = question_timeout
         self._deadlines = running()
@@ -130,11 +130,9 @@ class OpenCall:
         self._has_ended = False
         self._withdrawn = anyio.Event()
 
-    def begin(self, lend_place: Lend) -> None:
-        """Let questions stop the time limits that run now, and give the call's place to others meanwhile."""
-        self.has_begun = True
+    def begin(self) -> None:
+        """Let questions stop the time limits that run now."""
         self._deadlines = running()
-        self.lend_place = lend_place
 
     async def answer(self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None) -> JsonObject:
         """The client's answer to one question of the upstream.
@@ -147,6 +145,7 @@ class OpenCall:
         refusal = self.audience.abilities.refusal(method, params)
         if refusal is not None:
             raise MCPError(*refusal)
+        self.has_asked = True
         self.asked_roots = self.asked_roots or method == "roots/list"
         with anyio.CancelScope() as scope:
             self._questions.add(scope)

@@ -29,8 +29,8 @@ MAX_ROUNDS = 10
 WAIT_SECONDS = 0.25
 """Pause before a round without questions, with which an upstream says that it is not ready."""
 
-Send = Callable[[JsonObject, ProgressFnT | None, OpenCall], Awaitable[JsonObject]]
-"""One round: the raw result of the request with these params."""
+Send = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonObject]]
+"""One round: the raw result of the request with these params, whose upstream may ask this audience."""
 
 
 class QuestionRefusedError(UpstreamError):
@@ -55,21 +55,18 @@ class RelayedRequests:
             GatewayError: what became of the request, or of a question.
         """
         if era == MODERN:
-            first = await send(params, on_progress, self._call(audience))
+            first = await send(params, on_progress, audience)
             return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
         if not audience.answers_later or not (audience.abilities or "requestState" in params):
-            return await send(params, on_progress, self._call(audience))
+            return await send(params, on_progress, audience)
         given = dict(params)
         state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
         if state is not None:
             answers = responses if isinstance(responses, dict) else {}
             return await self._suspended.resume(audience, on_progress, str(state), answers)
         return await self._suspended.begin(
-            audience, on_progress, lambda call: send(given, call.report if on_progress else None, self._call(call))
+            audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
         )
-
-    def _call(self, audience: Audience) -> OpenCall:
-        return OpenCall(audience, self._question_timeout)
 
     async def _rounds(
         self, first: JsonObject, params: JsonObject, audience: Audience, on_progress: ProgressFnT | None, send: Send
@@ -88,7 +85,7 @@ class RelayedRequests:
             again["requestState"] = result.get("requestState")
             if again["requestState"] is None:
                 del again["requestState"]
-            result = await send(again, on_progress, self._call(audience))
+            result = await send(again, on_progress, audience)
         if result.get("resultType") == "input_required":
             raise UpstreamProtocolError(f"the server asked for input more than {MAX_ROUNDS} times in one call")
         return result
@@ -96,7 +93,7 @@ class RelayedRequests:
     async def _ask_all(self, requests: JsonObject, audience: Audience) -> JsonObject:
         answers: JsonObject = {}
         refusals: list[MCPError] = []
-        call = self._call(audience)
+        call = OpenCall(audience, self._question_timeout)
 
         async def ask(key: str, request: Any) -> None:
             try:

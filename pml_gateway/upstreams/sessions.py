@@ -145,15 +145,19 @@ class OwnSessions:
         return len(self._sessions)
 
     @asynccontextmanager
-    async def taken(self, call: OpenCall) -> AsyncIterator[Connection]:
+    async def taken(self, call: OpenCall, deadline: float) -> AsyncIterator[Connection]:
         """A session for the length of this context, in which its questions are this call's.
 
         Raises:
-            UpstreamBusyError: all sessions are in use, and as many calls wait for one as may.
+            UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
+                waiting for one.
             GatewayError: the session could not be opened.
         """
         audience = call.audience
-        session = await self._take(SessionKey(audience.client_id, audience.abilities))
+        with anyio.move_on_at(deadline) as waiting:
+            session = await self._take(SessionKey(audience.client_id, audience.abilities))
+        if waiting.cancelled_caught:
+            raise self._busy()
         # From here on: servers ask for roots as soon as they are initialized.
         session.questions.add(call)
         try:
@@ -189,7 +193,7 @@ class OwnSessions:
     async def _take(self, key: SessionKey) -> OwnSession:
         if (session := self._free(key)) is None:
             if self._waiting > self._max_queue:
-                raise self.busy()
+                raise self._busy()
             self._waiting += 1
             try:
                 # One after the other, in the order they came.
@@ -216,7 +220,7 @@ class OwnSessions:
                 continue
             if self._per_client and all(session.key != key for session in self._sessions):
                 # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
-                raise self.busy()
+                raise self._busy()
             self._changed = anyio.Event()
             await self._changed.wait()
 
@@ -260,12 +264,11 @@ class OwnSessions:
     def _tell(self) -> None:
         self._changed.set()
 
-    def busy(self) -> UpstreamBusyError:
-        """The error of a call that got no session."""
+    def _busy(self) -> UpstreamBusyError:
         return UpstreamBusyError(
             f"{self._upstream_id}: all of its {self._max_sessions} sessions for single clients are in use",
             hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
-            details={"max_sessions": self._max_sessions, "waiting": self._waiting},
+            details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
         )
 
 

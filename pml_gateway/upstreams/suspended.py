@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.background import Background
+from pml_gateway.upstreams.deadlines import forget_limits
 from pml_gateway.upstreams.questions import Abilities, Audience
 
 SETTLE_SECONDS = 0.02
@@ -106,6 +107,8 @@ class SuspendedCall:
 
     async def finish(self, send: Callable[[], Awaitable[JsonObject]], *, linger: float) -> None:
         """Run the call to its end, whoever waits for it, and keep what came of it for a client that is away."""
+        # The limits of the request that began it are not its own.
+        forget_limits()
         try:
             with self.scope:
                 try:

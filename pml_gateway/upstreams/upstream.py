@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,12 +16,14 @@ from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnava
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
+from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.deadlines import within
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.questions import Audience, OpenCall
 from pml_gateway.upstreams.relayed import RelayedRequests
+from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.suspended import SuspendedCalls
@@ -56,11 +60,13 @@ class Upstream:
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._activity = Activity(slots)
         self._background = Background()
+        self.breaker = Breaker(upstream_id, defaults.breaker, on_open=self._check_up)
         self._lifecycle = Lifecycle(
             upstream_id,
             definition,
             defaults,
             activity=self._activity,
+            breaker=self.breaker,
             open_streams=open_streams,
             logs_dir=logs_dir,
             remembered=remembered,
@@ -124,6 +130,11 @@ class Upstream:
         self._lifecycle.retire()
         await self._activity.slots.until_unused(timeout)
 
+    def _check_up(self) -> None:
+        """List when the breaker opens: an upstream that answers neither calls nor lists is connected anew."""
+        if self.state is UpstreamState.READY:
+            self.want()
+
     async def run(self) -> None:
         """Hold the connections for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
@@ -159,24 +170,36 @@ class Upstream:
             UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
-        if audience is None or not self._concerns(audience, params):
-            return await self._send(method, params, limit, on_progress)
-        era = self._lifecycle.era or (await self._negotiated(limit)).era
-        own = self._needs_own_session(audience, era)
-
-        async def send(given: JsonObject, report: ProgressFnT | None, call: OpenCall) -> JsonObject:
-            return await self._send(method, given, limit, report, call, own=own)
-
-        return await self._relayed.request(params, audience, on_progress, era, send)
+        if audience is not None and self._concerns(audience, params):
+            return await self._relay(method, params, limit, on_progress, audience)
+        deadline = anyio.current_time() + limit
+        self.breaker.check()
+        async with self._activity.slots.taken(deadline):
+            attempt = partial(self._attempt, method, params, deadline, limit, on_progress)
+            if is_repeatable(method, params, self._lifecycle.repeatable):
+                return await repeated(attempt, deadline)
+            return await attempt()
 
     def _concerns(self, audience: Audience, params: JsonObject) -> bool:
-        """Whether a client's requests may be more than one plain round on the shared session."""
+        """Whether a client's request may be more than one plain round on the shared session."""
         return (
             bool(audience.abilities)
             or audience.log_level is not None
             or self.definition.sessions == "per_client"
             or "requestState" in params
         )
+
+    async def _relay(
+        self, method: str, params: JsonObject, limit: float, on_progress: ProgressFnT | None, audience: Audience
+    ) -> JsonObject:
+        self.breaker.check()
+        era = self._lifecycle.era or (await self._negotiated(limit)).era
+        own = self._needs_own_session(audience, era)
+
+        async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
+            return await self._round(method, given, limit, report, asked, own=own)
+
+        return await self._relayed.request(params, audience, on_progress, era, send)
 
     def _needs_own_session(self, audience: Audience, era: str) -> bool:
         if self.definition.sessions == "per_client":
@@ -189,84 +212,118 @@ class Upstream:
     async def _negotiated(self, limit: float) -> Connection:
         with anyio.move_on_after(limit):
             return await self._lifecycle.live()
-        raise self._late("the handshake", limit)
+        raise self._late("initialize", limit, "no")
 
-    async def _send(
+    async def _round(
         self,
         method: str,
         params: JsonObject,
         limit: float,
         on_progress: ProgressFnT | None,
-        call: OpenCall | None = None,
+        audience: Audience,
         *,
-        own: bool = False,
+        own: bool,
     ) -> JsonObject:
-        with within(limit):
-            if call is not None and own:
-                return await self._send_on_own(method, params, on_progress, call)
-            async with self._activity.slots.taken() as place:
-                if call is not None:
-                    call.begin(place.lent)
-                # The deadline of this scope ends the wait; the request's own limit only backs it up.
-                timeout = limit + 1 if call is None else None
-                return await self._send_on_shared(method, params, timeout, on_progress, call)
-        if own and call is not None and not call.has_begun:
-            raise self._own_sessions.busy()
-        raise self._late(str(params.get("name", params.get("uri", method))), limit)
+        """One request in which the upstream may ask; it is repeated only while nobody has been asked."""
+        deadline = anyio.current_time() + limit
+        calls: list[OpenCall] = []
 
-    async def _send_on_shared(
+        async def attempt() -> JsonObject:
+            self.breaker.check()
+            call = OpenCall(audience, self.defaults.question_timeout)
+            calls.append(call)
+            async with AsyncExitStack() as stack:
+                borrowed = await stack.enter_async_context(self._own_sessions.taken(call, deadline)) if own else None
+                place = await stack.enter_async_context(self._activity.slots.taken(deadline))
+                call.lend_place = place.lent
+                return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)
+
+        if is_repeatable(method, params, self._lifecycle.repeatable):
+            return await repeated(attempt, deadline, lambda: not any(call.has_asked for call in calls))
+        try:
+            return await attempt()
+        except _ExpiredError:
+            return await attempt()
+
+    async def _attempt(
         self,
         method: str,
         params: JsonObject,
-        timeout: float | None,
+        deadline: float,
+        limit: float,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
+        borrowed: Connection | None = None,
+    ) -> JsonObject:
+        with self.breaker.call(impatient=limit < self.call_timeout) as ticket:
+            with within(deadline - anyio.current_time()):
+                if call is not None:
+                    call.begin()
+                return await self._send(ticket, method, params, deadline, on_progress, call, borrowed)
+            raise self._late(_what(method, params), limit, ticket.executed)
+
+    def _late(self, what: str, limit: float, executed: str) -> UpstreamTimeoutError:
+        return UpstreamTimeoutError(
+            f"{self.upstream_id}: no answer to {what!r} within {limit:g} s",
+            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
+            details={"timeout_seconds": limit, "executed": executed},
+        )
+
+    async def _send(
+        self,
+        ticket: Ticket,
+        method: str,
+        params: JsonObject,
+        deadline: float,
         on_progress: ProgressFnT | None,
         call: OpenCall | None,
+        borrowed: Connection | None,
     ) -> JsonObject:
         for _ in range(2):
-            connection = await self._lifecycle.live()
+            connection = borrowed or await self._lifecycle.live()
+            ticket.sent = True
+            # One lost session fails all its calls; over HTTP, each fails for itself.
+            ticket.incident = connection if connection.send_call is None else None
             try:
-                return await self._send_on(connection, method, params, timeout, on_progress, call)
+                return await self._send_on(connection, method, params, deadline, on_progress, call)
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
-                await self._lifecycle.replace(connection)
-        raise self._expired_twice()
-
-    async def _send_on_own(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None, call: OpenCall
-    ) -> JsonObject:
-        for _ in range(2):
-            async with self._own_sessions.taken(call) as connection, self._activity.slots.taken() as place:
-                call.begin(place.lent)
-                try:
-                    return await self._send_on(connection, method, params, None, on_progress, call)
-                except SessionUnknownError:
+                ticket.sent = False
+                if borrowed is not None:
                     connection.ended.set()
-        raise self._expired_twice()
+                    raise _ExpiredError(
+                        f"{self.upstream_id}: the session expired", details={"executed": "no"}
+                    ) from None
+                await self._lifecycle.replace(connection)
+        raise UpstreamUnavailableError(
+            f"{self.upstream_id}: the session expired twice in one call", details={"executed": "no"}
+        )
 
     async def _send_on(
         self,
         connection: Connection,
         method: str,
         params: JsonObject,
-        timeout: float | None,
+        deadline: float,
         on_progress: ProgressFnT | None,
         call: OpenCall | None,
     ) -> JsonObject:
         try:
             with self._activity.sent():
-                return await connection.request(method, params, timeout=timeout, on_progress=on_progress, call=call)
+                # The deadline of the caller's scope ends the wait; the request's own limit only backs it up, and
+                # would go on while a person is asked.
+                remaining = None if call is not None else max(deadline - anyio.current_time(), 0.001) + 1
+                return await connection.request(method, params, timeout=remaining, on_progress=on_progress, call=call)
         except SessionUnknownError:
             raise
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
             raise translate(exc, self.upstream_id) from exc
 
-    def _expired_twice(self) -> UpstreamUnavailableError:
-        return UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
 
-    def _late(self, what: str, limit: float) -> UpstreamTimeoutError:
-        return UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {what!r} within {limit:g} s",
-            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
-            details={"timeout_seconds": limit},
-        )
+class _ExpiredError(UpstreamUnavailableError):
+    """The server no longer knows the session of one client; the call was not executed."""
+
+
+def _what(method: str, params: JsonObject) -> str:
+    return str(params.get("name") or params.get("uri") or method)[:100]
