@@ -22,7 +22,8 @@ MAX_INTENT_LENGTH = 2000
 class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
-    `tools_json` carries a finished list past the protocol stack, which would parse and write it again.
+    `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `request_id` and
+    the trace context `parent` are what HTTP headers say.
     """
 
     client: Client = LOCAL
@@ -30,6 +31,8 @@ class RequestScope:
     url_query: str | None = None
     accepts_bytes: bool = False
     tools_json: bytes | None = None
+    request_id: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

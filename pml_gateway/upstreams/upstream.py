@@ -11,6 +11,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.connection import Connection
@@ -110,6 +111,7 @@ class Upstream:
         """Call a tool with raw `tools/call` params and return the raw result."""
         return await self.request("tools/call", params, timeout=timeout, on_progress=on_progress)
 
+    @observed
     async def request(
         self,
         method: str,
