@@ -151,6 +151,13 @@ class WorkflowSettings(Section):
     max_parallel: int = Field(default=8, ge=1)
 
 
+class BreakerSettings(Section):
+    """When calls to an upstream that answers none are refused at once, and for how long."""
+
+    failures: int = Field(default=5, ge=0, description="calls in a row without an answer; 0 never refuses")
+    pause: float = Field(default=30, gt=0, description="seconds until one call is let through to see")
+
+
 class UpstreamSettings(Section):
     """Limits for every upstream that sets none of its own; times in seconds."""
 
@@ -160,6 +167,8 @@ class UpstreamSettings(Section):
     max_concurrent: int = Field(default=8, ge=1)
     max_queue: int = Field(default=64, ge=0)
     idle_timeout: float = Field(default=600, gt=0)
+    max_message_bytes: ByteSize = Field(default=ByteSize(64 * 1024**2), ge=64 * 1024)
+    breaker: BreakerSettings = BreakerSettings()
 
 
 class HttpSettings(Section):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import parse_qs
 
 import anyio
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,6 +17,7 @@ from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
+from pml_gateway.server.events import RETRY_MILLISECONDS, ResumableSessions
 from pml_gateway.server.incoming import SCOPE_KEY
 from pml_gateway.server.observing import shown_client
 from pml_gateway.server.request import CURRENT, RequestScope
@@ -38,6 +38,9 @@ logger = get_logger(__name__)
 ENDPOINT = "/mcp"
 SESSION_HEADER = b"mcp-session-id"
 EMPTY_LIST = b'"tools":[]'
+BLANKS = b" \t"
+"""No part of a header's value, but the HTTP parser leaves those at its end."""
+
 PRUNE_SESSIONS_AT = 1000
 """Remembered sessions at which those that have ended are forgotten."""
 
@@ -54,7 +57,7 @@ class _BoundSession:
 class HttpApp:
     """The ASGI application of one runtime."""
 
-    def __init__(self, runtime: Runtime, manager: StreamableHTTPSessionManager, settings: HttpSettings) -> None:
+    def __init__(self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings) -> None:
         self._runtime = runtime
         self._manager = manager
         self._guard = TransportSecurityMiddleware(_security(settings))
@@ -126,10 +129,15 @@ class HttpApp:
             request_id=trace.request_id,
             parent=trace.parent,
         )
+        scope = {
+            **scope,
+            "path": ENDPOINT,
+            "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]],
+        }
         with anyio.CancelScope() as cancel_scope:
             self._requests[cancel_scope] = owner
             try:
-                await self._pass_on(request_scope, session_id is None, {**scope, "path": ENDPOINT}, receive, send)
+                await self._pass_on(request_scope, session_id is None, scope, receive, send)
             finally:
                 del self._requests[cancel_scope]
 
@@ -139,8 +147,10 @@ class HttpApp:
         """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
         scope[SCOPE_KEY] = request_scope
         CURRENT.set(request_scope)
+        complete = False
 
         async def passing(message: Message) -> None:
+            nonlocal complete
             if message["type"] == "http.response.start":
                 headers = list(message["headers"])
                 if may_open_session and message["status"] < 400:
@@ -151,9 +161,17 @@ class HttpApp:
                 message = {**message, "body": message["body"].replace(EMPTY_LIST, finished, 1)}
                 request_scope.tools_json = None
             await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
 
+        try:
+            await self._serve(scope, receive, passing)
+        finally:
+            if request_scope.on_sent is not None:
+                request_scope.on_sent(complete)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
-            await self._manager.handle_request(scope, receive, passing)
+            await self._manager.handle_request(scope, receive, send)
             return
         async with anyio.create_task_group() as tasks:
 
@@ -162,7 +180,7 @@ class HttpApp:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_on_shutdown)
-            await self._manager.handle_request(scope, receive, passing)
+            await self._manager.handle_request(scope, receive, send)
             tasks.cancel_scope.cancel()
 
     def _authenticate(self, request: Request) -> Client | None:
@@ -201,7 +219,9 @@ class HttpApp:
 @asynccontextmanager
 async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[HttpApp]:
     """The application with its session manager; sessions end with this context."""
-    manager = StreamableHTTPSessionManager(runtime.server, max_request_body_size=settings.max_body_bytes)
+    manager = ResumableSessions(
+        runtime.server, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_body_bytes
+    )
     async with manager.run():
         yield HttpApp(runtime, manager, settings)
 
