@@ -142,7 +142,14 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
 
 
 def _state(row: JsonObject) -> str:
-    return f"{row['state']}{', tools stale' if row['stale'] else ''}"
+    breaker = row["breaker"]
+    is_held_back = breaker["state"] != "closed" and row["state"] != "failed"
+    notes = [
+        "tools stale" if row["stale"] else "",
+        f"calls {breaker['state'].replace('_', ' ')}" if is_held_back else "",
+        f"again in {breaker['retry_after_seconds']:.0f} s" if "retry_after_seconds" in breaker else "",
+    ]
+    return ", ".join([row["state"], *filter(None, notes)])
 
 
 def _milliseconds(row: JsonObject) -> str:

@@ -21,6 +21,7 @@ from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.server.planning import argument_problems
+from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.limits import limits_of
@@ -108,7 +109,9 @@ class GatewayState:
             names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
             keys = (document.key in names for document in self.index.documents)
             allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
-        result = self.index.search(query, limit=limit, allowed=allowed, ranking=ranking or self.settings.search.ranking)
+        with searching():
+            by = ranking or self.settings.search.ranking
+            result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
         return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
 

@@ -37,6 +37,7 @@ def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
         "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
         "in_flight": upstream.in_flight,
+        "breaker": upstream.breaker.report(),
         "error": str(upstream.last_error) if upstream.last_error else None,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }

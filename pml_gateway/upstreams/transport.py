@@ -27,6 +27,8 @@ SESSION_HEADER = "mcp-session-id"
 
 CREDENTIALS_REFUSED = (401, 403)
 SESSION_UNKNOWN = 404
+SERVER_FAILED = (*range(500, 600), 429)
+"""The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
 
 
 class SessionUnknownError(Exception):
@@ -41,10 +43,12 @@ MAX_EVENT_BYTES = 128 * 1024 * 1024
 class HttpSide:
     """What HTTP says beside the message streams, which the SDK keeps to itself.
 
-    `refused_with` is the status with which an answer to the SDK's client refused the credentials, if one did.
+    `refused_with` is the status with which the last answer to the SDK's client refused the credentials, if it did;
+    `failed_with` the status by which it said that the server cannot answer.
     """
 
     refused_with: int | None = None
+    failed_with: int | None = None
     session_id: str | None = None
     cookies: dict[str, str] = field(default_factory=dict)
 
@@ -150,6 +154,7 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
         http.refused_with = response.status_code if response.status_code in CREDENTIALS_REFUSED else None
+        http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
         # Balancers keep a session at one machine by a cookie.
         http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
