@@ -24,7 +24,8 @@ class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely.
+    told that the response has ended, and whether completely. `request_id` and the trace context `parent` are what HTTP
+    headers say.
     """
 
     client: Client = LOCAL
@@ -33,6 +34,8 @@ class RequestScope:
     accepts_bytes: bool = False
     tools_json: bytes | None = None
     on_sent: Callable[[bool], None] | None = None
+    request_id: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

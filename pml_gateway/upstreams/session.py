@@ -22,6 +22,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, ClientCapabilities
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.questions import TOLD, OpenCall, Questions
 
@@ -112,6 +113,7 @@ class PassthroughSession(ClientSession):
             meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.abilities.announced
             if call.audience.log_level is not None:
                 meta[LOG_LEVEL_META_KEY] = call.audience.log_level
+        stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
     def _build_capabilities(self, version: str) -> ClientCapabilities:

@@ -13,6 +13,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
@@ -147,6 +148,7 @@ class Upstream:
         """Call a tool with raw `tools/call` params and return the raw result."""
         return await self.request("tools/call", params, timeout=timeout, on_progress=on_progress)
 
+    @observed
     async def request(
         self,
         method: str,

@@ -72,22 +72,23 @@ async def serving(
     folder: Path,
     upstreams: Mapping[str, FakeUpstream],
     settings: Settings | None = None,
+    *,
     open_streams: OpenStreams | None = None,
     **sections: Any,
 ) -> AsyncIterator[Serving]:
-    """Serve over HTTP on a free port; every upstream has answered or failed when this yields."""
+    """Serve over HTTP on a free port; every upstream has answered or failed when this yields.
+
+    With `open_streams`, upstreams are what it opens, such as real ones.
+    """
     given = settings or settings_for(upstreams, **sections)
     loaded = LoadedSettings(given, origins={}, warnings=(), files=())
+    streams = open_streams or MemoryStreams(upstreams)
     opened: list[Runtime] = []
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[Runtime]:
         async with open_runtime(
-            loaded,
-            paths_in(folder),
-            identity="test",
-            load=lambda: loaded,
-            open_streams=open_streams or MemoryStreams(upstreams),
+            loaded, paths_in(folder), identity="test", load=lambda: loaded, open_streams=streams
         ) as runtime:
             opened.append(runtime)
             yield runtime
