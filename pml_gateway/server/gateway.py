@@ -148,7 +148,7 @@ class Gateway:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
         async with self._refreshing:
             for upstream in self.pool.upstreams.values():
-                upstream.settled = anyio.Event()
+                upstream.unsettle()
             self.pool.want_all()
             settled = await self.pool.settled(timeout)
             await self._rebuild()

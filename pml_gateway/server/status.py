@@ -8,7 +8,8 @@ import time
 from pml_gateway import __version__
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.upstream import Upstream, UpstreamState
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.upstream import Upstream
 
 
 def gateway_status(gateway: Gateway) -> JsonObject:

@@ -96,11 +96,13 @@ class Connection:
             params = {"cursor": cursor}
         raise UpstreamProtocolError(f"{upstream_id}: tools/list did not end within {MAX_PAGES} pages")
 
-    async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
-        """`tools/call` with these params; the result as the upstream sent it."""
-        if self.send_call is not None:
+    async def request(
+        self, method: str, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None
+    ) -> JsonObject:
+        """One request with these params; the result as the upstream sent it."""
+        if self.send_call is not None and method == "tools/call":
             return await self.send_call(params, timeout=timeout, on_progress=on_progress)
-        return await self.session.send_raw("tools/call", params, timeout=timeout, on_progress=on_progress)
+        return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress)
 
 
 @asynccontextmanager

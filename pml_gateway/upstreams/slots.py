@@ -19,6 +19,7 @@ class CallSlots:
         self._max_concurrent = max_concurrent
         self._max_queue = max_queue
         self._waiting = 0
+        self._unused: anyio.Event | None = None
 
     @property
     def is_unused(self) -> bool:
@@ -43,7 +44,20 @@ class CallSlots:
             await self._running.acquire()
         finally:
             self._waiting -= 1
+            self._tell()
         try:
             yield
         finally:
             self._running.release()
+            self._tell()
+
+    async def until_unused(self, timeout: float) -> None:
+        """Wait until no call runs or waits, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while not self.is_unused:
+                self._unused = anyio.Event()
+                await self._unused.wait()
+
+    def _tell(self) -> None:
+        if self._unused is not None:
+            self._unused.set()

@@ -25,7 +25,7 @@ from pml_gateway.server.calling import Caller
 from pml_gateway.server.gateway import Gateway, open_gateway
 from pml_gateway.server.meta_tools import build_caller
 from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.upstreams.upstream import UpstreamState
+from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.memory import paths_in
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,316 @@
+"""One upstream's connection: opened when wanted, listed, watched, reconnected with backoff, closed by its owner."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.errors import GatewayError, UpstreamUnavailableError, innermost
+from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.activity import Activity
+from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.translate import translate
+from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+
+logger = get_logger(__name__)
+
+FIRST_BACKOFF = 1.0
+LAST_BACKOFF = 60.0
+"""Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+
+CLOSING_SECONDS = 10.0
+"""How long a connection that is no longer used for new calls stays open for those in flight."""
+
+STABLE_AFTER = 5.0
+"""Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
+
+
+class UpstreamState(StrEnum):
+    """Where an upstream is in its life."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class Lifecycle:
+    """Holds at most one connection, in the task that runs `run`; other tasks borrow the live one.
+
+    A connection is kept while `activity` uses it, and a while longer.
+    """
+
+    def __init__(
+        self,
+        upstream_id: str,
+        definition: UpstreamDefinition,
+        defaults: UpstreamSettings,
+        *,
+        activity: Activity,
+        open_streams: OpenStreams,
+        logs_dir: Path,
+        remembered: Remembered,
+        on_listed: Callable[[Listed], None],
+        on_failed: Callable[[], None],
+    ) -> None:
+        self.upstream_id = upstream_id
+        self.definition = definition
+        self.state = UpstreamState.IDLE
+        self.last_error: GatewayError | None = None
+        self.last_listed: Listed | None = None
+        self.settled = anyio.Event()
+        self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
+        self.defaults = defaults
+        self._activity = activity
+        self._open_streams = open_streams
+        self._logs_dir = logs_dir
+        self._era = remembered.era
+        self._note_schemas(remembered.tools)
+        self._on_listed = on_listed
+        self._on_failed = on_failed
+        self._expired = False
+        self._lost_quickly = False
+        self._was_stable = False
+        self._connection: Connection | None = None
+        self._changed = anyio.Event()
+        self._wanted = anyio.Event()
+        self._relist = anyio.Event()
+        self._http = HttpSide()
+        self._retired = False
+        self._retry_at = 0.0
+
+    def want(self) -> None:
+        """Ask for a connection, and for a fresh listing once it stands."""
+        self._wanted.set()
+        self._relist.set()
+
+    def retire(self) -> None:
+        """Refuse calls that wait for a connection, now and from now on."""
+        self._retired = True
+        self._set_state(self.state)
+
+    async def replace(self, connection: Connection) -> None:
+        """End this connection, whose session the server no longer knows, and wait until it is not the live one."""
+        if self._connection is connection:
+            self._expired = True
+            connection.ended.set()
+        while self._connection is connection:
+            await self._changed.wait()
+
+    async def live(self) -> Connection:
+        """The live connection, opened if there is none.
+
+        Raises:
+            GatewayError: the last attempt failed and the next is not due, or the upstream retires.
+        """
+        while self._connection is None:
+            if self._retired:
+                raise UpstreamUnavailableError(
+                    f"{self.upstream_id}: its configuration changed while the call waited", hint="call again"
+                )
+            if self.state is UpstreamState.FAILED and time.monotonic() < self._retry_at:
+                raise self._failure()
+            self.want()
+            await self._changed.wait()
+        return self._connection
+
+    def _failure(self) -> GatewayError:
+        """The last error as a new object: raising the same one again and again would grow its traceback."""
+        error = self.last_error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
+        return type(error)(error.message, hint=error.hint, details=error.details)
+
+    async def run(self) -> None:
+        """Connect whenever wanted, for as long as the owner's task group lives."""
+        backoff = FIRST_BACKOFF
+        while True:
+            await self._wanted.wait()
+            self._set_state(UpstreamState.CONNECTING)
+            error = await self._connect_once()
+            if error is None:
+                self._wanted = anyio.Event()
+                self._set_state(UpstreamState.IDLE)
+                backoff = FIRST_BACKOFF
+                continue
+            if isinstance(error, _StartAgainError):
+                continue
+            if self._was_stable:
+                backoff, self._was_stable = FIRST_BACKOFF, False
+            await self._back_off(error, backoff * random.uniform(0.8, 1.2))
+            backoff = min(backoff * 2, LAST_BACKOFF)
+
+    async def _back_off(self, error: GatewayError, pause: float) -> None:
+        self.last_error = error
+        self._retry_at = time.monotonic() + pause
+        self._relist = anyio.Event()
+        self._set_state(UpstreamState.FAILED)
+        self.settled.set()
+        self._on_failed()
+        logger.warning("%s; next attempt in %.0f s", error, pause)
+        with anyio.move_on_after(pause):
+            await self._relist.wait()
+
+    async def _connect_once(self) -> GatewayError | None:
+        """Hold one connection until it is idle (None) or fails (why)."""
+        outcome: list[GatewayError | None] = []
+        established = anyio.Event()
+
+        async def hold() -> None:
+            try:
+                async with self._open() as connection:
+                    self._activity.touch()
+                    await self._list(connection)
+                    established.set()
+                    reason = await self._serve(connection)
+                    # Calls that come from now on wait for the next connection; those in flight may finish on this one.
+                    self._connection = None
+                    self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
+                    if not connection.lost.is_set():
+                        await self._activity.drain(CLOSING_SECONDS)
+                    outcome.append(reason)
+            # One upstream's failure, of whatever kind, must not stop the others.
+            except Exception as exc:  # noqa: BLE001
+                if isinstance(innermost(exc), WrongEraError):
+                    self._era = MODERN
+                    outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
+                else:
+                    error = translate(exc, self.upstream_id, http_status=self._http.refused_with)
+                    if not established.is_set() and error.details.get("executed"):
+                        error = UpstreamUnavailableError(
+                            f"{self.upstream_id}: the server ended or closed the connection while starting",
+                            hint=f"its messages are in {self._logs_dir}",
+                        )
+                    outcome.append(error)
+                    # The era may be what changed; the next attempt finds out again.
+                    self._era = self._era if established.is_set() else ""
+            finally:
+                self._connection = None
+                established.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold)
+            with anyio.move_on_after(self.connect_timeout) as deadline:
+                await established.wait()
+            if deadline.cancelled_caught:
+                tasks.cancel_scope.cancel()
+        if outcome:
+            return outcome[0]
+        return UpstreamUnavailableError(
+            f"{self.upstream_id}: no answer within {self.connect_timeout:g} s while connecting",
+            hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
+        )
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Connection]:
+        self._http = HttpSide()
+        async with open_connection(
+            self.upstream_id,
+            self.definition,
+            open_streams=self._open_streams,
+            era_hint=self._era,
+            logs_dir=self._logs_dir,
+            connect_timeout=self.connect_timeout,
+            header_maps=self._header_map,
+            on_tools_changed=self._relist_soon,
+            http=self._http,
+        ) as connection:
+            yield connection
+
+    async def _list(self, connection: Connection) -> None:
+        self._relist = anyio.Event()
+        started = time.monotonic()
+        tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+        self._era = connection.era
+        self._note_schemas(tools)
+        info = connection.session.server_info
+        self.last_listed = Listed(
+            tools,
+            listed_at=time.time(),
+            era=connection.era,
+            server_name=info.name if info else "",
+            server_version=info.version if info else "",
+            seconds=time.monotonic() - started,
+        )
+        self.last_error = None
+        self._on_listed(self.last_listed)
+        self._connection = connection
+        self._set_state(UpstreamState.READY)
+        self.settled.set()
+
+    async def _list_again(self, connection: Connection) -> None:
+        """A listing that fails keeps the connection and the tools listed before: calls may be running."""
+        try:
+            await self._list(connection)
+        except (MCPError, GatewayError) as exc:
+            logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
+
+    async def _serve(self, connection: Connection) -> GatewayError | None:
+        """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
+        established = time.monotonic()
+        while not connection.is_over:
+            idle_for = self._activity.idle_seconds
+            if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
+                return None
+            pause = max(self.defaults.idle_timeout - idle_for, 1.0)
+            poll = not connection.notifies
+            if poll:
+                pause = min(pause, self.defaults.refresh_interval)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._relist), tasks.cancel_scope)
+                await anyio.sleep(pause)
+                tasks.cancel_scope.cancel()
+            if connection.is_over:
+                break
+            if self._relist.is_set() or (poll and pause == self.defaults.refresh_interval):
+                # Servers announce changes in bursts; one listing answers all that arrive within this time.
+                await anyio.sleep(0.05)
+                await self._list_again(connection)
+        closed = f"{self.upstream_id}: the server closed the connection"
+        lost_quickly = time.monotonic() - established < STABLE_AFTER
+        again = self._expired or not (lost_quickly and self._lost_quickly)
+        self._expired, self._lost_quickly = False, lost_quickly
+        self._was_stable = self._was_stable or not lost_quickly
+        if again:
+            return _StartAgainError(closed)
+        return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
+
+    def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
+        self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
+
+    def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
+        schema = self._input_schemas.get(name)
+        return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
+
+    def _relist_soon(self) -> None:
+        self._relist.set()
+
+    def _set_state(self, state: UpstreamState) -> None:
+        self.state = state
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+class _StartAgainError(UpstreamUnavailableError):
+    """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
+
+
+async def _first_of(events: Sequence[anyio.Event], scope: anyio.CancelScope) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            scope.cancel()
+
+        for event in events:
+            tasks.start_soon(wait, event)
