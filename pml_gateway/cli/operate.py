@@ -100,7 +100,7 @@ async def _upstreams(command: Command) -> list[JsonObject]:
     if running:
         return running
     async with command_gateway(command, connect=True) as gateway:
-        return [{**gateway_status(gateway), "pid": None}]
+        return [{**await gateway_status(gateway), "pid": None}]
 
 
 def refresh(as_json: JsonOption = False) -> None:
@@ -133,8 +133,11 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
         if report["pid"] is not None:
             say(f"gateway {report['pid']}, mode {report['mode']}, {report['tools']} tools", style="bold")
         print_table(
-            ("server", "state", "tools", "latency", "age"),
-            ((row["server"], _state(row), row["tools"], _milliseconds(row), _age(row)) for row in report["upstreams"]),
+            ("server", "state", "login", "tools", "latency", "age"),
+            (
+                (row["server"], _state(row), _login(row), row["tools"], _milliseconds(row), _age(row))
+                for row in report["upstreams"]
+            ),
         )
         for row in report["upstreams"]:
             if row["error"]:
@@ -143,6 +146,23 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
 
 def _state(row: JsonObject) -> str:
     return f"{row['state']}{', tools stale' if row['stale'] else ''}"
+
+
+def _login(row: JsonObject) -> str:
+    auth = row["auth"]
+    match auth["state"]:
+        case "logged_in" if auth["expires_at"] and not auth["renews"]:
+            return f"logged in until {auth['expires_at']}"
+        case "logged_in":
+            return "logged in"
+        case "login_needed":
+            return "login needed"
+        case "client_credentials":
+            return "by client secret"
+        case "headers":
+            return "by header"
+        case _:
+            return "not needed"
 
 
 def _milliseconds(row: JsonObject) -> str:

@@ -68,7 +68,13 @@ class AuthDefinition(BaseModel):
                 self._allows("type none")
             case AuthKind.OAUTH:
                 self._allows(
-                    "type oauth", "client_id", "client_secret", "scopes", "redirect_uri", "client_metadata_url", "method"
+                    "type oauth",
+                    "client_id",
+                    "client_secret",
+                    "scopes",
+                    "redirect_uri",
+                    "client_metadata_url",
+                    "method",
                 )
                 if self.client_secret and not self.client_id:
                     raise ValueError("`client_secret` needs a `client_id`")

@@ -6,10 +6,10 @@ A token that ends or is refused is renewed once, by whoever comes first, in this
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -20,10 +20,10 @@ from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.tokens import Signature, StoredLogin, TokenStore, login_needed
 from pml_gateway.upstreams.challenge import Challenge
+from pml_gateway.upstreams.tokens import Signature, StoredLogin, TokenStore, login_needed
+from pml_gateway.upstreams.transport import CREDENTIALS_ENDED
 
-UNAUTHORIZED = 401
 RENEWAL_SECONDS = 60.0
 """How long a renewal may take, other processes that renew first included."""
 
@@ -34,10 +34,8 @@ RETRY_STORE_SECONDS = 30.0
 """A login that could not be read is tried again after this time, or when it is replaced."""
 
 
-class Start(Protocol):
-    """Runs a renewal for as long as the gateway lives, so that a caller who gives up loses no token."""
-
-    def __call__(self, work: Callable[[], Awaitable[None]], /) -> object: ...
+Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+"""Runs a renewal for as long as the gateway lives, so that a caller who gives up loses no token."""
 
 
 class _Renewal:
@@ -58,9 +56,7 @@ class Authorization:
         self._auth = definition.auth or AuthDefinition()
         self._store = store
         self._start = start
-        self._is_off = (
-            definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
-        )
+        self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
         self._login: StoredLogin | None = None
         self._signature: Signature | None = None
         self._problem: GatewayError | None = None
@@ -103,9 +99,9 @@ class Authorization:
         refused = sent.removeprefix("Bearer ") if sent else None
         if login is not None and login.tokens is not None and login.access_token != refused:
             return True
-        if self._refused_fresh is not None and refused == self._refused_fresh[0]:
-            if time.monotonic() < self._refused_fresh[1]:
-                raise self._needed("the server refuses even a new token")
+        known = self._refused_fresh
+        if known is not None and refused == known[0] and time.monotonic() < known[1]:
+            raise self._needed("the server refuses even a new token")
         fresh = await self._renewed(refused)
         self._refused_fresh = (fresh.access_token or "", time.monotonic() + TRUST_SECONDS)
         return True
@@ -128,10 +124,10 @@ class Authorization:
                 scope=scope,
             )
         problem = self._problem or self._renewal_error
-        if problem is not None and status == UNAUTHORIZED:
+        if problem is not None and status == CREDENTIALS_ENDED:
             return _copy(problem)
         login = self._login
-        if status != UNAUTHORIZED:
+        if status != CREDENTIALS_ENDED:
             hint = f"check servers.{self._upstream_id}." + ("auth" if self._definition.auth else "headers")
             whose = "to this login" if login is not None else "to the gateway"
             return UpstreamAuthError(
@@ -149,6 +145,10 @@ class Authorization:
         reason = "the server asks for a login" if login is None else "the login was revoked or has ended"
         return self._needed(f"{reason} (HTTP {status})", http_status=status)
 
+    def for_httpx(self) -> httpx2.Auth | None:
+        """The same for the SDK's client."""
+        return None if self._is_off else BearerAuth(self, resolve(self._definition.url or ""))
+
     async def status(self) -> JsonObject:
         """How the login stands, for people and programs; no part of a token."""
         if self._is_off:
@@ -158,12 +158,12 @@ class Authorization:
         except GatewayError as error:
             return {"state": "login_needed", "reason": error.message}
         if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
-            return {"state": "client_credentials", "expires_at": _moment(login.expires_at if login else None)}
+            return {"state": "client_credentials", "expires_at": moment(login.expires_at if login else None)}
         if login is None:
             return {"state": "login_needed" if self._definition.auth or self._is_asked else "not_needed"}
         if login.tokens is None or not (login.is_fresh or login.is_renewable):
             return {"state": "login_needed"}
-        state: JsonObject = {"state": "logged_in", "expires_at": _moment(login.expires_at)}
+        state: JsonObject = {"state": "logged_in", "expires_at": moment(login.expires_at)}
         return {**state, "renews": login.is_renewable, "scope": login.scope}
 
     async def _current(self) -> StoredLogin | None:
@@ -295,7 +295,7 @@ class BearerAuth(httpx2.Auth):
             return
         await self._authorize(request)
         response = yield request
-        if response.status_code != UNAUTHORIZED:
+        if response.status_code != CREDENTIALS_ENDED:
             return
         try:
             again = await self._authorization.renewed(request.headers.get("authorization"))
@@ -322,5 +322,6 @@ def _copy(error: GatewayError) -> GatewayError:
     return type(error)(error.message, hint=error.hint, details=error.details)
 
 
-def _moment(seconds: float | None) -> str | None:
+def moment(seconds: float | None) -> str | None:
+    """Seconds since the epoch as people and programs read them."""
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")

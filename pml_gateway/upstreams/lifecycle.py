@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -23,6 +24,9 @@ from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, 
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 logger = get_logger(__name__)
 
@@ -61,6 +65,7 @@ class Lifecycle:
         activity: Activity,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
@@ -76,6 +81,7 @@ class Lifecycle:
         self._activity = activity
         self._open_streams = open_streams
         self._logs_dir = logs_dir
+        self._authorization = authorization
         self._era = remembered.era
         self._note_schemas(remembered.tools)
         self._on_listed = on_listed
@@ -87,7 +93,7 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._relist = anyio.Event()
-        self._http = HttpSide()
+        self._http = HttpSide(authorization)
         self._retired = False
         self._retry_at = 0.0
 
@@ -95,6 +101,13 @@ class Lifecycle:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
         self._relist.set()
+
+    def reconnect(self) -> None:
+        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        if self._connection is not None:
+            self._expired = True
+            self._connection.ended.set()
+        self.want()
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -185,7 +198,7 @@ class Lifecycle:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    error = translate(exc, self.upstream_id, http_status=self._http.refused_with)
+                    error = translate(exc, self.upstream_id, refused=self._http.refused)
                     if not established.is_set() and error.details.get("executed"):
                         error = UpstreamUnavailableError(
                             f"{self.upstream_id}: the server ended or closed the connection while starting",
@@ -213,7 +226,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide()
+        self._http = HttpSide(self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -254,6 +267,7 @@ class Lifecycle:
             await self._list(connection)
         except (MCPError, GatewayError) as exc:
             logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
+            self.settled.set()
 
     async def _serve(self, connection: Connection) -> GatewayError | None:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""

@@ -9,28 +9,22 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     GatewayError,
-    UpstreamAuthError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
     innermost,
 )
-from pml_gateway.upstreams.transport import CREDENTIALS_REFUSED
 
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 """What the SDK raises; servers use the same code for errors of their own."""
 
 
-def translate(error: BaseException, upstream_id: str, *, http_status: int | None = None) -> GatewayError:
-    """The gateway's error for a fault at the boundary to `upstream_id`."""
+def translate(error: BaseException, upstream_id: str, *, refused: GatewayError | None = None) -> GatewayError:
+    """The gateway's error for a fault at the boundary to `upstream_id`, which may have refused the credentials."""
     cause = innermost(error)
-    if http_status in CREDENTIALS_REFUSED and isinstance(cause, MCPError | httpx2.HTTPStatusError):
-        return UpstreamAuthError(
-            f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
-            hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
-            details={"http_status": http_status},
-        )
+    if refused is not None and isinstance(cause, MCPError | httpx2.HTTPStatusError):
+        return refused
     if isinstance(cause, GatewayError):
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
@@ -19,6 +20,9 @@ from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 OnListed = Callable[["Upstream", Listed], None]
 OnFailed = Callable[["Upstream"], None]
@@ -38,12 +42,14 @@ class Upstream:
         *,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: OnListed,
         on_failed: OnFailed,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
+        self.authorization = authorization
         self.defaults = defaults
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
@@ -56,6 +62,7 @@ class Upstream:
             activity=self._activity,
             open_streams=open_streams,
             logs_dir=logs_dir,
+            authorization=authorization,
             remembered=remembered,
             on_listed=lambda listed: on_listed(self, listed),
             on_failed=lambda: on_failed(self),
@@ -63,6 +70,7 @@ class Upstream:
         self.connect_timeout = self._lifecycle.connect_timeout
         self.run = self._lifecycle.run
         self.want = self._lifecycle.want
+        self.reconnect = self._lifecycle.reconnect
         self.drain = self._activity.drain
 
     @property
