@@ -18,7 +18,7 @@ from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
-from pml_gateway.server.protocol import SCOPE_KEY
+from pml_gateway.server.incoming import SCOPE_KEY
 from pml_gateway.server.request import CURRENT, RequestScope
 from pml_gateway.server.runtime import Runtime
 from pml_gateway.server.state import GatewayState

@@ -39,7 +39,7 @@ CANCEL_SECONDS = 2.0
 _REDIRECTS = range(300, 400)
 _ids = itertools.count(1)
 
-OnToolsChanged = Callable[[], None]
+OnNotice = Callable[[str, JsonObject], None]
 
 
 class HttpCalls:
@@ -51,13 +51,13 @@ class HttpCalls:
         url: str,
         session: PassthroughSession,
         http: HttpSide,
-        on_tools_changed: OnToolsChanged,
+        on_notice: OnNotice,
     ) -> None:
         self._client = client
         self._url = url
         self._session = session
         self._http = http
-        self._on_tools_changed = on_tools_changed
+        self._on_notice = on_notice
 
     async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
         """The raw result of one `tools/call`; cancelling the caller cancels the request at the server.
@@ -142,15 +142,14 @@ class HttpCalls:
                         total if isinstance(total, int | float) else None,
                         text if isinstance(text, str) else None,
                     )
-            case {"method": "notifications/tools/list_changed"}:
-                self._on_tools_changed()
             case {"method": "ping", "id": request_id}:
                 await self._respond({"id": request_id, "result": {}})
             case {"method": str(method), "id": request_id}:
                 error = {"code": mcp_types.METHOD_NOT_FOUND, "message": f"{method} is not supported"}
                 await self._respond({"id": request_id, "error": error})
-            case {"method": _}:
-                pass
+            case {"method": str(method)}:
+                params = message.get("params")
+                self._on_notice(method, params if isinstance(params, dict) else {})
             case {"result": _} | {"error": _}:
                 return message
         return None
@@ -284,7 +283,7 @@ async def open_http_calls(
     http: HttpSide,
     *,
     connect_timeout: float,
-    on_tools_changed: OnToolsChanged,
+    on_notice: OnNotice,
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
     """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
     if urllib.request.getproxies():
@@ -298,4 +297,4 @@ async def open_http_calls(
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
     ) as client:
-        yield HttpCalls(client, url, session, http, on_tools_changed).call_tool
+        yield HttpCalls(client, url, session, http, on_notice).call_tool

@@ -21,7 +21,8 @@ from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
-from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
+from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 
@@ -83,6 +84,7 @@ class Lifecycle:
         self._logs_dir = logs_dir
         self._authorization = authorization
         self._era = remembered.era
+        self._offers = remembered.offers
         self._note_schemas(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
@@ -92,7 +94,7 @@ class Lifecycle:
         self._connection: Connection | None = None
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
-        self._relist = anyio.Event()
+        self._due = Due()
         self._http = HttpSide(authorization)
         self._retired = False
         self._retry_at = 0.0
@@ -100,7 +102,7 @@ class Lifecycle:
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
-        self._relist.set()
+        self._due.add()
 
     def reconnect(self) -> None:
         """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
@@ -166,13 +168,13 @@ class Lifecycle:
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error
         self._retry_at = time.monotonic() + pause
-        self._relist = anyio.Event()
+        self._due.take()
         self._set_state(UpstreamState.FAILED)
         self.settled.set()
         self._on_failed()
         logger.warning("%s; next attempt in %.0f s", error, pause)
         with anyio.move_on_after(pause):
-            await self._relist.wait()
+            await self._due.event.wait()
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
@@ -235,15 +237,26 @@ class Lifecycle:
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
             header_maps=self._header_map,
-            on_tools_changed=self._relist_soon,
+            on_notice=self._take_notice,
             http=self._http,
         ) as connection:
             yield connection
 
-    async def _list(self, connection: Connection) -> None:
-        self._relist = anyio.Event()
+    async def _list(self, connection: Connection, *, poll: bool = False) -> None:
+        """Ask for the lists that are due, of a new connection for all; the others are as they were."""
+        kinds = self._due.take() | (connection.unannounced if poll else frozenset())
+        before = self.last_listed if self._connection is connection else None
+        if before is None:
+            kinds = frozenset(ListKind)
         started = time.monotonic()
-        tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+        if before is None or ListKind.TOOLS in kinds:
+            tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+        else:
+            tools = before.tools
+        offers = await list_offers(
+            connection.session, kinds, self._offers, upstream_id=self.upstream_id, timeout=self.connect_timeout
+        )
+        self._offers = offers
         self._era = connection.era
         self._note_schemas(tools)
         info = connection.session.server_info
@@ -254,6 +267,7 @@ class Lifecycle:
             server_name=info.name if info else "",
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
+            offers=offers,
         )
         self.last_error = None
         self._on_listed(self.last_listed)
@@ -261,10 +275,10 @@ class Lifecycle:
         self._set_state(UpstreamState.READY)
         self.settled.set()
 
-    async def _list_again(self, connection: Connection) -> None:
+    async def _list_again(self, connection: Connection, *, poll: bool) -> None:
         """A listing that fails keeps the connection and the tools listed before: calls may be running."""
         try:
-            await self._list(connection)
+            await self._list(connection, poll=poll)
         except (MCPError, GatewayError) as exc:
             logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
             self.settled.set()
@@ -277,19 +291,20 @@ class Lifecycle:
             if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
-            poll = not connection.notifies
+            poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._relist), tasks.cancel_scope)
+                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._due.event), tasks.cancel_scope)
                 await anyio.sleep(pause)
                 tasks.cancel_scope.cancel()
             if connection.is_over:
                 break
-            if self._relist.is_set() or (poll and pause == self.defaults.refresh_interval):
+            poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
+            if poll or self._due.event.is_set():
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
-                await self._list_again(connection)
+                await self._list_again(connection, poll=poll)
         closed = f"{self.upstream_id}: the server closed the connection"
         lost_quickly = time.monotonic() - established < STABLE_AFTER
         again = self._expired or not (lost_quickly and self._lost_quickly)
@@ -306,8 +321,10 @@ class Lifecycle:
         schema = self._input_schemas.get(name)
         return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
 
-    def _relist_soon(self) -> None:
-        self._relist.set()
+    def _take_notice(self, method: str, params: JsonObject) -> None:
+        kind = announced_kind(method)
+        if kind is not None:
+            self._due.add((kind,))
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state
