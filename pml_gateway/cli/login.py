@@ -13,11 +13,12 @@ import anyio.lowlevel
 import anyio.to_thread
 import typer
 
-from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import messages, note, print_json, say, warn
 from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError
+from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -109,7 +110,7 @@ async def _logout(command: Command, name: str) -> JsonObject:
 
 
 def _definition(command: Command, name: str) -> UpstreamDefinition:
-    log.configure("ERROR")
+    logs.configure(LogSettings(level="error"))
     loaded = command.load()
     if not command.as_json:
         for warning in loaded.warnings:

@@ -94,13 +94,14 @@ def upstreams(context: typer.Context, config: ConfigOption = None, as_json: Json
 
 async def _upstreams(command: Command) -> list[JsonObject]:
     from pml_gateway.server.control import ask_gateways
-    from pml_gateway.server.status import gateway_status
+    from pml_gateway.server.status import gateway_status, read_logins
 
     running = [] if command.config_file is not None else await ask_gateways(command.paths, "status")
     if running:
         return running
     async with command_gateway(command, connect=True) as gateway:
-        return [{**await gateway_status(gateway), "pid": None}]
+        await read_logins(gateway)
+        return [{**gateway_status(gateway), "pid": None}]
 
 
 def refresh(as_json: JsonOption = False) -> None:
@@ -145,7 +146,14 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
 
 
 def _state(row: JsonObject) -> str:
-    return f"{row['state']}{', tools stale' if row['stale'] else ''}"
+    breaker = row["breaker"]
+    is_held_back = breaker["state"] != "closed" and row["state"] != "failed"
+    notes = [
+        "tools stale" if row["stale"] else "",
+        f"calls {breaker['state'].replace('_', ' ')}" if is_held_back else "",
+        f"again in {breaker['retry_after_seconds']:.0f} s" if "retry_after_seconds" in breaker else "",
+    ]
+    return ", ".join([row["state"], *filter(None, notes)])
 
 
 def _login(row: JsonObject) -> str:

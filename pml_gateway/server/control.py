@@ -17,7 +17,7 @@ from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.results.lineage import lineage
 from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.status import gateway_status
+from pml_gateway.server.status import gateway_status, read_logins
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -63,7 +63,8 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
     command = request.get("command") if isinstance(request, dict) else None
     match command:
         case "status":
-            return await gateway_status(gateway)
+            await read_logins(gateway)
+            return gateway_status(gateway)
         case "reconnect":
             upstream = gateway.pool.upstreams.get(str(request.get("server")) if isinstance(request, dict) else "")
             if upstream is None:
@@ -72,7 +73,8 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
             return {"reconnecting": upstream.upstream_id}
         case "refresh":
             complete = await gateway.refresh(REFRESH_SECONDS)
-            return {"complete": complete, **await gateway_status(gateway)}
+            await read_logins(gateway)
+            return {"complete": complete, **gateway_status(gateway)}
         case "lineage":
             results = gateway.results
             ref = str(request.get("ref")) if isinstance(request, dict) else ""

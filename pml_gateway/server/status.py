@@ -12,7 +12,14 @@ from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.upstream import Upstream
 
 
-async def gateway_status(gateway: Gateway) -> JsonObject:
+async def read_logins(gateway: Gateway) -> None:
+    """Look at the stored logins, which other processes change, before a report."""
+    for upstream in gateway.pool.upstreams.values():
+        if upstream.authorization is not None:
+            await upstream.authorization.read()
+
+
+def gateway_status(gateway: Gateway) -> JsonObject:
     """Mode, catalog size and every upstream; times in seconds."""
     settings = gateway.state.settings
     return {
@@ -20,11 +27,11 @@ async def gateway_status(gateway: Gateway) -> JsonObject:
         "version": __version__,
         "mode": settings.gateway.tools_exposure.value,
         "tools": len(gateway.state.catalog.tools),
-        "upstreams": [await _upstream(gateway, upstream) for upstream in gateway.pool.upstreams.values()],
+        "upstreams": [_upstream(gateway, upstream) for upstream in gateway.pool.upstreams.values()],
     }
 
 
-async def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
+def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
     tools = [tool for tool in gateway.state.catalog.tools if tool.upstream_id == upstream.upstream_id]
     listed = upstream.last_listed
     return {
@@ -37,7 +44,8 @@ async def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
         "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
         "in_flight": upstream.in_flight,
-        "auth": await upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
+        "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
+        "breaker": upstream.breaker.report(),
         "error": str(upstream.last_error) if upstream.last_error else None,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }

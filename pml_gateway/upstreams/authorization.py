@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -149,14 +150,18 @@ class Authorization:
         """The same for the SDK's client."""
         return None if self._is_off else BearerAuth(self, resolve(self._definition.url or ""))
 
-    async def status(self) -> JsonObject:
-        """How the login stands, for people and programs; no part of a token."""
+    async def read(self) -> None:
+        """Look at the stored login, so that `status` tells what it is now."""
+        with suppress(GatewayError):
+            await self._current()
+
+    def status(self) -> JsonObject:
+        """How the login stood when it was last looked at, for people and programs; no part of a token."""
         if self._is_off:
             return {"state": "headers" if self._definition.has_authorization_header else "not_needed"}
-        try:
-            login = await self._current()
-        except GatewayError as error:
-            return {"state": "login_needed", "reason": error.message}
+        if self._problem is not None:
+            return {"state": "login_needed", "reason": self._problem.message}
+        login = self._login
         if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
             return {"state": "client_credentials", "expires_at": moment(login.expires_at if login else None)}
         if login is None:

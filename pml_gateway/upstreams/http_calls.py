@@ -266,7 +266,10 @@ async def _failure(response: aiohttp.ClientResponse) -> Exception:
         error = None
     if isinstance(error, dict):
         return _mcp_error(error)
-    return UpstreamUnavailableError(f"HTTP {response.status}", details={"http_status": response.status})
+    return UpstreamUnavailableError(
+        f"the server answered with HTTP {response.status}",
+        details={"http_status": response.status, "executed": "unknown" if response.status >= 500 else "no"},
+    )
 
 
 def _mcp_error(error: Mapping[str, Any]) -> MCPError:

@@ -14,6 +14,7 @@ from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 
+from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.transport import noting_refusal
 
@@ -96,6 +97,7 @@ class PassthroughSession(ClientSession):
             # The stamp writes into it, and it is the caller's.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
         self._stamp(data, options)
+        stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
     def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -32,6 +32,8 @@ SESSION_HEADER = "mcp-session-id"
 CREDENTIALS_ENDED = 401
 CREDENTIALS_REFUSED = (401, 403)
 SESSION_UNKNOWN = 404
+SERVER_FAILED = (*range(500, 600), 429)
+"""The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
 
 
 class SessionUnknownError(Exception):
@@ -46,11 +48,13 @@ MAX_EVENT_BYTES = 128 * 1024 * 1024
 class HttpSide:
     """What HTTP says beside the message streams, which the SDK keeps to itself.
 
-    `refused` is the error for the last answer to the SDK's client, if it refused the credentials.
+    `refused` is the error for the last answer to the SDK's client, if it refused the credentials; `failed_with` the
+    status by which it said that the server cannot answer.
     """
 
     authorization: Authorization | None = None
     refused: GatewayError | None = None
+    failed_with: int | None = None
     session_id: str | None = None
     cookies: dict[str, str] = field(default_factory=dict)
 
@@ -198,6 +202,7 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
         await http.note(response.status_code, response.headers.get("www-authenticate", ""))
+        http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
         # Balancers keep a session at one machine by a cookie.
         http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)

@@ -20,7 +20,7 @@ from pml_gateway.errors import ConfigurationError, UpstreamAuthError
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.server.status import gateway_status
+from pml_gateway.server.status import gateway_status, read_logins
 from pml_gateway.upstreams.callback import Callback
 from pml_gateway.upstreams.login import Show, log_in, log_out
 from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
@@ -57,6 +57,11 @@ async def call(caller: Caller, tool: str = "whoami") -> dict[str, Any]:
         return await caller.call(RequestScope(), f"remote__{tool}", {}, CallOptions())
 
 
+async def status_of(opened: Gateway) -> dict[str, Any]:
+    await read_logins(opened)
+    return gateway_status(opened)
+
+
 def error_of(result: dict[str, Any]) -> dict[str, Any]:
     error: dict[str, Any] = result["structuredContent"]["error"]
     return error
@@ -67,7 +72,7 @@ async def test_a_first_login_opens_the_way_for_listing_and_calls(tmp_path: Path)
         login = await logged_in(tmp_path, stand)
         async with gateway(tmp_path, stand) as (opened, caller):
             assert (await call(caller))["content"][0]["text"] == "did whoami"
-            status = (await gateway_status(opened))["upstreams"][0]
+            status = (await status_of(opened))["upstreams"][0]
     assert login.scope == "read"
     assert status["auth"]["state"] == "logged_in"
     assert {bearer for bearer in stand.bearers if bearer} == {f"Bearer {login.access_token}"}
@@ -78,7 +83,7 @@ async def test_without_a_login_calls_say_how_to_log_in_and_a_login_needs_no_rest
         upstream = opened.pool.upstreams["remote"]
         assert isinstance(upstream.last_error, UpstreamAuthError)
         assert upstream.last_error.hint == HINT
-        assert (await gateway_status(opened))["upstreams"][0]["auth"] == {"state": "login_needed"}
+        assert (await status_of(opened))["upstreams"][0]["auth"] == {"state": "login_needed"}
         await logged_in(tmp_path, stand)
         upstream.reconnect()
         assert await opened.refresh(20)
@@ -124,7 +129,7 @@ async def test_a_refresh_token_that_is_refused_asks_for_a_login_once_and_keeps_t
                 assert (result["isError"], error["code"], error["hint"]) == (True, "UPSTREAM_AUTH", HINT)
             await opened.refresh(20)
             assert len(opened.state.catalog.tools) == 2
-            assert (await gateway_status(opened))["upstreams"][0]["auth"] == {"state": "login_needed"}
+            assert (await status_of(opened))["upstreams"][0]["auth"] == {"state": "login_needed"}
             assert stand.server.refreshes == 1
             await logged_in(tmp_path, stand)
             assert (await call(caller))["content"][0]["text"] == "did whoami"
@@ -316,7 +321,7 @@ async def test_no_token_code_or_secret_is_seen_anywhere(tmp_path: Path, caplog: 
             stand.revoke_access()
             seen.append(json.dumps(await call(caller)))
             await stand.server.revoke_token(next(iter(stand.server.access.values())))
-            seen.append(json.dumps([await call(caller), await gateway_status(opened)]))
+            seen.append(json.dumps([await call(caller), await status_of(opened)]))
             try:
                 await opened.pool.upstreams["remote"].call_tool({"name": "whoami", "arguments": {}})
             except UpstreamAuthError as error:
