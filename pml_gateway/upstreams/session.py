@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import (
     OnRequest,
     ProgressFnT,
 )
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
@@ -25,6 +26,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.questions import TOLD, OpenCall, Questions
+from pml_gateway.upstreams.transport import noting_refusal
 
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 """Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
@@ -79,6 +81,7 @@ class PassthroughSession(ClientSession):
 
         Raises:
             MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
+            UpstreamAuthError: the peer refused the credentials.
         """
         options: CallOptions = {}
         data = self._stamped(method, params, options, call)
@@ -86,7 +89,13 @@ class PassthroughSession(ClientSession):
             options["timeout"] = timeout
         if on_progress is not None:
             options["on_progress"] = on_progress
-        return await self._dispatcher.send_raw_request(method, data["params"], options)
+        with noting_refusal() as refusal:
+            try:
+                return await self._dispatcher.send_raw_request(method, data["params"], options)
+            except MCPError:
+                if refusal.error is not None:
+                    raise refusal.error from None
+                raise
 
     def stamped(
         self, method: str, params: JsonObject, call: OpenCall | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
@@ -31,6 +32,9 @@ from pml_gateway.upstreams.suspended import SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
 
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
+
 OnListed = Callable[["Upstream", Listed], None]
 OnFailed = Callable[["Upstream"], None]
 
@@ -49,12 +53,14 @@ class Upstream:
         *,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: OnListed,
         on_failed: OnFailed,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
+        self.authorization = authorization
         self.defaults = defaults
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
@@ -70,6 +76,7 @@ class Upstream:
             breaker=self.breaker,
             open_streams=open_streams,
             logs_dir=logs_dir,
+            authorization=authorization,
             remembered=remembered,
             on_listed=lambda listed: on_listed(self, listed),
             on_failed=lambda: on_failed(self),
@@ -90,6 +97,7 @@ class Upstream:
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.want = self._lifecycle.want
+        self.reconnect = self._lifecycle.reconnect
         self.drain = self._activity.drain
 
     @property
