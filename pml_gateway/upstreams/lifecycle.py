@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
@@ -22,12 +21,14 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.upstreams.known_tools import KnownTools
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
-from pml_gateway.upstreams.retries import repeatable_tools, repeated
+from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+from pml_gateway.upstreams.waiting import first_of
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.authorization import Authorization
@@ -93,7 +94,7 @@ class Lifecycle:
         self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
-        self._note_schemas(remembered.tools)
+        self.known = KnownTools(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._expired = False
@@ -247,7 +248,7 @@ class Lifecycle:
             era_hint=self._era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
-            header_maps=self._header_map,
+            header_maps=self.known.header_map,
             on_notice=self._take_notice,
             http=self._http,
         ) as connection:
@@ -270,7 +271,7 @@ class Lifecycle:
                 era_hint=self._era,
                 logs_dir=self._logs_dir,
                 connect_timeout=self.connect_timeout,
-                header_maps=self._header_map,
+                header_maps=self.known.header_map,
                 on_notice=self._take_notice,
                 http=http,
                 questions=questions,
@@ -302,7 +303,7 @@ class Lifecycle:
         )
         self._offers = offers
         self._era = connection.era
-        self._note_schemas(tools)
+        self.known.replace(tools)
         info = connection.session.server_info
         self.last_listed = Listed(
             tools,
@@ -350,10 +351,8 @@ class Lifecycle:
             poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._due.event), tasks.cancel_scope)
-                await anyio.sleep(pause)
-                tasks.cancel_scope.cancel()
+            with anyio.move_on_after(pause):
+                await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
             poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
@@ -371,14 +370,6 @@ class Lifecycle:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._where_to_look)
 
-    def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
-        self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
-        self.repeatable = repeatable_tools(tools)
-
-    def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
-        schema = self._input_schemas.get(name)
-        return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
-
     def _take_notice(self, method: str, params: JsonObject) -> None:
         kind = announced_kind(method)
         if kind is not None:
@@ -392,14 +383,3 @@ class Lifecycle:
 
 class _StartAgainError(UpstreamUnavailableError):
     """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
-
-
-async def _first_of(events: Sequence[anyio.Event], scope: anyio.CancelScope) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            scope.cancel()
-
-        for event in events:
-            tasks.start_soon(wait, event)

@@ -186,7 +186,7 @@ class Upstream:
         self.breaker.check()
         async with self._activity.slots.taken(deadline):
             attempt = partial(self._attempt, method, params, deadline, limit, on_progress)
-            if is_repeatable(method, params, self._lifecycle.repeatable):
+            if is_repeatable(method, params, self._lifecycle.known.repeatable):
                 return await repeated(attempt, deadline)
             return await attempt()
 
@@ -248,7 +248,7 @@ class Upstream:
                 call.lend_place = place.lent
                 return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)
 
-        if is_repeatable(method, params, self._lifecycle.repeatable):
+        if is_repeatable(method, params, self._lifecycle.known.repeatable):
             return await repeated(attempt, deadline, lambda: not any(call.has_asked for call in calls))
         try:
             return await attempt()
