@@ -23,6 +23,9 @@ class Paths:
     results_dir: Path
     logs_dir: Path
     trust_file: Path
+    secrets_file: Path
+    connections_file: Path
+    backups_dir: Path
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
@@ -38,6 +41,9 @@ class Paths:
             results_dir=home / "results",
             logs_dir=home / "logs",
             trust_file=home / "trust.json",
+            secrets_file=home / "secrets.env",
+            connections_file=home / "connections.json",
+            backups_dir=home / "backups",
         )
 
 
