@@ -35,18 +35,27 @@ class Running:
     """A process that listens."""
 
     origin: str
-    pid: int
+    process: subprocess.Popen[str]
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also its group's."""
+        return self.process.pid
 
 
 @asynccontextmanager
 async def running(
-    command: Sequence[str], *, env: Mapping[str, str] | None = None, announcement: re.Pattern[str] = ANNOUNCEMENT
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    announcement: re.Pattern[str] = ANNOUNCEMENT,
+    log: Path | None = None,
 ) -> AsyncIterator[Running]:
-    """Run a server that writes its address to stderr or stdout."""
+    """Run a server that writes its address to stderr or stdout; all that it writes is kept in `log`."""
     process = _start(command, env or {})
     try:
-        origin = await anyio.to_thread.run_sync(_announced, process, announcement)
-        yield Running(origin, process.pid)
+        origin = await anyio.to_thread.run_sync(_announced, process, announcement, log)
+        yield Running(origin, process)
     finally:
         await anyio.to_thread.run_sync(stop, process)
 
@@ -88,11 +97,12 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
     )
 
 
-def _announced(process: subprocess.Popen[str], announcement: re.Pattern[str]) -> str:
+def _announced(process: subprocess.Popen[str], announcement: re.Pattern[str], log: Path | None) -> str:
     assert process.stdout is not None
     found: queue.Queue[str | None] = queue.Queue()
     last: deque[str] = deque(maxlen=8)
-    threading.Thread(target=_watch, args=(process.stdout, announcement, found, last), daemon=True).start()
+    watched = (process.stdout, announcement, found, last, log)
+    threading.Thread(target=_watch, args=watched, daemon=True).start()
     try:
         origin = found.get(timeout=READY_SECONDS)
     except queue.Empty as exc:
@@ -102,11 +112,18 @@ def _announced(process: subprocess.Popen[str], announcement: re.Pattern[str]) ->
     return origin
 
 
-def _watch(lines: IO[str], announcement: re.Pattern[str], found: queue.Queue[str | None], last: deque[str]) -> None:
+def _watch(
+    lines: IO[str],
+    announcement: re.Pattern[str],
+    found: queue.Queue[str | None],
+    last: deque[str],
+    log: Path | None,
+) -> None:
     """Read to the end, or a full pipe would stop the server."""
-    with lines:
+    with lines, (log or Path(os.devnull)).open("a", encoding="utf-8") as kept:
         for line in lines:
             last.append(line)
+            kept.write(line)
             if match := announcement.search(line):
                 found.put(match[1])
     found.put(None)

@@ -5,10 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.install import Installation, InstallationError, install
+from tests.support.skipping import unavailable
+
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def installation() -> Installation:
+    """The installed real servers and clients, and the conformance suite."""
+    try:
+        return install()
+    except InstallationError as exc:
+        unavailable(exc)
 
 
 @pytest.fixture(autouse=True)

@@ -43,12 +43,17 @@ def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
     if "execution" in fields:
         fields["execution"] = _execution(fields["execution"], dropped)
     if "icons" in fields:
-        icons = [_icon(icon, f"icons/{index}", dropped) for index, icon in enumerate(fields["icons"])]
-        kept = [icon for icon in icons if icon is not None]
+        kept = sound_icons(fields["icons"], dropped)
         fields = {key: value for key, value in fields.items() if key != "icons" or kept}
         if kept:
             fields["icons"] = kept
     return fields, dropped
+
+
+def sound_icons(icons: list[object], dropped: list[str]) -> list[JsonObject]:
+    """The icons that have a source, without keys of the wrong type."""
+    checked = [_icon(icon, f"icons/{index}", dropped) for index, icon in enumerate(icons)]
+    return [icon for icon in checked if icon is not None]
 
 
 def _annotations(annotations: JsonObject, dropped: list[str]) -> JsonObject:

@@ -10,11 +10,14 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pml_gateway.catalog.offer_names import OfferNames
+from pml_gateway.catalog.offers import OfferKind
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.listing import Offers
 
 logger = get_logger(__name__)
 
@@ -31,6 +34,7 @@ class ManifestEntry:
     era: str = ""
     server_name: str = ""
     server_version: str = ""
+    offers: Offers = field(default_factory=Offers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Manifest:
 
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
     names: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    offer_names: Mapping[OfferKind, OfferNames] = field(default_factory=dict)
 
 
 class ManifestFile:
@@ -83,7 +88,12 @@ class ManifestFile:
                     newest = mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at
                 if newest:
                     entries[upstream_id] = other
-            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept))
+            offer_names = {
+                kind: _merge_names(manifest.offer_names.get(kind, {}), on_disk.offer_names.get(kind, {}), kept)
+                for kind in OfferKind
+                if kind in manifest.offer_names or kind in on_disk.offer_names
+            }
+            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept), offer_names)
             _write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")).encode())
         return merged
 
@@ -115,9 +125,6 @@ def _merge_names(
 
 
 def _encode(manifest: Manifest) -> JsonObject:
-    names: dict[str, dict[str, str]] = {}
-    for (upstream_id, tool), name in manifest.names.items():
-        names.setdefault(upstream_id, {})[tool] = name
     upstreams = {
         upstream_id: {
             "fingerprint": entry.fingerprint,
@@ -125,10 +132,28 @@ def _encode(manifest: Manifest) -> JsonObject:
             "listed_at": entry.listed_at,
             "era": entry.era,
             "server": [entry.server_name, entry.server_version],
+            "offers": asdict(entry.offers),
         }
         for upstream_id, entry in manifest.entries.items()
     }
-    return {"format": FORMAT, "names": names, "upstreams": upstreams}
+    offer_names = {str(kind): _nested(names) for kind, names in manifest.offer_names.items()}
+    return {
+        "format": FORMAT,
+        "names": _nested(manifest.names),
+        "offer_names": offer_names,
+        "upstreams": upstreams,
+    }
+
+
+def _nested(names: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
+    nested: dict[str, dict[str, str]] = {}
+    for (upstream_id, own), name in names.items():
+        nested.setdefault(upstream_id, {})[own] = name
+    return nested
+
+
+def _flat(nested: JsonObject) -> dict[tuple[str, str], str]:
+    return {(upstream_id, own): _text(name) for upstream_id, names in nested.items() for own, name in names.items()}
 
 
 def _decode(raw: JsonObject) -> Manifest:
@@ -140,13 +165,29 @@ def _decode(raw: JsonObject) -> Manifest:
             era=_text(entry["era"]),
             server_name=_text(entry["server"][0]),
             server_version=_text(entry["server"][1]),
+            offers=_decode_offers(entry.get("offers", {})),
         )
         for upstream_id, entry in raw["upstreams"].items()
     }
-    names = {
-        (upstream_id, tool): _text(name) for upstream_id, own in raw["names"].items() for tool, name in own.items()
-    }
-    return Manifest(entries, names)
+    # Manifests of before offers were kept know tools alone.
+    offer_names = {OfferKind(kind): _flat(nested) for kind, nested in raw.get("offer_names", {}).items()}
+    return Manifest(entries, _flat(raw["names"]), offer_names)
+
+
+def _decode_offers(raw: JsonObject) -> Offers:
+    def listed(key: str) -> tuple[JsonObject, ...]:
+        return tuple(each for each in raw.get(key, ()) if isinstance(each, dict))
+
+    return Offers(
+        prompts=listed("prompts"),
+        resources=listed("resources"),
+        templates=listed("templates"),
+        instructions=_text(raw.get("instructions", "")),
+        has_prompts=bool(raw.get("has_prompts")),
+        has_resources=bool(raw.get("has_resources")),
+        completes=bool(raw.get("completes")),
+        subscribes=bool(raw.get("subscribes")),
+    )
 
 
 def _text(value: object) -> str:

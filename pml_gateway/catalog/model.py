@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from pml_gateway.catalog.offers import OfferTable
 from pml_gateway.types import JsonObject
 
 
@@ -19,7 +20,6 @@ class UpstreamListing:
     upstream_id: str
     tools: tuple[JsonObject, ...]
     stale: bool = False
-    instructions: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +58,12 @@ class CatalogTool:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """All tools in catalog order: servers as configured, tools as the server lists them."""
+    """All tools in catalog order: servers as configured, tools as the server lists them; and what else they offer."""
 
     tools: tuple[CatalogTool, ...] = ()
     upstream_ids: tuple[str, ...] = ()
     assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
+    offers: OfferTable = field(default_factory=OfferTable)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

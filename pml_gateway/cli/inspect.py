@@ -1,96 +1,19 @@
-"""`pml tools`, `search`, `schema`, `call`: the catalog as clients meet it, from the command line."""
+"""`pml search`, `schema`, `call`: the meta-tools, from the command line."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio.to_thread
 import typer
 
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say
 from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundError
-from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
-    from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.server.gateway import Gateway
     from pml_gateway.types import JsonObject
-
-
-def tools(
-    query: Annotated[str | None, typer.Option("--query", help="Intent that selects tools.")] = None,
-    config: ConfigOption = None,
-    mode: ModeOption = None,
-    preset: PresetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the whole catalog, or with --mode or --preset exactly what a client would get.
-
-    Example: pml tools --mode hybrid --query "work with pull requests"
-    """
-    command = Command(config, mode, preset, as_json)
-    rows = command.run(lambda: _tools(command, query, as_client=mode is not None or preset is not None))
-    if as_json:
-        print_json({"tools": rows})
-        return
-    print_table(
-        ("tool", "server", "why" if mode or preset else "state", "description"),
-        (
-            (row["name"], row["server"] or "(gateway)", row["reason"] or row["state"], row["description"])
-            for row in rows
-        ),
-    )
-    say(f"{len(rows)} tools", style="dim")
-
-
-async def _tools(command: Command, query: str | None, *, as_client: bool) -> list[JsonObject]:
-    from pml_gateway.policy.client import LOCAL
-    from pml_gateway.server.listing import legacy_definition, own_definitions
-
-    async with command_gateway(command) as gateway:
-        state = await gateway.searchable(30) if query else await gateway.ready()
-        view = state.view(LOCAL)
-        settings = state.settings.gateway
-        mode = settings.tools_exposure if as_client else ExposureMode.FULL_PROXY
-        namespaces = state.namespaces(view)
-        exposure = await anyio.to_thread.run_sync(state.expose, view, mode, query or settings.intent)
-        meta = own_definitions(state, view, exposure) if as_client else []
-        rows = [
-            _row(each["name"], "namespace" if each["name"] in namespaces else "meta-tool", each["description"])
-            for each in meta
-        ]
-        rows += [
-            _row(
-                listed.tool.qualified_name,
-                listed.reason.value if as_client else None,
-                listed.tool.description,
-                listed.tool,
-                listed.score,
-            )
-            for listed in exposure.tools
-        ]
-        rows += [
-            _row(tool.qualified_name, "legacy", legacy_definition(state, view, tool)["description"], tool)
-            for tool in exposure.legacy
-        ]
-        return rows
-
-
-def _row(
-    name: str, reason: str | None, description: str, tool: CatalogTool | None = None, score: float | None = None
-) -> JsonObject:
-    from pml_gateway.exposure.signature import first_sentence
-
-    return {
-        "name": name,
-        "server": tool.upstream_id if tool is not None else None,
-        "reason": reason,
-        "score": score,
-        "state": "" if tool is None else "stale" if tool.stale else "ok",
-        "description": first_sentence(description, 70),
-    }
 
 
 def search(

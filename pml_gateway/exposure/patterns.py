@@ -21,10 +21,11 @@ class ToolPatterns:
 
     def matches(self, tool: CatalogTool) -> bool:
         """Whether any entry names this tool."""
-        for name in (tool.qualified_name, tool.source):
-            if name in self.exact or (self.globs is not None and self.globs.match(name)):
-                return True
-        return False
+        return self.matches_any((tool.qualified_name, tool.source))
+
+    def matches_any(self, names: Iterable[str]) -> bool:
+        """Whether any entry fits any of these names."""
+        return any(name in self.exact or (self.globs is not None and self.globs.match(name)) for name in names)
 
 
 def compile_patterns(entries: Iterable[str]) -> ToolPatterns:

@@ -49,7 +49,9 @@ class ClientKeys:
     """The configured bearer keys, kept as hashes and compared in constant time."""
 
     def __init__(self, clients: Mapping[str, ClientSettings]) -> None:
-        self._clients = [(_digest(_key(name, entry)), _client(name, entry)) for name, entry in clients.items()]
+        self._clients = [
+            (_digest(_key(name, entry)), configured_client(name, entry)) for name, entry in clients.items()
+        ]
         digests = [digest for digest, _ in self._clients]
         if len(set(digests)) < len(digests):
             raise ConfigurationError("two clients have the same key", hint="give every entry of `clients:` its own")
@@ -78,7 +80,8 @@ def _key(name: str, entry: ClientSettings) -> str:
     return key
 
 
-def _client(name: str, entry: ClientSettings) -> Client:
+def configured_client(name: str, entry: ClientSettings) -> Client:
+    """The principal that requests with this client's key act as."""
     return Client(f"client:{name}", allow=entry.allow, deny=entry.deny, mode=entry.mode, intent=entry.intent)
 
 

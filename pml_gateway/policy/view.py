@@ -13,6 +13,7 @@ from rapidfuzz.distance import Indel
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.policy.client import Client
+from pml_gateway.policy.offers import OfferView
 
 MAX_COMPARED = 200
 """Characters of a name that are compared when looking for similar ones."""
@@ -30,6 +31,7 @@ class View:
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
         allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
         self.catalog = catalog
+        self.offers = OfferView(catalog.offers, allow, (deny, denied))
         self.tools = tuple(
             tool
             for tool in catalog.tools

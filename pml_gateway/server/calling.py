@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache, partial
-from typing import get_args
-
-from mcp_types.methods import SERVER_RESULTS
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from functools import partial
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import (
     GatewayError,
-    InvalidInputError,
     ToolForbiddenError,
     ToolNotFoundError,
-    UpstreamProtocolError,
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import adapt, choose
@@ -35,6 +27,7 @@ from pml_gateway.server.request import CallOptions, RequestScope, call_intent, e
 from pml_gateway.server.results import error_result
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.validation import check_arguments, check_object
+from pml_gateway.server.wire_results import check_result, check_text, for_version, writable
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -74,10 +67,10 @@ class Caller:
             else:
                 tool = self.find(state, scope, name)
                 result = (await self.run(scope, tool, arguments, options, route="direct")).result
-            result = for_version(_writable(result), version)
-            _check_result(result, name, version)
+            result = for_version(writable(result), version)
+            check_result(result, "tools/call", name, version)
         except GatewayError as error:
-            return for_version(_writable(error_result(error)), version)
+            return for_version(writable(error_result(error)), version)
         return result
 
     async def as_owner(
@@ -85,9 +78,9 @@ class Caller:
     ) -> JsonObject:
         """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
         try:
-            return for_version(_writable(await self._meta_tools[meta_tool](scope, arguments, options)), LATEST_VERSION)
+            return for_version(writable(await self._meta_tools[meta_tool](scope, arguments, options)), LATEST_VERSION)
         except GatewayError as error:
-            return for_version(_writable(error_result(error)), LATEST_VERSION)
+            return for_version(writable(error_result(error)), LATEST_VERSION)
 
     async def run(
         self,
@@ -155,7 +148,7 @@ class Caller:
             params["inputResponses"] = options.input_responses
         if options.request_state is not None:
             params["requestState"] = options.request_state
-        _check_text(params)
+        check_text(params)
         with self._gateway.call_in_flight():
             return await upstream.call_tool(params, on_progress=options.on_progress)
 
@@ -223,68 +216,3 @@ def find(view: View, name: str) -> CatalogTool:
     closest = view.closest(name)
     hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
-
-
-def _check_text(params: JsonObject) -> None:
-    """Refuse half characters, which JSON can name and UTF-8 cannot carry: they would end a connection others share."""
-    try:
-        # As the SDK writes it, inside the message around it.
-        to_json([[params]])
-    except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
-        reason = "a lone surrogate, which is no character" if "surrogate" in str(error) else "more than JSON can carry"
-        raise InvalidInputError(f"the arguments contain {reason}", hint="or are nested too deeply") from None
-
-
-def _writable(result: JsonObject) -> JsonObject:
-    """The result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
-    try:
-        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
-    except (UnicodeEncodeError, ValueError):
-        text = json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
-        replaced: JsonObject = json.loads(text, parse_constant=lambda _: None)
-        return replaced
-    return result
-
-
-def _check_result(result: JsonObject, name: str, version: str) -> None:
-    """Refuse what the protocol does not allow here, where it can still be told as the upstream's fault.
-
-    The SDK's own check takes any object for a question to the client, and then drops its content.
-    """
-    kind = result.get("resultType") or "complete"
-    if kind == "input_required" and version >= LATEST_VERSION:
-        return
-    if kind != "complete":
-        raise UpstreamProtocolError(
-            f"{name!r} answered with {str(kind)[:40]!r}, which protocol {version} cannot carry to this client",
-            hint="the tool asks its user something; use a client of protocol 2026-07-28",
-        )
-    try:
-        _result_model(version).model_validate(result)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = "".join(f"/{part}" for part in fault["loc"])
-        raise UpstreamProtocolError(
-            f"the result of {name!r} is not valid in protocol {version}: {where}: {fault['msg']}",
-            hint="the call was executed; the fault is the server's",
-        ) from error
-
-
-@cache
-def _result_model(version: str) -> type[BaseModel]:
-    shapes = SERVER_RESULTS[("tools/call", version)]
-    models: tuple[type[BaseModel], ...] = get_args(shapes) or (shapes,)
-    return next(model for model in models if model.__name__ == "CallToolResult")
-
-
-def for_version(result: JsonObject, version: str) -> JsonObject:
-    """The result in the shapes a protocol version allows.
-
-    2026 requires a result type, which older upstreams do not send; before it, structured content is an object.
-    """
-    if version >= LATEST_VERSION:
-        return {**result, "resultType": result.get("resultType") or "complete"}
-    structured = result.get("structuredContent")
-    if structured is None or isinstance(structured, dict):
-        return result
-    return {key: value for key, value in result.items() if key != "structuredContent"}

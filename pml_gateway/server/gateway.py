@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import anyio
 import anyio.to_thread
@@ -13,6 +14,7 @@ import anyio.to_thread
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
+from pml_gateway.catalog.offers import OfferTable, build_offers
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.index.search import ToolIndex
@@ -23,7 +25,7 @@ from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache, composites_of
-from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.listing import Listed, Offers, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import Upstream
@@ -78,7 +80,7 @@ class Gateway:
         self._on_swap: list[OnSwap] = []
         self._calls = 0
         self._drained: anyio.Event | None = None
-        catalog = self._build(settings, Catalog(assignments=manifest.names), frozenset())
+        catalog = self._build(settings, _remembered_names(manifest), frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog))
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -96,7 +98,7 @@ class Gateway:
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
         """What is known of each upstream before it is connected, as long as its definition is the same."""
         return {
-            upstream_id: Remembered(entry.era, entry.tools)
+            upstream_id: Remembered(entry.era, entry.tools, entry.offers)
             for upstream_id, entry in self._entries.items()
             if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
         }
@@ -185,6 +187,7 @@ class Gateway:
             era=listed.era,
             server_name=listed.server_name,
             server_version=listed.server_version,
+            offers=listed.offers,
         )
         self._dirty.set()
 
@@ -232,17 +235,19 @@ class Gateway:
             # Settings changed meanwhile; a snapshot for them is due.
             self._dirty.set()
             return
-        if catalog.fingerprint != before.catalog.fingerprint or _staleness(catalog) != _staleness(before.catalog):
+        if _observable(catalog) != _observable(before.catalog):
             self._swap(before.settings, catalog)
         await anyio.to_thread.run_sync(self._save_manifest, catalog, dict(self._entries))
 
     def _build(self, settings: Settings, previous: Catalog, failed: frozenset[str]) -> Catalog:
         enabled = {upstream_id: entry for upstream_id, entry in settings.servers.items() if entry.enabled}
         listings = []
+        offers: dict[str, Offers | None] = {}
         for upstream_id, definition in enabled.items():
             entry = self._entries.get(upstream_id)
             known = entry is not None and entry.fingerprint == definition.fingerprint()
             tools = entry.tools if known and entry is not None else ()
+            offers[upstream_id] = entry.offers if known and entry is not None else None
             listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
         same_naming = getattr(self, "state", None) is None or self.state.settings.naming == settings.naming
         limits = limits_of(settings.workflow)
@@ -255,7 +260,9 @@ class Gateway:
             earlier=previous.assignments if same_naming else {},
             previous=previous,
         )
-        return with_composites(catalog, composites_of(settings, catalog)) if composites is not None else catalog
+        if composites is not None:
+            catalog = with_composites(catalog, composites_of(settings, catalog))
+        return replace(catalog, offers=build_offers(offers, previous.offers.names))
 
     def _failed(self) -> frozenset[str]:
         upstreams = self.pool.upstreams.values()
@@ -264,7 +271,9 @@ class Gateway:
     def _save_manifest(self, catalog: Catalog, known: dict[str, ManifestEntry]) -> None:
         entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
         try:
-            self._manifest_file.save(Manifest(entries, catalog.assignments), configured=catalog.upstream_ids)
+            self._manifest_file.save(
+                Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids
+            )
         except (OSError, ValueError) as error:
             logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
@@ -285,8 +294,14 @@ class Gateway:
             callback(before, after)
 
 
-def _staleness(catalog: Catalog) -> list[tuple[bool, bool]]:
-    return [(tool.stale, tool.hidden) for tool in catalog.tools]
+def _observable(catalog: Catalog) -> tuple[object, ...]:
+    """What tells one snapshot from the next."""
+    marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
+    return catalog.fingerprint, catalog.offers.fingerprint, marks
+
+
+def _remembered_names(manifest: Manifest) -> Catalog:
+    return Catalog(assignments=manifest.names, offers=OfferTable(names=manifest.offer_names))
 
 
 @asynccontextmanager
@@ -303,7 +318,7 @@ async def open_gateway(
         open_streams: opens the transport of each upstream.
     """
     async with (
-        open_pool(logs_dir=paths.logs_dir, open_streams=open_streams) as pool,
+        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams) as pool,
         open_results(settings.references, paths.results_dir) as results,
         anyio.create_task_group() as tasks,
     ):

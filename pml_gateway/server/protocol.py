@@ -6,30 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import mcp_types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
-from pml_gateway.server.request import CURRENT, QUERY_META_KEY, CallOptions, RequestScope, list_intent
+from pml_gateway.server.observing import observe_requests
+from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
-from pml_gateway.types import JsonObject
-
-SCOPE_KEY = "pml_gateway.scope"
-"""Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
+from pml_gateway.telemetry.observe import Telemetry
 
 INSTRUCTIONS = (
     "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
     "call them."
 )
-_OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
-
-Context = ServerRequestContext[Any, Any]
 
 
 class GatewayServer(Server[Any]):
@@ -46,7 +41,9 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> GatewayServer:
+def build_server(
+    gateway: Gateway, caller: Caller, subscribers: Subscribers, telemetry: Telemetry | None = None
+) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
     async def on_list_tools(ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
@@ -57,16 +54,8 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
         return mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="private" if private else "public")
 
     async def on_call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> Any:
-        raw = ctx.params or {}
-        options = CallOptions(
-            on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
-            meta=_relayed_meta(raw),
-            input_responses=raw.get("inputResponses"),
-            request_state=raw.get("requestState"),
-            may_ask=is_modern(ctx.protocol_version),
-        )
         return await caller.call(
-            scope_of(ctx), params.name, dict(params.arguments or {}), options, ctx.protocol_version
+            scope_of(ctx), params.name, dict(params.arguments or {}), options_of(ctx), ctx.protocol_version
         )
 
     def tool_input_schema(name: str) -> Mapping[str, Any] | None:
@@ -108,31 +97,7 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
             return result
         return {**result, "tools": finished.decoded()}
 
+    # Around the SDK's own, which opens the request's span.
+    server.middleware.insert(0, observe_requests(scope_of, telemetry))
     server.middleware.append(finished_list)
     return server
-
-
-def scope_of(ctx: Context) -> RequestScope:
-    """The scope the transport left for this request; without one it is the local process's."""
-    if ctx.request is None:
-        return CURRENT.get() or RequestScope()
-    scope: RequestScope = ctx.request.scope[SCOPE_KEY]
-    return scope
-
-
-def is_modern(version: str) -> bool:
-    """Whether a protocol version belongs to the stateless era."""
-    return version in MODERN_PROTOCOL_VERSIONS
-
-
-def _wants_progress(params: Mapping[str, Any]) -> bool:
-    meta = params.get("_meta")
-    return isinstance(meta, Mapping) and meta.get("progressToken") is not None
-
-
-def _relayed_meta(params: Mapping[str, Any]) -> JsonObject:
-    """The request's own metadata, without what belongs to this hop."""
-    meta = params.get("_meta")
-    if not isinstance(meta, Mapping):
-        return {}
-    return {key: value for key, value in meta.items() if not key.startswith(_OWN_META)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import mcp_types
-from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged, listen
+from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
@@ -19,14 +19,12 @@ from pydantic import ValidationError
 from pml_gateway import __version__
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.listing import ListKind
+from pml_gateway.upstreams.offers import unannounced
+from pml_gateway.upstreams.pages import all_pages
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams, resolved_headers
-
-MAX_PAGES = 500
-MAX_TOOLS = 20_000
-"""More tools than the largest known server has by an order of magnitude; beyond, a list is taken for a fault."""
 
 MODERN = "modern"
 HANDSHAKE = "handshake"
@@ -35,6 +33,9 @@ HANDSHAKE = "handshake"
 class WrongEraError(Exception):
     """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
 
+
+OnNotice = Callable[[str, JsonObject], None]
+"""Takes a notification of the upstream: its method and params."""
 
 CallTool = Callable[..., Awaitable[JsonObject]]
 """(params, timeout=, on_progress=) to the raw result of `tools/call`."""
@@ -61,11 +62,9 @@ class Connection:
         return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
 
     @property
-    def notifies(self) -> bool:
-        """Whether the peer says when its tools change, so that polling is not needed."""
-        capabilities = self.session.server_capabilities
-        announced = bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
-        return announced and not self.deaf.is_set()
+    def unannounced(self) -> frozenset[ListKind]:
+        """The lists whose changes the peer does not announce, so that they have to be polled."""
+        return unannounced(self.session.server_capabilities, is_deaf=self.deaf.is_set())
 
     async def list_tools(self, upstream_id: str, timeout: float) -> tuple[JsonObject, ...]:
         """All pages of `tools/list`, as the upstream sent them.
@@ -76,25 +75,7 @@ class Connection:
         capabilities = self.session.server_capabilities
         if capabilities is not None and capabilities.tools is None and self.era == HANDSHAKE:
             return ()
-        tools: list[JsonObject] = []
-        cursors: set[str] = set()
-        params: JsonObject = {}
-        for _ in range(MAX_PAGES):
-            result = await self.session.send_raw("tools/list", params, timeout=timeout)
-            page = result.get("tools")
-            if not isinstance(page, list):
-                raise UpstreamProtocolError(f"{upstream_id}: tools/list answered without a list of tools")
-            tools.extend(tool for tool in page if isinstance(tool, dict))
-            if len(tools) > MAX_TOOLS:
-                raise UpstreamProtocolError(f"{upstream_id}: more than {MAX_TOOLS} tools listed")
-            cursor = result.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor:
-                return tuple(tools)
-            if cursor in cursors:
-                raise UpstreamProtocolError(f"{upstream_id}: tools/list repeats the cursor {cursor[:40]!r}")
-            cursors.add(cursor)
-            params = {"cursor": cursor}
-        raise UpstreamProtocolError(f"{upstream_id}: tools/list did not end within {MAX_PAGES} pages")
+        return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
 
     async def request(
         self, method: str, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None
@@ -115,14 +96,17 @@ async def open_connection(
     logs_dir: Path,
     connect_timeout: float,
     header_maps: HeaderMaps,
-    on_tools_changed: Callable[[], None],
+    on_notice: OnNotice,
     http: HttpSide,
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context."""
 
     async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
-        if isinstance(message, mcp_types.ToolListChangedNotification):
-            on_tools_changed()
+        if not isinstance(message, Exception):
+            params = message.params
+            on_notice(
+                message.method, params.model_dump(mode="json", by_alias=True, exclude_none=True) if params else {}
+            )
 
     async with (
         open_streams(
@@ -136,9 +120,9 @@ async def open_connection(
     ):
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
-            if connection.era == MODERN and connection.notifies:
-                tasks.start_soon(_listen, connection, on_tools_changed)
-            async with _calls(definition, connection, http, connect_timeout, on_tools_changed) as connected:
+            if connection.era == MODERN:
+                tasks.start_soon(_listen, connection, on_notice)
+            async with _calls(definition, connection, http, connect_timeout, on_notice) as connected:
                 yield connected
             tasks.cancel_scope.cancel()
 
@@ -149,7 +133,7 @@ async def _calls(
     connection: Connection,
     http: HttpSide,
     connect_timeout: float,
-    on_tools_changed: Callable[[], None],
+    on_notice: OnNotice,
 ) -> AsyncIterator[Connection]:
     if definition.resolved_transport is not Transport.HTTP or definition.url is None:
         yield connection
@@ -163,7 +147,7 @@ async def _calls(
         connection.session,
         http,
         connect_timeout=connect_timeout,
-        on_tools_changed=on_tools_changed,
+        on_notice=on_notice,
     ) as send_call:
         yield replace(connection, send_call=send_call)
 
@@ -203,15 +187,27 @@ async def _negotiate(session: PassthroughSession, transport: Transport, era_hint
         await session.initialize()
 
 
-async def _listen(connection: Connection, on_tools_changed: Callable[[], None]) -> None:
+async def _listen(connection: Connection, on_notice: OnNotice) -> None:
     """Follow the upstream's change events; without the stream, the refresh interval takes over."""
+    capabilities = connection.session.server_capabilities or mcp_types.ServerCapabilities()
+    tools, prompts, resources = (
+        bool(given and given.list_changed)
+        for given in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
+    if not (tools or prompts or resources):
+        return
     try:
-        async with listen(connection.session, tools_list_changed=True) as subscription:
-            async for event in subscription:
-                if isinstance(event, ToolsListChanged):
-                    on_tools_changed()
+        async with listen(
+            connection.session,
+            tools_list_changed=tools,
+            prompts_list_changed=prompts,
+            resources_list_changed=resources,
+        ) as subscription:
+            async for _ in subscription:
+                # Each event reaches `on_notice` as a notification of its own as well.
+                pass
     except (MCPError, SubscriptionLost, TimeoutError):
         pass
     connection.deaf.set()
     # Wakes the upstream, which polls from now on.
-    on_tools_changed()
+    on_notice("notifications/tools/list_changed", {})

@@ -20,11 +20,11 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pml_gateway.errors import UpstreamAuthError, UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import PassthroughSession
 from pml_gateway.upstreams.transport import (
-    CREDENTIALS_REFUSED,
+    CREDENTIALS_ENDED,
     SESSION_HEADER,
     SESSION_UNKNOWN,
     HttpSide,
@@ -39,7 +39,7 @@ CANCEL_SECONDS = 2.0
 _REDIRECTS = range(300, 400)
 _ids = itertools.count(1)
 
-OnToolsChanged = Callable[[], None]
+OnNotice = Callable[[str, JsonObject], None]
 
 
 class HttpCalls:
@@ -51,13 +51,13 @@ class HttpCalls:
         url: str,
         session: PassthroughSession,
         http: HttpSide,
-        on_tools_changed: OnToolsChanged,
+        on_notice: OnNotice,
     ) -> None:
         self._client = client
         self._url = url
         self._session = session
         self._http = http
-        self._on_tools_changed = on_tools_changed
+        self._on_notice = on_notice
 
     async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
         """The raw result of one `tools/call`; cancelling the caller cancels the request at the server.
@@ -87,18 +87,26 @@ class HttpCalls:
         return _result(message)
 
     async def _post(
-        self, body: JsonObject, headers: Mapping[str, str], on_progress: ProgressFnT | None
+        self,
+        body: JsonObject,
+        headers: Mapping[str, str],
+        on_progress: ProgressFnT | None,
+        *,
+        is_repeated: bool = False,
     ) -> JsonObject | None:
         content = json.dumps(body, separators=(",", ":")).encode()
-        async with self._client.post(
-            self._url, data=content, headers=self._headers(headers), allow_redirects=False
-        ) as response:
+        sent = await self._headers(headers)
+        async with self._client.post(self._url, data=content, headers=sent, allow_redirects=False) as response:
+            # A server that wants another token executed nothing.
+            is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
+            if is_ended and await self._http.renewed(sent.get("authorization")):
+                return await self._post(body, headers, on_progress, is_repeated=True)
             if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
                 raise SessionUnknownError
             if response.status in _REDIRECTS:
                 return None
             if response.status >= 400:
-                raise await _refusal(response)
+                raise await self._refusal(response)
             if response.content_type == "text/event-stream":
                 return await self._from_events(response, headers, on_progress)
             return _message(await _read(response))
@@ -116,11 +124,11 @@ class HttpCalls:
             if not last_id:
                 break
             await anyio.sleep(pause)
-            resumed = {**self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
+            resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
             response.close()
             response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
             if response.status != 200:
-                raise await _refusal(response)
+                raise await self._refusal(response)
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
 
     async def _take(self, message: JsonObject, on_progress: ProgressFnT | None) -> JsonObject | None:
@@ -134,22 +142,22 @@ class HttpCalls:
                         total if isinstance(total, int | float) else None,
                         text if isinstance(text, str) else None,
                     )
-            case {"method": "notifications/tools/list_changed"}:
-                self._on_tools_changed()
             case {"method": "ping", "id": request_id}:
                 await self._respond({"id": request_id, "result": {}})
             case {"method": str(method), "id": request_id}:
                 error = {"code": mcp_types.METHOD_NOT_FOUND, "message": f"{method} is not supported"}
                 await self._respond({"id": request_id, "error": error})
-            case {"method": _}:
-                pass
+            case {"method": str(method)}:
+                params = message.get("params")
+                self._on_notice(method, params if isinstance(params, dict) else {})
             case {"result": _} | {"error": _}:
                 return message
         return None
 
     async def _respond(self, body: JsonObject) -> None:
         content = json.dumps({"jsonrpc": "2.0", **body}).encode()
-        async with self._client.post(self._url, data=content, headers=self._headers({})):
+        headers = await self._headers({})
+        async with self._client.post(self._url, data=content, headers=headers, allow_redirects=False):
             return
 
     async def _cancel(self, request_id: str) -> None:
@@ -160,7 +168,11 @@ class HttpCalls:
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             await self._session.notify_raw("notifications/cancelled", params)
 
-    def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
+    async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
+        challenge = ", ".join(response.headers.getall("www-authenticate", ()))
+        return await self._http.refusal(response.status, challenge) or await _failure(response)
+
+    async def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
         session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
         if self._http.cookies:
             session["cookie"] = "; ".join(f"{name}={value}" for name, value in self._http.cookies.items())
@@ -169,6 +181,7 @@ class HttpCalls:
             "content-type": "application/json",
             **session,
             **stamped,
+            **await self._http.headers(),
         }
 
 
@@ -246,20 +259,17 @@ def _result(message: JsonObject) -> JsonObject:
     return result
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> Exception:
+async def _failure(response: aiohttp.ClientResponse) -> Exception:
     try:
         error = _message(await _read(response)).get("error")
     except UpstreamProtocolError:
         error = None
-    if response.status in CREDENTIALS_REFUSED:
-        return UpstreamAuthError(
-            f"the server refused the gateway's credentials (HTTP {response.status})",
-            hint="check the `headers` of this server in the configuration",
-            details={"http_status": response.status},
-        )
     if isinstance(error, dict):
         return _mcp_error(error)
-    return UpstreamUnavailableError(f"HTTP {response.status}", details={"http_status": response.status})
+    return UpstreamUnavailableError(
+        f"the server answered with HTTP {response.status}",
+        details={"http_status": response.status, "executed": "unknown" if response.status >= 500 else "no"},
+    )
 
 
 def _mcp_error(error: Mapping[str, Any]) -> MCPError:
@@ -276,7 +286,7 @@ async def open_http_calls(
     http: HttpSide,
     *,
     connect_timeout: float,
-    on_tools_changed: OnToolsChanged,
+    on_notice: OnNotice,
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
     """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
     if urllib.request.getproxies():
@@ -290,4 +300,4 @@ async def open_http_calls(
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
     ) as client:
-        yield HttpCalls(client, url, session, http, on_tools_changed).call_tool
+        yield HttpCalls(client, url, session, http, on_notice).call_tool

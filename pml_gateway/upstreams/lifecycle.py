@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -15,14 +16,20 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamUnavailableError, innermost
+from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
+from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
-from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
+from pml_gateway.upstreams.offers import list_offers
+from pml_gateway.upstreams.retries import repeatable_tools, repeated
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 logger = get_logger(__name__)
 
@@ -35,6 +42,9 @@ CLOSING_SECONDS = 10.0
 
 STABLE_AFTER = 5.0
 """Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
+
+OFFERS_SHARE = 0.2
+"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
 
 
 class UpstreamState(StrEnum):
@@ -49,7 +59,7 @@ class UpstreamState(StrEnum):
 class Lifecycle:
     """Holds at most one connection, in the task that runs `run`; other tasks borrow the live one.
 
-    A connection is kept while `activity` uses it, and a while longer.
+    A connection is kept while `activity` uses it, and a while longer. While none can be had, `breaker` refuses calls.
     """
 
     def __init__(
@@ -59,8 +69,10 @@ class Lifecycle:
         defaults: UpstreamSettings,
         *,
         activity: Activity,
+        breaker: Breaker,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
@@ -74,9 +86,12 @@ class Lifecycle:
         self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
         self.defaults = defaults
         self._activity = activity
+        self._breaker = breaker
         self._open_streams = open_streams
         self._logs_dir = logs_dir
+        self._authorization = authorization
         self._era = remembered.era
+        self._offers = remembered.offers
         self._note_schemas(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
@@ -86,15 +101,21 @@ class Lifecycle:
         self._connection: Connection | None = None
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
-        self._relist = anyio.Event()
-        self._http = HttpSide()
+        self._due = Due()
+        self._http = HttpSide(authorization)
         self._retired = False
-        self._retry_at = 0.0
 
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
-        self._relist.set()
+        self._due.add()
+
+    def reconnect(self) -> None:
+        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        if self._connection is not None:
+            self._expired = True
+            self._connection.ended.set()
+        self.want()
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -115,21 +136,18 @@ class Lifecycle:
         Raises:
             GatewayError: the last attempt failed and the next is not due, or the upstream retires.
         """
-        while self._connection is None:
+        while self._connection is None or self._connection.lost.is_set():
             if self._retired:
                 raise UpstreamUnavailableError(
-                    f"{self.upstream_id}: its configuration changed while the call waited", hint="call again"
+                    f"{self.upstream_id}: its configuration changed while the call waited",
+                    hint="call again",
+                    details={"executed": "no"},
                 )
-            if self.state is UpstreamState.FAILED and time.monotonic() < self._retry_at:
-                raise self._failure()
+            if self.state is UpstreamState.FAILED:
+                self._breaker.check_pause()
             self.want()
             await self._changed.wait()
         return self._connection
-
-    def _failure(self) -> GatewayError:
-        """The last error as a new object: raising the same one again and again would grow its traceback."""
-        error = self.last_error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
-        return type(error)(error.message, hint=error.hint, details=error.details)
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
@@ -137,6 +155,7 @@ class Lifecycle:
         while True:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
+            self._breaker.release()
             error = await self._connect_once()
             if error is None:
                 self._wanted = anyio.Event()
@@ -152,14 +171,14 @@ class Lifecycle:
 
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error
-        self._retry_at = time.monotonic() + pause
-        self._relist = anyio.Event()
+        self._breaker.hold(error, pause)
+        self._due.take()
         self._set_state(UpstreamState.FAILED)
         self.settled.set()
         self._on_failed()
         logger.warning("%s; next attempt in %.0f s", error, pause)
         with anyio.move_on_after(pause):
-            await self._relist.wait()
+            await self._due.event.wait()
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
@@ -185,11 +204,11 @@ class Lifecycle:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    error = translate(exc, self.upstream_id, http_status=self._http.refused_with)
+                    error = translate(exc, self.upstream_id, http=self._http)
                     if not established.is_set() and error.details.get("executed"):
                         error = UpstreamUnavailableError(
                             f"{self.upstream_id}: the server ended or closed the connection while starting",
-                            hint=f"its messages are in {self._logs_dir}",
+                            hint=f"its messages: pml upstreams logs {self.upstream_id}",
                         )
                     outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
@@ -213,7 +232,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide()
+        self._http = HttpSide(self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -222,15 +241,30 @@ class Lifecycle:
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
             header_maps=self._header_map,
-            on_tools_changed=self._relist_soon,
+            on_notice=self._take_notice,
             http=self._http,
         ) as connection:
             yield connection
 
-    async def _list(self, connection: Connection) -> None:
-        self._relist = anyio.Event()
+    async def _list(self, connection: Connection, *, poll: bool = False) -> None:
+        """Ask for the lists that are due, of a new connection for all; the others are as they were."""
+        kinds = self._due.take() | (connection.unannounced if poll else frozenset())
+        before = self.last_listed if self._connection is connection else None
+        if before is None:
+            kinds = frozenset(ListKind)
         started = time.monotonic()
-        tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+        if before is None or ListKind.TOOLS in kinds:
+            tools = await self._listed_tools(connection)
+        else:
+            tools = before.tools
+        offers = await list_offers(
+            connection.session,
+            kinds,
+            self._offers,
+            upstream_id=self.upstream_id,
+            timeout=self.connect_timeout * OFFERS_SHARE,
+        )
+        self._offers = offers
         self._era = connection.era
         self._note_schemas(tools)
         info = connection.session.server_info
@@ -241,6 +275,7 @@ class Lifecycle:
             server_name=info.name if info else "",
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
+            offers=offers,
         )
         self.last_error = None
         self._on_listed(self.last_listed)
@@ -248,12 +283,25 @@ class Lifecycle:
         self._set_state(UpstreamState.READY)
         self.settled.set()
 
-    async def _list_again(self, connection: Connection) -> None:
-        """A listing that fails keeps the connection and the tools listed before: calls may be running."""
+    async def _listed_tools(self, connection: Connection) -> tuple[JsonObject, ...]:
+        async def attempt() -> tuple[JsonObject, ...]:
+            try:
+                return await connection.list_tools(self.upstream_id, self.connect_timeout)
+            except MCPError as exc:
+                raise translate(exc, self.upstream_id, http=self._http) from exc
+
+        return await repeated(attempt, anyio.current_time() + self.connect_timeout)
+
+    async def _list_again(self, connection: Connection, *, poll: bool) -> bool:
+        """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""
         try:
-            await self._list(connection)
-        except (MCPError, GatewayError) as exc:
-            logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
+            await self._list(connection, poll=poll)
+        except GatewayError as error:
+            if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
+                return False
+            logger.warning("tools are as listed before: %s", error)
+            self.settled.set()
+        return True
 
     async def _serve(self, connection: Connection) -> GatewayError | None:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
@@ -263,19 +311,21 @@ class Lifecycle:
             if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
-            poll = not connection.notifies
+            poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._relist), tasks.cancel_scope)
+                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._due.event), tasks.cancel_scope)
                 await anyio.sleep(pause)
                 tasks.cancel_scope.cancel()
             if connection.is_over:
                 break
-            if self._relist.is_set() or (poll and pause == self.defaults.refresh_interval):
+            poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
+            if poll or self._due.event.is_set():
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
-                await self._list_again(connection)
+                if not await self._list_again(connection, poll=poll):
+                    return _StartAgainError(f"{self.upstream_id}: answered neither calls nor a list; opened again")
         closed = f"{self.upstream_id}: the server closed the connection"
         lost_quickly = time.monotonic() - established < STABLE_AFTER
         again = self._expired or not (lost_quickly and self._lost_quickly)
@@ -283,17 +333,20 @@ class Lifecycle:
         self._was_stable = self._was_stable or not lost_quickly
         if again:
             return _StartAgainError(closed)
-        return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
+        return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
 
     def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
         self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
+        self.repeatable = repeatable_tools(tools)
 
     def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
         schema = self._input_schemas.get(name)
         return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
 
-    def _relist_soon(self) -> None:
-        self._relist.set()
+    def _take_notice(self, method: str, params: JsonObject) -> None:
+        kind = announced_kind(method)
+        if kind is not None:
+            self._due.add((kind,))
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state

@@ -1,15 +1,49 @@
-"""What an upstream said of its tools, now and before."""
+"""What an upstream said of its tools and of everything else it offers, now and before."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import anyio
 
 from pml_gateway.types import JsonObject
 
 
+class ListKind(StrEnum):
+    """A list that an upstream gives and says the changes of; that of resources comes with their templates."""
+
+    TOOLS = "tools"
+    PROMPTS = "prompts"
+    RESOURCES = "resources"
+
+
+def announced_kind(method: str) -> ListKind | None:
+    """The list that a notification says has changed."""
+    for kind in ListKind:
+        if method == f"notifications/{kind}/list_changed":
+            return kind
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What an upstream offers beside tools, in its own words, and what it says it can do with it."""
+
+    prompts: tuple[JsonObject, ...] = ()
+    resources: tuple[JsonObject, ...] = ()
+    templates: tuple[JsonObject, ...] = ()
+    instructions: str = ""
+    has_prompts: bool = False
+    has_resources: bool = False
+    completes: bool = False
+    subscribes: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One answer to `tools/list`, with what the manifest remembers of the peer."""
+    """One answer to every list, with what the manifest remembers of the peer."""
 
     tools: tuple[JsonObject, ...]
     listed_at: float
@@ -17,11 +51,32 @@ class Listed:
     server_name: str
     server_version: str
     seconds: float
+    offers: Offers = field(default_factory=Offers)
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an earlier connection found out: the protocol era and the tools as listed."""
+    """What an earlier connection found out: the protocol era, the tools as listed, and what else was offered."""
 
     era: str = ""
     tools: tuple[JsonObject, ...] = ()
+    offers: Offers = field(default_factory=Offers)
+
+
+class Due:
+    """The lists that are to be asked for again; announcements that come in bursts are answered by one listing."""
+
+    def __init__(self) -> None:
+        self._kinds: set[ListKind] = set()
+        self.event = anyio.Event()
+
+    def add(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
+        """Ask for these lists again, soon."""
+        self._kinds.update(kinds)
+        self.event.set()
+
+    def take(self) -> frozenset[ListKind]:
+        """What is due, which from now on is no longer."""
+        taken, self._kinds = frozenset(self._kinds), set()
+        self.event = anyio.Event()
+        return taken

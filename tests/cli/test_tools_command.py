@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.process import run_pml, running_gateway
+from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "upstream_server.py"
@@ -27,3 +27,34 @@ def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Pat
     assert {reason for name, reason in reasons.items() if name.startswith("up__")} == {"legacy"}
     [description] = [row["description"] for row in shown if row["name"] == "up__echo"]
     assert description.startswith("[Legacy — prefer up]")
+
+
+def explained(home: Path, *options: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(run_pml(home, "tools", "--explain", "--json", *options).stdout)
+    return answer
+
+
+def test_every_tool_is_explained_for_a_client_by_its_own_rules(tmp_path: Path) -> None:
+    servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
+    bot = {"key": "${env:BOT_KEY}", "deny": ["up:echo"], "mode": "full_proxy"}
+    gateway = {"tools_exposure": "hybrid", "blacklisted_tools": ["up:crash"], "hybrid": {"max_underlying_tools": 1}}
+    write_settings(tmp_path, {"servers": servers, "gateway": gateway, "clients": {"bot": bot}})
+    own = explained(tmp_path, "--query", "echo")
+    by_name = {row["name"]: row for row in own["tools"]}
+    assert own["mode"] == "hybrid"
+    assert by_name["up__echo"]["listed"]
+    assert (by_name["up__crash"]["reason"], by_name["up__crash"]["pattern"]) == ("blacklisted", "up:crash")
+    others = [row for row in own["tools"] if not row["listed"] and row["score"] is not None]
+    assert all(row["callable"] and row["limit"] in (0.6, 1) for row in others)
+    bots = explained(tmp_path, "--client", "bot")
+    assert bots["mode"] == "full_proxy"
+    echo = next(row for row in bots["tools"] if row["name"] == "up__echo")
+    assert (echo["reason"], echo["callable"]) == ("denied to this client", False)
+
+
+def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
+    write_settings(tmp_path, {"servers": servers})
+    failed = run_pml(tmp_path, "tools", "--client", "nobody")
+    assert failed.returncode == 78
+    assert "no client 'nobody' is configured" in failed.stderr

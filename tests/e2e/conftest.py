@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,31 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.skipping import unavailable
+
 from .inspector import Inspector
-from .install import Installation, InstallationError, install
+from .install import Installation, InstallationError
 from .servers import everything_over_http, real_servers
-
-
-def _unavailable(reason: InstallationError) -> None:
-    """Without a network a developer skips these tests; CI must not pass without them."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(reason))
-    pytest.skip(str(reason))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def installation() -> Installation:
-    """The installed real servers and clients."""
-    try:
-        return install()
-    except InstallationError as exc:
-        _unavailable(exc)
-        raise
 
 
 @pytest.fixture
@@ -41,8 +20,7 @@ def servers(installation: Installation, tmp_path: Path) -> dict[str, dict[str, A
     try:
         return real_servers(installation, tmp_path / "servers")
     except InstallationError as exc:
-        _unavailable(exc)
-        raise
+        unavailable(exc)
 
 
 @pytest.fixture(scope="session")

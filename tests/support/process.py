@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,14 +73,24 @@ def running_gateway(
 ) -> Iterator[GatewayProcess]:
     """A gateway that listens; it is stopped, and its log kept, whatever happens."""
     config = write_settings(home, settings)
+    command = [sys.executable, "-m", "pml_gateway", "serve", "--http", "--port", "0", *arguments]
+    with listening(command, environment(home, extra), cwd or home) as (process, url, log):
+        yield GatewayProcess(process, home, config, url, log)
+
+
+@contextmanager
+def listening(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A process that says on stderr where it listens, that URL, and its stderr so far."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pml_gateway", "serve", "--http", "--port", "0", *arguments],
-        env=environment(home, extra),
+        command,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=cwd or home,
+        cwd=cwd,
     )
     urls: queue.Queue[str | None] = queue.Queue()
     log: list[str] = []
@@ -89,8 +99,8 @@ def running_gateway(
     try:
         url = urls.get(timeout=READY_SECONDS)
         if url is None:
-            raise AssertionError("the gateway did not start:\n" + "".join(log))
-        yield GatewayProcess(process, home, config, url, log)
+            raise AssertionError("the process did not start:\n" + "".join(log))
+        yield process, url, log
     finally:
         if process.poll() is None:
             process.terminate()

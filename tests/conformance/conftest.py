@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.support.process import listening, running_gateway
+
+SERVER = [sys.executable, "-m", "tests.conformance.server"]
+ROOT = Path(__file__).parents[2]
+
+
+class Stand(Protocol):
+    """Starts the servers of one path and returns the URL at its front."""
+
+    def __call__(self, path: str) -> str: ...
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """Paths to the conformance server, each with processes of its own that run until the module's end."""
+    with ExitStack() as stack:
+        started: dict[str, str] = {}
+
+        def start(path: str) -> str:
+            if path not in started:
+                started[path] = stack.enter_context(_path(path, tmp_path_factory.mktemp(path)))
+            return started[path]
+
+        yield start
+
+
+@contextmanager
+def _path(path: str, folder: Path) -> Iterator[str]:
+    server = partial(listening, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with ExitStack() as stack:
+
+        def front(entry: dict[str, Any], name: str = "gateway") -> str:
+            return stack.enter_context(running_gateway(folder / name, settings(entry))).url
+
+        match path:
+            case "direct":
+                yield stack.enter_context(server([*SERVER, "--http"]))[1]
+            case "http":
+                yield front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]})
+            case "sse":
+                yield front({"url": stack.enter_context(server([*SERVER, "--sse"]))[1], "type": "sse"})
+            case "stdio":
+                yield front(stdio_entry())
+            case "chained":
+                behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
+                yield front({"url": behind})
+            case _:
+                raise ValueError(path)
+
+
+def stdio_entry() -> dict[str, Any]:
+    """The conformance server as a child of the gateway."""
+    return {"command": SERVER[0], "args": SERVER[1:], "env": {"PYTHONPATH": str(ROOT)}}
+
+
+def settings(entry: dict[str, Any]) -> dict[str, Any]:
+    """A gateway that changes as little as it can: everything listed, names kept."""
+    return {
+        "gateway": {"tools_exposure": "full_proxy"},
+        "naming": {"prefix": "never"},
+        "servers": {"conformance": entry},
+    }
