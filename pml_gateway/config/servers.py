@@ -129,6 +129,9 @@ class UpstreamDefinition(BaseModel):
     connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
     max_concurrent: int | None = Field(default=None, ge=1)
     max_queue: int | None = Field(default=None, ge=0)
+    max_sessions: int | None = Field(
+        default=None, ge=1, description="sessions of single clients, beside the shared one"
+    )
 
     @model_validator(mode="before")
     @classmethod
