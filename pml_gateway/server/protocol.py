@@ -12,17 +12,14 @@ from mcp.server.models import InitializationOptions
 
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
+from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_instructions, offered_capabilities
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
-
-INSTRUCTIONS = (
-    "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
-    "call them."
-)
 
 
 class GatewayServer(Server[Any]):
@@ -39,7 +36,7 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> GatewayServer:
+def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers, offers: OfferRequests) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
     async def on_list_tools(ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
@@ -71,7 +68,7 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
         "pml-gateway",
         version=__version__,
         title="PML Gateway",
-        instructions=INSTRUCTIONS,
+        instructions=OWN_INSTRUCTIONS,
         get_tool_input_schema=tool_input_schema,
         on_list_tools=on_list_tools,
         on_call_tool=on_call_tool,
@@ -93,5 +90,17 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
             return result
         return {**result, "tools": finished.decoded()}
 
+    async def announced(ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Announce to a client what the servers it may see can do, and what they have to say."""
+        result = await call_next(ctx)
+        if ctx.method not in ("initialize", "server/discover") or not isinstance(result, dict):
+            return result
+        view = gateway.state.view(scope_of(ctx).client)
+        own = {key: value for key, value in result["capabilities"].items() if key not in OFFERED}
+        capabilities = {**own, **offered_capabilities(view)}
+        return {**result, "capabilities": capabilities, "instructions": gathered_instructions(view)}
+
+    server.middleware.append(announced)
     server.middleware.append(finished_list)
+    offers.register(server)
     return server

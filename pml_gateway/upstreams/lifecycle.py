@@ -22,6 +22,7 @@ from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
+from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 
@@ -60,6 +61,7 @@ class Lifecycle:
         defaults: UpstreamSettings,
         *,
         activity: Activity,
+        subscriptions: ResourceSubscriptions,
         open_streams: OpenStreams,
         logs_dir: Path,
         remembered: Remembered,
@@ -75,6 +77,7 @@ class Lifecycle:
         self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
         self.defaults = defaults
         self._activity = activity
+        self._subscriptions = subscriptions
         self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._era = remembered.era
@@ -170,7 +173,7 @@ class Lifecycle:
 
         async def hold() -> None:
             try:
-                async with self._open() as connection:
+                async with self._open() as connection, self._subscriptions.following(connection):
                     self._activity.touch()
                     await self._list(connection)
                     established.set()
@@ -274,7 +277,7 @@ class Lifecycle:
         established = time.monotonic()
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
-            if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
+            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
             poll = bool(connection.unannounced)
@@ -311,6 +314,8 @@ class Lifecycle:
         kind = announced_kind(method)
         if kind is not None:
             self._due.add((kind,))
+        elif method == "notifications/resources/updated":
+            self._subscriptions.updated(str(params.get("uri")))
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state

@@ -17,6 +17,7 @@ from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.slots import CallSlots
+from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
 
@@ -49,11 +50,13 @@ class Upstream:
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._activity = Activity(slots)
+        self._subscriptions = ResourceSubscriptions(upstream_id)
         self._lifecycle = Lifecycle(
             upstream_id,
             definition,
             defaults,
             activity=self._activity,
+            subscriptions=self._subscriptions,
             open_streams=open_streams,
             logs_dir=logs_dir,
             remembered=remembered,
@@ -134,6 +137,33 @@ class Upstream:
             hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
             details={"timeout_seconds": limit},
         )
+
+    def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
+        self._subscriptions.add(uri, key, on_updated)
+        if self.state is UpstreamState.IDLE:
+            self.want()
+
+    async def subscribe(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """As `follow`, and wait for the upstream to agree.
+
+        Raises:
+            GatewayError: it did not; nothing is followed then.
+        """
+        self._subscriptions.add(uri, key, on_updated)
+        try:
+            with anyio.move_on_after(self.call_timeout):
+                await self._lifecycle.live()
+                await self._subscriptions.confirmed(uri)
+                return
+            raise UpstreamTimeoutError(f"{self.upstream_id}: no answer to resources/subscribe within the limit")
+        except BaseException:
+            self._subscriptions.remove(uri, key)
+            raise
+
+    def unfollow(self, uri: str, key: object) -> None:
+        """End what `follow` or `subscribe` began."""
+        self._subscriptions.remove(uri, key)
 
     async def _send(
         self, method: str, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
