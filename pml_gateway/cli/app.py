@@ -15,6 +15,7 @@ from pml_gateway.cli.demo import demo
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.inspect import call, schema, search
 from pml_gateway.cli.lineage import lineage
+from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.operate import refresh, tokens, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
 from pml_gateway.cli.serve import serve
@@ -53,6 +54,8 @@ app.command()(search)
 app.command()(schema)
 app.command()(call)
 app.command()(tokens)
+upstreams_app.command()(login)
+upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
 app.command()(lineage)

@@ -109,6 +109,8 @@ def _server_variables(settings: Settings) -> Iterator[tuple[str, str, str]]:
         for section, values in (("env", definition.env), ("headers", definition.headers)):
             for name, text in values.items():
                 yield f"servers.{server}.{section}.{name}", name, text
+        if definition.auth is not None and definition.auth.client_secret is not None:
+            yield f"servers.{server}.auth.client_secret", "client_secret", definition.auth.client_secret
 
 
 def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:

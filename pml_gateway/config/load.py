@@ -133,7 +133,8 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
         tree: dict[str, Any] = {name: value}
         for section in reversed(sections):
             tree = {section: tree}
-        layers.append(layer_of("command line", tree, f"--{name.replace('_', '-')}"))
+        option = f"log-{name}" if sections == ["log"] else name.replace("_", "-")
+        layers.append(layer_of("command line", tree, f"--{option}"))
     return layers
 
 

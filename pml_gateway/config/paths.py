@@ -22,6 +22,7 @@ class Paths:
     cache_dir: Path
     results_dir: Path
     logs_dir: Path
+    auth_dir: Path
     trust_file: Path
 
     @classmethod
@@ -37,6 +38,7 @@ class Paths:
             cache_dir=home / "cache",
             results_dir=home / "results",
             logs_dir=home / "logs",
+            auth_dir=home / "auth",
             trust_file=home / "trust.json",
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pml_gateway.config.known_secrets import KNOWN_SECRETS
 from pml_gateway.errors import SecretError
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -44,12 +45,12 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Replace every reference in `text`; what is put in is never scanned again.
+    """Replace every reference in `text`; what is put in is never scanned again, and masked in logs from then on.
 
     Raises:
         SecretError: names the variable or file that is missing, and never its value.
     """
-    return _REFERENCE.sub(lambda match: _value(match, environ), text)
+    return _REFERENCE.sub(lambda match: _remembered(match, environ), text)
 
 
 def _reference(match: re.Match[str]) -> Reference:
@@ -57,6 +58,13 @@ def _reference(match: re.Match[str]) -> Reference:
         return Reference("file", match["body"].strip())
     name, separator, default = match["body"].partition(":-")
     return Reference("env", name.strip(), default if separator else None)
+
+
+def _remembered(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    value = _value(match, environ)
+    if not match["escape"]:
+        KNOWN_SECRETS.remember(value)
+    return value
 
 
 def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:

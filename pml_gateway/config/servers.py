@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from pml_gateway.config.auth import AuthDefinition, AuthKind, foreign_auth
+
 FOREIGN_KEYS = frozenset(
     {
         # Keys other clients write into a server entry; they mean nothing to a gateway and are not errors.
@@ -21,7 +23,6 @@ FOREIGN_KEYS = frozenset(
         "gallery",
         "id",
         "name",
-        "oauth",
         "source",
         "trust",
         "version",
@@ -87,6 +88,24 @@ def _flatten_command(entry: dict[str, Any]) -> None:
                     entry[key] = nested[source]
 
 
+def _codex_headers(entry: dict[str, Any]) -> None:
+    """Turn Codex's names of variables that hold headers into references."""
+    bearer, named = entry.pop("bearer_token_env_var", None), entry.pop("env_http_headers", None)
+    headers: dict[str, str] = {}
+    if isinstance(bearer, str):
+        headers["Authorization"] = f"Bearer ${{env:{bearer}}}"
+    if isinstance(named, dict):
+        headers |= {name: f"${{env:{variable}}}" for name, variable in named.items()}
+    if headers:
+        key = "http_headers" if "http_headers" in entry else "headers"
+        given = entry.get(key)
+        entry[key] = {**headers, **(given if isinstance(given, dict) else {})}
+
+
+def _has_authorization(headers: object) -> bool:
+    return isinstance(headers, dict) and any(str(name).lower() == "authorization" for name in headers)
+
+
 class UpstreamDefinition(BaseModel):
     """One MCP server behind the gateway. Secrets stay references (`${env:}`, `${file:}`) until it is started."""
 
@@ -100,6 +119,7 @@ class UpstreamDefinition(BaseModel):
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
         default_factory=dict, validation_alias=AliasChoices("headers", "http_headers")
     )
+    auth: AuthDefinition | None = None
     transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
         default=None, validation_alias=AliasChoices("transport", "type")
     )
@@ -125,6 +145,10 @@ class UpstreamDefinition(BaseModel):
             entry.setdefault("url", entry.pop("httpUrl"))
             entry.setdefault("transport", Transport.HTTP)
         _flatten_command(entry)
+        _codex_headers(entry)
+        foreign = foreign_auth(entry.pop("oauth", None))
+        if foreign is not None and "url" in entry and not _has_authorization(entry.get("headers")):
+            entry.setdefault("auth", foreign)
         if "environment" in entry:
             entry.setdefault("env", entry.pop("environment"))
         if isinstance(entry.get("disabled"), bool):
@@ -147,7 +171,17 @@ class UpstreamDefinition(BaseModel):
                 raise ValueError("`url` needs transport http or sse")
             if not self.url.startswith(("http://", "https://", "${")):
                 raise ValueError("`url` must start with http:// or https://")
+        if self.auth is not None and self.auth.type is not AuthKind.NONE:
+            if self.url is None:
+                raise ValueError("`auth` belongs to a server with a `url`; give a stdio server its secrets in `env`")
+            if self.has_authorization_header:
+                raise ValueError("give either `auth` or `headers.Authorization`, not both")
         return self
+
+    @property
+    def has_authorization_header(self) -> bool:
+        """Whether the operator wrote the credentials into the headers, so that no login can replace them."""
+        return _has_authorization(self.headers)
 
     @property
     def resolved_transport(self) -> Transport:

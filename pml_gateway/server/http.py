@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs
 
 import anyio
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,10 +17,20 @@ from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
+from pml_gateway.server.events import RETRY_MILLISECONDS, ResumableSessions
 from pml_gateway.server.incoming import SCOPE_KEY
+from pml_gateway.server.observing import shown_client
 from pml_gateway.server.request import CURRENT, RequestScope
 from pml_gateway.server.runtime import Runtime
 from pml_gateway.server.state import GatewayState
+from pml_gateway.telemetry.trace import (
+    CURRENT_TRACE,
+    REQUEST_ID_HEADER,
+    TRACE_KEYS,
+    Trace,
+    request_id_from,
+    trace_parent,
+)
 from pml_gateway.types import ExposureMode
 
 logger = get_logger(__name__)
@@ -29,9 +38,13 @@ logger = get_logger(__name__)
 ENDPOINT = "/mcp"
 SESSION_HEADER = b"mcp-session-id"
 EMPTY_LIST = b'"tools":[]'
+BLANKS = b" \t"
+"""No part of a header's value, but the HTTP parser leaves those at its end."""
+
 PRUNE_SESSIONS_AT = 1000
 """Remembered sessions at which those that have ended are forgotten."""
 
+_TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
 
 
@@ -44,7 +57,7 @@ class _BoundSession:
 class HttpApp:
     """The ASGI application of one runtime."""
 
-    def __init__(self, runtime: Runtime, manager: StreamableHTTPSessionManager, settings: HttpSettings) -> None:
+    def __init__(self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings) -> None:
         self._runtime = runtime
         self._manager = manager
         self._guard = TransportSecurityMiddleware(_security(settings))
@@ -65,6 +78,12 @@ class HttpApp:
             await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
+        request_id, parent = _identified(scope["headers"])
+        trace = Trace(request_id, parent=parent)
+        CURRENT_TRACE.set(trace)
+        await self._route(trace, scope, receive, _naming(send, request_id))
+
+    async def _route(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") or "/"
         if path == "/healthz":
             await JSONResponse({"status": "ok"})(scope, receive, send)
@@ -72,11 +91,11 @@ class HttpApp:
             ready = self._runtime.gateway.is_ready and not self._shutting_down.is_set()
             await JSONResponse({"ready": ready}, 200 if ready else 503)(scope, receive, send)
         elif path == ENDPOINT or path.startswith(f"{ENDPOINT}/"):
-            await self._mcp(path[len(ENDPOINT) + 1 :], scope, receive, send)
+            await self._mcp(path[len(ENDPOINT) + 1 :], trace, scope, receive, send)
         else:
             await _not_found(path)(scope, receive, send)
 
-    async def _mcp(self, mode_name: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _mcp(self, mode_name: str, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         refusal = await self._guard.validate_request(request, is_post=False)
         if refusal is not None:
@@ -101,11 +120,24 @@ class HttpApp:
             if client is ANONYMOUS:
                 client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
-        request_scope = RequestScope(client=client, mode=mode, url_query=query, accepts_bytes=True)
+        trace.client = shown_client(client)
+        request_scope = RequestScope(
+            client=client,
+            mode=mode,
+            url_query=query,
+            accepts_bytes=True,
+            request_id=trace.request_id,
+            parent=trace.parent,
+        )
+        scope = {
+            **scope,
+            "path": ENDPOINT,
+            "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]],
+        }
         with anyio.CancelScope() as cancel_scope:
             self._requests[cancel_scope] = owner
             try:
-                await self._pass_on(request_scope, session_id is None, {**scope, "path": ENDPOINT}, receive, send)
+                await self._pass_on(request_scope, session_id is None, scope, receive, send)
             finally:
                 del self._requests[cancel_scope]
 
@@ -115,8 +147,10 @@ class HttpApp:
         """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
         scope[SCOPE_KEY] = request_scope
         CURRENT.set(request_scope)
+        complete = False
 
         async def passing(message: Message) -> None:
+            nonlocal complete
             if message["type"] == "http.response.start":
                 headers = list(message["headers"])
                 if may_open_session and message["status"] < 400:
@@ -127,9 +161,17 @@ class HttpApp:
                 message = {**message, "body": message["body"].replace(EMPTY_LIST, finished, 1)}
                 request_scope.tools_json = None
             await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
 
+        try:
+            await self._serve(scope, receive, passing)
+        finally:
+            if request_scope.on_sent is not None:
+                request_scope.on_sent(complete)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
-            await self._manager.handle_request(scope, receive, passing)
+            await self._manager.handle_request(scope, receive, send)
             return
         async with anyio.create_task_group() as tasks:
 
@@ -138,7 +180,7 @@ class HttpApp:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_on_shutdown)
-            await self._manager.handle_request(scope, receive, passing)
+            await self._manager.handle_request(scope, receive, send)
             tasks.cancel_scope.cancel()
 
     def _authenticate(self, request: Request) -> Client | None:
@@ -177,9 +219,28 @@ class HttpApp:
 @asynccontextmanager
 async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[HttpApp]:
     """The application with its session manager; sessions end with this context."""
-    manager = StreamableHTTPSessionManager(runtime.server, max_request_body_size=settings.max_body_bytes)
+    manager = ResumableSessions(
+        runtime.server, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_body_bytes
+    )
     async with manager.run():
         yield HttpApp(runtime, manager, settings)
+
+
+def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The request's id, the client's own where that is well-formed, and its trace context."""
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
+    return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
+
+
+def _naming(send: Send, request_id: str) -> Send:
+    header = (REQUEST_ID_HEADER.encode(), request_id.encode())
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return named
 
 
 def _security(settings: HttpSettings) -> TransportSecuritySettings:

@@ -21,6 +21,7 @@ from pml_gateway.server.results import data_result
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.tokens import COUNTED_VERSION, list_tokens
 from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.upstreams.breaker import BreakerState
 
 
 class GatewayInfo:
@@ -70,6 +71,8 @@ class GatewayInfo:
             if not tools and not unrestricted:
                 continue
             row: JsonObject = {"server": upstream_id, "state": upstream.state.value, "tools": tools}
+            if upstream.breaker.state is not BreakerState.CLOSED:
+                row["breaker"] = upstream.breaker.report()
             if unrestricted and upstream.last_error is not None:
                 row["error"] = str(upstream.last_error)
             rows.append(row)

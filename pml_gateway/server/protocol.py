@@ -17,9 +17,11 @@ from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.server.observing import observe_requests
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.telemetry.observe import Telemetry
 
 
 class GatewayServer(Server[Any]):
@@ -36,7 +38,13 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers, offers: OfferRequests) -> GatewayServer:
+def build_server(
+    gateway: Gateway,
+    caller: Caller,
+    subscribers: Subscribers,
+    offers: OfferRequests,
+    telemetry: Telemetry | None = None,
+) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
     async def on_list_tools(ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
@@ -101,6 +109,8 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers, off
         return {**result, "capabilities": capabilities, "instructions": gathered_instructions(view)}
 
     server.middleware.append(announced)
+    # Around the SDK's own, which opens the request's span.
+    server.middleware.insert(0, observe_requests(scope_of, telemetry))
     server.middleware.append(finished_list)
     offers.register(server)
     return server

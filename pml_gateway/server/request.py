@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,9 @@ MAX_INTENT_LENGTH = 2000
 class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
-    `tools_json` carries a finished list past the protocol stack, which would parse and write it again.
+    `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
+    told that the response has ended, and whether completely. `request_id` and the trace context `parent` are what HTTP
+    headers say.
     """
 
     client: Client = LOCAL
@@ -30,6 +32,9 @@ class RequestScope:
     url_query: str | None = None
     accepts_bytes: bool = False
     tools_json: bytes | None = None
+    on_sent: Callable[[bool], None] | None = None
+    request_id: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

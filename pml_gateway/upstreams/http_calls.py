@@ -20,11 +20,11 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pml_gateway.errors import UpstreamAuthError, UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session import PassthroughSession
 from pml_gateway.upstreams.transport import (
-    CREDENTIALS_REFUSED,
+    CREDENTIALS_ENDED,
     SESSION_HEADER,
     SESSION_UNKNOWN,
     HttpSide,
@@ -87,18 +87,26 @@ class HttpCalls:
         return _result(message)
 
     async def _post(
-        self, body: JsonObject, headers: Mapping[str, str], on_progress: ProgressFnT | None
+        self,
+        body: JsonObject,
+        headers: Mapping[str, str],
+        on_progress: ProgressFnT | None,
+        *,
+        is_repeated: bool = False,
     ) -> JsonObject | None:
         content = json.dumps(body, separators=(",", ":")).encode()
-        async with self._client.post(
-            self._url, data=content, headers=self._headers(headers), allow_redirects=False
-        ) as response:
+        sent = await self._headers(headers)
+        async with self._client.post(self._url, data=content, headers=sent, allow_redirects=False) as response:
+            # A server that wants another token executed nothing.
+            is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
+            if is_ended and await self._http.renewed(sent.get("authorization")):
+                return await self._post(body, headers, on_progress, is_repeated=True)
             if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
                 raise SessionUnknownError
             if response.status in _REDIRECTS:
                 return None
             if response.status >= 400:
-                raise await _refusal(response)
+                raise await self._refusal(response)
             if response.content_type == "text/event-stream":
                 return await self._from_events(response, headers, on_progress)
             return _message(await _read(response))
@@ -116,11 +124,11 @@ class HttpCalls:
             if not last_id:
                 break
             await anyio.sleep(pause)
-            resumed = {**self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
+            resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
             response.close()
             response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
             if response.status != 200:
-                raise await _refusal(response)
+                raise await self._refusal(response)
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
 
     async def _take(self, message: JsonObject, on_progress: ProgressFnT | None) -> JsonObject | None:
@@ -148,7 +156,8 @@ class HttpCalls:
 
     async def _respond(self, body: JsonObject) -> None:
         content = json.dumps({"jsonrpc": "2.0", **body}).encode()
-        async with self._client.post(self._url, data=content, headers=self._headers({})):
+        headers = await self._headers({})
+        async with self._client.post(self._url, data=content, headers=headers, allow_redirects=False):
             return
 
     async def _cancel(self, request_id: str) -> None:
@@ -159,7 +168,11 @@ class HttpCalls:
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             await self._session.notify_raw("notifications/cancelled", params)
 
-    def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
+    async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
+        challenge = ", ".join(response.headers.getall("www-authenticate", ()))
+        return await self._http.refusal(response.status, challenge) or await _failure(response)
+
+    async def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
         session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
         if self._http.cookies:
             session["cookie"] = "; ".join(f"{name}={value}" for name, value in self._http.cookies.items())
@@ -168,6 +181,7 @@ class HttpCalls:
             "content-type": "application/json",
             **session,
             **stamped,
+            **await self._http.headers(),
         }
 
 
@@ -245,20 +259,17 @@ def _result(message: JsonObject) -> JsonObject:
     return result
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> Exception:
+async def _failure(response: aiohttp.ClientResponse) -> Exception:
     try:
         error = _message(await _read(response)).get("error")
     except UpstreamProtocolError:
         error = None
-    if response.status in CREDENTIALS_REFUSED:
-        return UpstreamAuthError(
-            f"the server refused the gateway's credentials (HTTP {response.status})",
-            hint="check the `headers` of this server in the configuration",
-            details={"http_status": response.status},
-        )
     if isinstance(error, dict):
         return _mcp_error(error)
-    return UpstreamUnavailableError(f"HTTP {response.status}", details={"http_status": response.status})
+    return UpstreamUnavailableError(
+        f"the server answered with HTTP {response.status}",
+        details={"http_status": response.status, "executed": "unknown" if response.status >= 500 else "no"},
+    )
 
 
 def _mcp_error(error: Mapping[str, Any]) -> MCPError:

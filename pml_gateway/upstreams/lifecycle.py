@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -15,16 +16,21 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamUnavailableError, innermost
+from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
+from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
+from pml_gateway.upstreams.retries import repeatable_tools, repeated
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 logger = get_logger(__name__)
 
@@ -37,6 +43,9 @@ CLOSING_SECONDS = 10.0
 
 STABLE_AFTER = 5.0
 """Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
+
+OFFERS_SHARE = 0.2
+"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
 
 
 class UpstreamState(StrEnum):
@@ -51,7 +60,7 @@ class UpstreamState(StrEnum):
 class Lifecycle:
     """Holds at most one connection, in the task that runs `run`; other tasks borrow the live one.
 
-    A connection is kept while `activity` uses it, and a while longer.
+    A connection is kept while `activity` uses it, and a while longer. While none can be had, `breaker` refuses calls.
     """
 
     def __init__(
@@ -62,8 +71,10 @@ class Lifecycle:
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
+        breaker: Breaker,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
@@ -78,8 +89,10 @@ class Lifecycle:
         self.defaults = defaults
         self._activity = activity
         self._subscriptions = subscriptions
+        self._breaker = breaker
         self._open_streams = open_streams
         self._logs_dir = logs_dir
+        self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
         self._note_schemas(remembered.tools)
@@ -92,14 +105,20 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._due = Due()
-        self._http = HttpSide()
+        self._http = HttpSide(authorization)
         self._retired = False
-        self._retry_at = 0.0
 
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
         self._due.add()
+
+    def reconnect(self) -> None:
+        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        if self._connection is not None:
+            self._expired = True
+            self._connection.ended.set()
+        self.want()
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -120,21 +139,18 @@ class Lifecycle:
         Raises:
             GatewayError: the last attempt failed and the next is not due, or the upstream retires.
         """
-        while self._connection is None:
+        while self._connection is None or self._connection.lost.is_set():
             if self._retired:
                 raise UpstreamUnavailableError(
-                    f"{self.upstream_id}: its configuration changed while the call waited", hint="call again"
+                    f"{self.upstream_id}: its configuration changed while the call waited",
+                    hint="call again",
+                    details={"executed": "no"},
                 )
-            if self.state is UpstreamState.FAILED and time.monotonic() < self._retry_at:
-                raise self._failure()
+            if self.state is UpstreamState.FAILED:
+                self._breaker.check_pause()
             self.want()
             await self._changed.wait()
         return self._connection
-
-    def _failure(self) -> GatewayError:
-        """The last error as a new object: raising the same one again and again would grow its traceback."""
-        error = self.last_error or UpstreamUnavailableError(f"{self.upstream_id}: not reachable")
-        return type(error)(error.message, hint=error.hint, details=error.details)
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
@@ -142,6 +158,7 @@ class Lifecycle:
         while True:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
+            self._breaker.release()
             error = await self._connect_once()
             if error is None:
                 self._wanted = anyio.Event()
@@ -157,7 +174,7 @@ class Lifecycle:
 
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error
-        self._retry_at = time.monotonic() + pause
+        self._breaker.hold(error, pause)
         self._due.take()
         self._set_state(UpstreamState.FAILED)
         self.settled.set()
@@ -190,11 +207,11 @@ class Lifecycle:
                     self._era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
-                    error = translate(exc, self.upstream_id, http_status=self._http.refused_with)
+                    error = translate(exc, self.upstream_id, http=self._http)
                     if not established.is_set() and error.details.get("executed"):
                         error = UpstreamUnavailableError(
                             f"{self.upstream_id}: the server ended or closed the connection while starting",
-                            hint=f"its messages are in {self._logs_dir}",
+                            hint=f"its messages: pml upstreams logs {self.upstream_id}",
                         )
                     outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
@@ -218,7 +235,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide()
+        self._http = HttpSide(self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -240,11 +257,15 @@ class Lifecycle:
             kinds = frozenset(ListKind)
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
-            tools = await connection.list_tools(self.upstream_id, self.connect_timeout)
+            tools = await self._listed_tools(connection)
         else:
             tools = before.tools
         offers = await list_offers(
-            connection.session, kinds, self._offers, upstream_id=self.upstream_id, timeout=self.connect_timeout
+            connection.session,
+            kinds,
+            self._offers,
+            upstream_id=self.upstream_id,
+            timeout=self.connect_timeout * OFFERS_SHARE,
         )
         self._offers = offers
         self._era = connection.era
@@ -265,12 +286,25 @@ class Lifecycle:
         self._set_state(UpstreamState.READY)
         self.settled.set()
 
-    async def _list_again(self, connection: Connection, *, poll: bool) -> None:
-        """A listing that fails keeps the connection and the tools listed before: calls may be running."""
+    async def _listed_tools(self, connection: Connection) -> tuple[JsonObject, ...]:
+        async def attempt() -> tuple[JsonObject, ...]:
+            try:
+                return await connection.list_tools(self.upstream_id, self.connect_timeout)
+            except MCPError as exc:
+                raise translate(exc, self.upstream_id, http=self._http) from exc
+
+        return await repeated(attempt, anyio.current_time() + self.connect_timeout)
+
+    async def _list_again(self, connection: Connection, *, poll: bool) -> bool:
+        """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""
         try:
             await self._list(connection, poll=poll)
-        except (MCPError, GatewayError) as exc:
-            logger.warning("tools are as listed before: %s", translate(exc, self.upstream_id))
+        except GatewayError as error:
+            if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
+                return False
+            logger.warning("tools are as listed before: %s", error)
+            self.settled.set()
+        return True
 
     async def _serve(self, connection: Connection) -> GatewayError | None:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
@@ -293,7 +327,8 @@ class Lifecycle:
             if poll or self._due.event.is_set():
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
-                await self._list_again(connection, poll=poll)
+                if not await self._list_again(connection, poll=poll):
+                    return _StartAgainError(f"{self.upstream_id}: answered neither calls nor a list; opened again")
         closed = f"{self.upstream_id}: the server closed the connection"
         lost_quickly = time.monotonic() - established < STABLE_AFTER
         again = self._expired or not (lost_quickly and self._lost_quickly)
@@ -301,10 +336,11 @@ class Lifecycle:
         self._was_stable = self._was_stable or not lost_quickly
         if again:
             return _StartAgainError(closed)
-        return UpstreamUnavailableError(closed, hint=f"see {self._logs_dir} for its messages")
+        return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
 
     def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
         self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
+        self.repeatable = repeatable_tools(tools)
 
     def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
         schema = self._input_schemas.get(name)

@@ -9,11 +9,14 @@ import anyio
 import anyio.abc
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 
+from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.transport import noting_refusal
 
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 """Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
@@ -63,13 +66,20 @@ class PassthroughSession(ClientSession):
 
         Raises:
             MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
+            UpstreamAuthError: the peer refused the credentials.
         """
         options: CallOptions = {}
         data = self._stamped(method, params, options)
         options["timeout"] = timeout
         if on_progress is not None:
             options["on_progress"] = on_progress
-        return await self._dispatcher.send_raw_request(method, data["params"], options)
+        with noting_refusal() as refusal:
+            try:
+                return await self._dispatcher.send_raw_request(method, data["params"], options)
+            except MCPError:
+                if refusal.error is not None:
+                    raise refusal.error from None
+                raise
 
     def stamped(self, method: str, params: JsonObject) -> tuple[JsonObject, dict[str, str]]:
         """A request's method and params, and its HTTP headers, as the negotiated version wants them."""
@@ -87,6 +97,7 @@ class PassthroughSession(ClientSession):
             # The stamp writes into it, and it is the caller's.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
         self._stamp(data, options)
+        stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
     def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:

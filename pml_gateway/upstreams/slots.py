@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from pml_gateway.errors import UpstreamBusyError
+from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
 
 
 class CallSlots:
@@ -27,24 +27,37 @@ class CallSlots:
         return self._waiting == 0 and self._running.value == self._max_concurrent
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """One place, held for the length of this context.
+    async def taken(self, deadline: float) -> AsyncIterator[None]:
+        """One place, held for the length of this context; `deadline` ends the wait for it (`anyio.current_time`).
 
         Raises:
             UpstreamBusyError: as many calls wait as may; nothing was sent.
+            UpstreamTimeoutError: no place was free in time; nothing was sent.
         """
         if self._running.value == 0 and self._waiting >= self._max_queue:
             raise UpstreamBusyError(
                 f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
-                details={"running": self._max_concurrent, "waiting": self._waiting, "max_queue": self._max_queue},
+                details={
+                    "running": self._max_concurrent,
+                    "waiting": self._waiting,
+                    "max_queue": self._max_queue,
+                    "executed": "no",
+                },
             )
         self._waiting += 1
         try:
-            await self._running.acquire()
+            with anyio.move_on_at(deadline) as waiting:
+                await self._running.acquire()
         finally:
             self._waiting -= 1
             self._tell()
+        if waiting.cancelled_caught:
+            raise UpstreamTimeoutError(
+                f"{self._upstream_id}: the call waited for {self._max_concurrent} others until its deadline",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
+                details={"executed": "no"},
+            )
         try:
             yield
         finally:

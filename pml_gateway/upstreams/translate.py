@@ -9,32 +9,35 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     GatewayError,
-    UpstreamAuthError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
     innermost,
 )
-from pml_gateway.upstreams.transport import CREDENTIALS_REFUSED
+from pml_gateway.upstreams.transport import HttpSide
 
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 """What the SDK raises; servers use the same code for errors of their own."""
 
+_HTTP_FAILED = "Server returned an error response"
+"""What the SDK says of a status for which the body gives no error."""
 
-def translate(error: BaseException, upstream_id: str, *, http_status: int | None = None) -> GatewayError:
+
+def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None = None) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
-    if http_status in CREDENTIALS_REFUSED and isinstance(cause, MCPError | httpx2.HTTPStatusError):
-        return UpstreamAuthError(
-            f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
-            hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
-            details={"http_status": http_status},
-        )
+    if http is not None and http.refused is not None and isinstance(cause, MCPError | httpx2.HTTPStatusError):
+        return http.refused
     if isinstance(cause, GatewayError):
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"
         return cause
+    if http and http.failed_with and isinstance(cause, MCPError) and cause.message == _HTTP_FAILED:
+        return UpstreamUnavailableError(
+            f"{upstream_id}: the server answered with HTTP {http.failed_with}",
+            details={"http_status": http.failed_with},
+        )
     match cause:
         case MCPError(code=code, message=message) if (code, message) == _CLOSED:
             return UpstreamUnavailableError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
@@ -11,15 +13,21 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
+from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
+from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 OnListed = Callable[["Upstream", Listed], None]
 OnFailed = Callable[["Upstream"], None]
@@ -39,26 +47,31 @@ class Upstream:
         *,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: OnListed,
         on_failed: OnFailed,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
+        self.authorization = authorization
         self.defaults = defaults
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._activity = Activity(slots)
         self._subscriptions = ResourceSubscriptions(upstream_id)
+        self.breaker = Breaker(upstream_id, defaults.breaker, on_open=self._check_up)
         self._lifecycle = Lifecycle(
             upstream_id,
             definition,
             defaults,
             activity=self._activity,
             subscriptions=self._subscriptions,
+            breaker=self.breaker,
             open_streams=open_streams,
             logs_dir=logs_dir,
+            authorization=authorization,
             remembered=remembered,
             on_listed=lambda listed: on_listed(self, listed),
             on_failed=lambda: on_failed(self),
@@ -66,6 +79,7 @@ class Upstream:
         self.connect_timeout = self._lifecycle.connect_timeout
         self.run = self._lifecycle.run
         self.want = self._lifecycle.want
+        self.reconnect = self._lifecycle.reconnect
         self.drain = self._activity.drain
 
     @property
@@ -107,12 +121,18 @@ class Upstream:
         self._lifecycle.retire()
         await self._activity.slots.until_unused(timeout)
 
+    def _check_up(self) -> None:
+        """List when the breaker opens: an upstream that answers neither calls nor lists is connected anew."""
+        if self.state is UpstreamState.READY:
+            self.want()
+
     async def call_tool(
         self, params: JsonObject, *, timeout: float | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
         """Call a tool with raw `tools/call` params and return the raw result."""
         return await self.request("tools/call", params, timeout=timeout, on_progress=on_progress)
 
+    @observed
     async def request(
         self,
         method: str,
@@ -129,14 +149,24 @@ class Upstream:
         """
         limit = timeout or self.call_timeout
         deadline = anyio.current_time() + limit
-        with anyio.move_on_at(deadline):
-            async with self._activity.slots.taken():
-                return await self._send(method, params, deadline, on_progress)
-        raise UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {params.get('name', params.get('uri', method))!r} within {limit:g} s",
-            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
-            details={"timeout_seconds": limit},
-        )
+        self.breaker.check()
+        async with self._activity.slots.taken(deadline):
+            attempt = partial(self._attempt, method, params, deadline, limit, on_progress)
+            if is_repeatable(method, params, self._lifecycle.repeatable):
+                return await repeated(attempt, deadline)
+            return await attempt()
+
+    async def _attempt(
+        self, method: str, params: JsonObject, deadline: float, limit: float, on_progress: ProgressFnT | None
+    ) -> JsonObject:
+        with self.breaker.call(impatient=limit < self.call_timeout) as ticket:
+            with anyio.move_on_at(deadline):
+                return await self._send(ticket, method, params, deadline, on_progress)
+            raise UpstreamTimeoutError(
+                f"{self.upstream_id}: no answer to {_what(method, params)!r} within {limit:g} s",
+                hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
+                details={"timeout_seconds": limit, "executed": ticket.executed},
+            )
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
@@ -166,16 +196,22 @@ class Upstream:
         self._subscriptions.remove(uri, key)
 
     async def _send(
-        self, method: str, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
+        self, ticket: Ticket, method: str, params: JsonObject, deadline: float, on_progress: ProgressFnT | None
     ) -> JsonObject:
         for _ in range(2):
             connection = await self._lifecycle.live()
+            ticket.sent = True
+            # One lost session fails all its calls; over HTTP, each fails for itself.
+            ticket.incident = connection if connection.send_call is None else None
             try:
                 return await self._send_on(connection, method, params, deadline, on_progress)
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
+                ticket.sent = False
                 await self._lifecycle.replace(connection)
-        raise UpstreamUnavailableError(f"{self.upstream_id}: the session expired twice in one call")
+        raise UpstreamUnavailableError(
+            f"{self.upstream_id}: the session expired twice in one call", details={"executed": "no"}
+        )
 
     async def _send_on(
         self,
@@ -195,3 +231,7 @@ class Upstream:
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
             raise translate(exc, self.upstream_id) from exc
+
+
+def _what(method: str, params: JsonObject) -> str:
+    return str(params.get("name") or params.get("uri") or method)[:100]

@@ -1,0 +1,192 @@
+"""One upstream's faults become a decision: let a call through, let one through to see, or refuse it at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pml_gateway.config.settings import BreakerSettings
+from pml_gateway.errors import (
+    GatewayError,
+    UpstreamAuthError,
+    UpstreamError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+PROBE_SECONDS = 1.0
+"""When a call that is refused beside a probe may be tried again: the probe's outcome is not known before."""
+
+
+class BreakerState(StrEnum):
+    """Whether calls are let through."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """The leave to make one call, with what is known of it so far.
+
+    `incident` is what a failure belongs to where one fault ends many calls.
+    """
+
+    incident: object = None
+    sent: bool = False
+
+    @property
+    def executed(self) -> str:
+        """What is known of the call's execution while there is no answer."""
+        return "unknown" if self.sent else "no"
+
+
+class Breaker:
+    """Counts the calls that failed in a row, and holds calls back while the upstream is not to be tried.
+
+    The connection loop holds calls back as well, through `hold`: there is one answer to "may a call be made now". Where
+    no connection stands, the next attempt to connect is the probe; where one does, the next call is.
+    """
+
+    def __init__(
+        self,
+        upstream_id: str,
+        settings: BreakerSettings,
+        *,
+        on_open: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.failures = 0
+        self._upstream_id = upstream_id
+        self._settings = settings
+        self._on_open = on_open
+        self._clock = clock
+        self._open = False
+        self._paused_until = 0.0
+        self._held_until = 0.0
+        self._probe: Ticket | None = None
+        self._reason: GatewayError | None = None
+        self._incident: object = None
+
+    @property
+    def state(self) -> BreakerState:
+        """Open while every call is refused, half open while one is let through to see."""
+        if self.retry_after > 0:
+            return BreakerState.OPEN
+        return BreakerState.HALF_OPEN if self._open else BreakerState.CLOSED
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until calls are let through again."""
+        return max(max(self._paused_until, self._held_until) - self._clock(), 0.0)
+
+    def report(self) -> JsonObject:
+        """The state for people and programs."""
+        waiting = {"retry_after_seconds": round(self.retry_after, 1)} if self.retry_after else {}
+        return {"state": self.state.value, "failures": self.failures, **waiting}
+
+    def check_pause(self) -> None:
+        """Refuse a call during a pause.
+
+        Raises:
+            GatewayError: why, and in how many seconds to try again; nothing was sent.
+        """
+        if self.retry_after > 0:
+            raise self._refusal(self.retry_after)
+
+    def check(self) -> None:
+        """Refuse a call during a pause, and beside the probe that follows it.
+
+        Raises:
+            GatewayError: as `check_pause`.
+        """
+        self.check_pause()
+        if self._probe is not None:
+            raise self._refusal(PROBE_SECONDS)
+
+    @contextmanager
+    def call(self, *, impatient: bool) -> Iterator[Ticket]:
+        """Make one call in this context, which takes note of how it ends; the first after a pause is the probe.
+
+        An `impatient` call is given less time than the upstream may take, so that its deadline says nothing of it.
+
+        Raises:
+            GatewayError: as `check`.
+        """
+        self.check()
+        ticket = Ticket()
+        if self._open:
+            self._probe = ticket
+        try:
+            yield ticket
+            self._succeeded(ticket)
+        except UpstreamAuthError:
+            raise
+        except UpstreamTimeoutError as error:
+            if ticket.sent and not impatient:
+                self._failed(ticket, error, None)
+            raise
+        except UpstreamUnavailableError as error:
+            if "retry_after_seconds" not in error.details:
+                self._failed(ticket, error, ticket.incident)
+            raise
+        except UpstreamError:
+            # It answered, be it with an error or with nonsense.
+            self._succeeded(ticket)
+            raise
+        finally:
+            if self._probe is ticket:
+                self._probe = None
+
+    def hold(self, error: GatewayError, seconds: float) -> None:
+        """Refuse calls until the connection loop tries again."""
+        self._reason = error
+        self._held_until = self._clock() + seconds
+
+    def release(self) -> None:
+        """End what `hold` began: calls wait for the attempt to connect. A pause that failed calls began goes on."""
+        self._held_until = 0.0
+
+    def _succeeded(self, ticket: Ticket) -> None:
+        if self._open and self._probe is not ticket:
+            # A call from before the pause says nothing of now.
+            return
+        if self._open:
+            logger.info("%s: a call was answered; calls are let through again", self._upstream_id)
+        self.failures, self._open = 0, False
+
+    def _failed(self, ticket: Ticket, error: GatewayError, incident: object) -> None:
+        if self._open:
+            if self._probe is ticket:
+                self._trip(error)
+            return
+        if incident is not None and incident is self._incident:
+            return
+        self._incident = incident
+        self.failures += 1
+        if 0 < self._settings.failures <= self.failures:
+            self._trip(error)
+
+    def _trip(self, error: GatewayError) -> None:
+        self._open = True
+        self._paused_until = self._clock() + self._settings.pause
+        self._reason = UpstreamUnavailableError(
+            f"{self._upstream_id}: its last {self.failures} calls failed, the last with: {error.message}",
+            hint=f"calls are refused for {self._settings.pause:g} s, then one is let through to see",
+        )
+        logger.warning("%s", self._reason)
+        self._on_open()
+
+    def _refusal(self, seconds: float) -> GatewayError:
+        """The reason as a new object: raising the same one again and again would grow its traceback."""
+        reason = self._reason or UpstreamUnavailableError(f"{self._upstream_id}: not reachable")
+        details = {**reason.details, "executed": "no", "retry_after_seconds": round(seconds, 1)}
+        return type(reason)(reason.message, hint=reason.hint, details=details)

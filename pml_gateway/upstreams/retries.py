@@ -1,0 +1,64 @@
+"""What may be asked twice without harm is asked again after a transport failure: bounded, jittered, in time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import anyio
+
+from pml_gateway.errors import GatewayError, UpstreamUnavailableError
+from pml_gateway.types import JsonObject
+
+MAX_RETRIES = 2
+FIRST_PAUSE = 0.1
+"""Seconds before the first retry, at most; doubled for the second."""
+
+READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
+"""Requests that change nothing, whatever they name."""
+
+ResultT = TypeVar("ResultT")
+
+
+async def repeated(attempt: Callable[[], Awaitable[ResultT]], deadline: float) -> ResultT:
+    """The outcome of `attempt`, made again after transport failures only and before `deadline` (`anyio.current_time`).
+
+    Raises:
+        GatewayError: the last failure, or the first where the upstream refuses to be tried again.
+    """
+    failure: GatewayError | None = None
+    for number in range(MAX_RETRIES + 1):
+        if number:
+            pause = FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.5, 1.0)
+            if anyio.current_time() + pause >= deadline:
+                break
+            await anyio.sleep(pause)
+        try:
+            return await attempt()
+        except UpstreamUnavailableError as error:
+            if failure is not None and "retry_after_seconds" in error.details:
+                break
+            failure = error
+            if "retry_after_seconds" in error.details:
+                break
+    assert failure is not None
+    raise failure
+
+
+def is_repeatable(method: str, params: JsonObject, repeatable: frozenset[str]) -> bool:
+    """Whether a request may reach the upstream twice: a read, a list, or a call of one of the `repeatable` tools."""
+    if method == "tools/call":
+        return params.get("name") in repeatable
+    return method in READS or method.endswith("/list")
+
+
+def repeatable_tools(tools: Iterable[JsonObject]) -> frozenset[str]:
+    """The names of the tools that their server declares read-only or idempotent."""
+    return frozenset(str(tool.get("name")) for tool in tools if _is_repeatable(tool.get("annotations")))
+
+
+def _is_repeatable(annotations: object) -> bool:
+    if not isinstance(annotations, dict):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
