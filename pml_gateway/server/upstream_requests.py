@@ -29,4 +29,4 @@ async def ask_upstream(
         sent["requestState"] = options.request_state
     check_text(sent)
     with gateway.call_in_flight():
-        return await upstream.request(method, sent, on_progress=options.on_progress)
+        return await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
@@ -24,8 +23,10 @@ from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
-from pml_gateway.upstreams.retries import repeatable_tools, repeated
+from pml_gateway.upstreams.questions import Questions
+from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 
@@ -95,7 +96,7 @@ class Lifecycle:
         self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
-        self._note_schemas(remembered.tools)
+        self.tool_facts = ToolFacts(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._expired = False
@@ -243,11 +244,40 @@ class Lifecycle:
             era_hint=self._era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
-            header_maps=self._header_map,
+            header_maps=lambda name: self.tool_facts.header_map(name),
             on_notice=self._take_notice,
             http=self._http,
         ) as connection:
             yield connection
+
+    @property
+    def era(self) -> str:
+        """The protocol era it spoke last, here or before this start; empty where that is not known."""
+        return self._era
+
+    @asynccontextmanager
+    async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        http = HttpSide()
+        try:
+            async with open_connection(
+                self.upstream_id,
+                self.definition,
+                open_streams=self._open_streams,
+                era_hint=self._era,
+                logs_dir=self._logs_dir,
+                connect_timeout=self.connect_timeout,
+                header_maps=lambda name: self.tool_facts.header_map(name),
+                on_notice=self._take_notice,
+                http=http,
+                questions=questions,
+            ) as connection:
+                yield connection
+        # Translated here, where it is known what HTTP said.
+        except Exception as exc:
+            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            self.want()
+            raise translate(exc, self.upstream_id, http=http) from exc
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due, of a new connection for all; the others are as they were."""
@@ -269,7 +299,7 @@ class Lifecycle:
         )
         self._offers = offers
         self._era = connection.era
-        self._note_schemas(tools)
+        self.tool_facts = ToolFacts(tools)
         info = connection.session.server_info
         self.last_listed = Listed(
             tools,
@@ -337,14 +367,6 @@ class Lifecycle:
         if again:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
-
-    def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
-        self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
-        self.repeatable = repeatable_tools(tools)
-
-    def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
-        schema = self._input_schemas.get(name)
-        return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
 
     def _take_notice(self, method: str, params: JsonObject) -> None:
         kind = announced_kind(method)
