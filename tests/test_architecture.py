@@ -14,7 +14,19 @@ import pml_gateway
 
 PACKAGE = Path(pml_gateway.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-STAGES = ("config", "upstreams", "catalog", "index", "exposure", "policy", "results", "workflow", "server", "cli")
+STAGES = (
+    "config",
+    "telemetry",
+    "upstreams",
+    "catalog",
+    "index",
+    "exposure",
+    "policy",
+    "results",
+    "workflow",
+    "server",
+    "cli",
+)
 SHARED = frozenset({"types", "errors", "log"})
 """Modules that every stage may use, and that use no stage."""
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import anyio
 import typer
 
-from pml_gateway import log
 from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, warn
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.config.paths import Paths
+from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
+from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from pml_gateway.server.gateway import Gateway
@@ -94,7 +95,7 @@ async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIt
     from pml_gateway.server.gateway import open_gateway
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
-    log.configure("ERROR")
+    logs.configure(LogSettings(level="error"))
     loaded = command.load()
     if not command.as_json:
         for warning in loaded.warnings:

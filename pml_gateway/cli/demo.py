@@ -12,6 +12,8 @@ import typer
 
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import messages, note, print_json, print_table, say
+from pml_gateway.config.settings import LogSettings
+from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from pml_gateway.demo.walkthrough import DemoReport
@@ -35,10 +37,9 @@ def demo(
 
 
 async def _demo(folder: Path, port: int, *, keep: bool, as_json: bool) -> None:
-    from pml_gateway import log
     from pml_gateway.demo.walkthrough import running_demo, walk_through
 
-    log.configure("WARNING")
+    logs.configure(LogSettings(level="warning"))
     with messages().status("starting three MCP servers and the gateway") as status:
         async with running_demo(folder, port) as url:
             report = await walk_through(url)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
+from pydantic import ValidationError
 
 from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
+from pml_gateway.config.known_secrets import KNOWN_SECRETS
+from pml_gateway.config.literals import literal_credentials
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode
+
+if TYPE_CHECKING:
+    from pml_gateway.server.state import GatewayState
 
 
 def serve(
@@ -24,7 +32,12 @@ def serve(
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="debug, info, warning or error. [default: info]")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="auto, text or json (one object a line). [default: auto]")
+    ] = None,
 ) -> None:
     """Serve all configured MCP servers as one endpoint, over stdio or HTTP.
 
@@ -32,16 +45,26 @@ def serve(
     """
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
-    if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise typer.BadParameter("use DEBUG, INFO, WARNING or ERROR", param_hint="--log-level")
-    log.configure(log_level.upper())
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, Any] = _log_options(log_level, log_format)
     if host is not None:
         overrides["http.host"] = host
     if port is not None:
         overrides["http.port"] = port
     command = Command(config, mode, preset, overrides=overrides)
     command.run(lambda: _serve(command, over_http=http))
+
+
+def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
+    given = {"level": level, "format": format_}
+    try:
+        chosen = LogSettings.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        use = {"level": "debug, info, warning or error", "format": "auto, text or json"}[name]
+        raise typer.BadParameter(f"use {use}", param_hint=f"--log-{name}") from None
+    # Until the configuration is read, which has the rest to say.
+    logs.configure(chosen)
+    return {f"log.{name}": getattr(chosen, name) for name in chosen.model_fields_set}
 
 
 async def _serve(command: Command, *, over_http: bool) -> None:
@@ -62,6 +85,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
         return fresh
 
     loaded = load()
+    _set_up_logs(loaded.settings)
     bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
@@ -76,11 +100,22 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     await serve_http(opener, loaded.settings.http, lambda url: note(f"listening on {url}"))
 
 
+def _set_up_logs(settings: Settings) -> None:
+    KNOWN_SECRETS.remember_all(literal_credentials(settings))
+    logs.configure(settings.log)
+
+
+def _follow_logs(before: GatewayState, after: GatewayState) -> None:
+    if before.settings is not after.settings:
+        _set_up_logs(after.settings)
+
+
 async def _advise(gateway: Any) -> None:
     """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
     from pml_gateway.exposure.patterns import unmatched
     from pml_gateway.server.tokens import list_tokens
 
+    gateway.on_swap(_follow_logs)
     state = await gateway.known()
     section = state.settings.gateway
     for key, entries in (

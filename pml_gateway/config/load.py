@@ -85,6 +85,15 @@ def load_settings(
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
 
 
+def load_user_settings(paths: Paths) -> Settings:
+    """What the user's file alone says: servers are imported into it, whatever a project or the environment add.
+
+    Raises:
+        ConfigurationError: with every problem of the file.
+    """
+    return _validated(merge(_user_layers(None, paths, {}, [])), ())
+
+
 def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, str], files: list[Path]) -> list[Layer]:
     file = (config_file or paths.config_file).expanduser().absolute()
     is_named = config_file is not None or bool(environ.get("PML_CONFIG"))
@@ -133,7 +142,8 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
         tree: dict[str, Any] = {name: value}
         for section in reversed(sections):
             tree = {section: tree}
-        layers.append(layer_of("command line", tree, f"--{name.replace('_', '-')}"))
+        option = f"log-{name}" if sections == ["log"] else name.replace("_", "-")
+        layers.append(layer_of("command line", tree, f"--{option}"))
     return layers
 
 

@@ -1,4 +1,7 @@
-"""Text with `${env:NAME}` and `${file:PATH}` references becomes the text they stand for."""
+"""Text with `${env:NAME}` and `${file:PATH}` references becomes the text they stand for.
+
+A variable that the environment does not set is looked up in the gateway's own secrets file.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pml_gateway.config.env_file import stored_variables
+from pml_gateway.config.known_secrets import KNOWN_SECRETS
 from pml_gateway.errors import SecretError
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -44,12 +49,12 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Replace every reference in `text`; what is put in is never scanned again.
+    """Replace every reference in `text`; what is put in is never scanned again, and masked in logs from then on.
 
     Raises:
         SecretError: names the variable or file that is missing, and never its value.
     """
-    return _REFERENCE.sub(lambda match: _value(match, environ), text)
+    return _REFERENCE.sub(lambda match: _remembered(match, environ), text)
 
 
 def _reference(match: re.Match[str]) -> Reference:
@@ -57,6 +62,13 @@ def _reference(match: re.Match[str]) -> Reference:
         return Reference("file", match["body"].strip())
     name, separator, default = match["body"].partition(":-")
     return Reference("env", name.strip(), default if separator else None)
+
+
+def _remembered(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    value = _value(match, environ)
+    if not match["escape"]:
+        KNOWN_SECRETS.remember(value)
+    return value
 
 
 def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
@@ -69,15 +81,16 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
         return _file(reference, environ)
     if not _NAME.match(reference.name):
         raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
-    value = environ.get(reference.name)
+    value = environ.get(reference.name) or stored_variables(environ).get(reference.name)
     if value:
         return value
     if reference.default is not None:
         return reference.default
-    state = "empty" if value == "" else "not set"
+    state = "empty" if environ.get(reference.name) == "" else "not set"
     raise SecretError(
         f"environment variable {reference.name} is {state}",
-        hint=f"export it before starting pml, or give a default: ${{env:{reference.name}:-default}}",
+        hint=f"export it before starting pml, write {reference.name}=... into secrets.env beside config.yaml, "
+        f"or give a default: ${{env:{reference.name}:-default}}",
         details={"variable": reference.name},
     )
 

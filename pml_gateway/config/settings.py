@@ -167,6 +167,8 @@ class UpstreamSettings(Section):
     max_concurrent: int = Field(default=8, ge=1)
     max_queue: int = Field(default=64, ge=0)
     idle_timeout: float = Field(default=600, gt=0)
+    max_sessions: int = Field(default=16, ge=1)
+    question_timeout: float = Field(default=600, gt=0, le=900)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * 1024**2), ge=64 * 1024)
     breaker: BreakerSettings = BreakerSettings()
 
@@ -180,6 +182,47 @@ class HttpSettings(Section):
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: ByteSize = 4 * 1024**2
     shutdown_seconds: float = Field(default=10, gt=0)
+    metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
+    metrics_key: str | None = Field(
+        default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"
+    )
+
+    @field_validator("metrics_key")
+    @classmethod
+    def _is_no_literal(cls, key: str | None) -> str | None:
+        if key is not None and not is_reference(key):
+            raise ValueError("the key is never written into the file; write ${env:NAME} or ${file:PATH}")
+        return key
+
+
+class LogSettings(Section):
+    """Lines on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = Field(
+        default="auto", description="json: one object a line; auto is text, coloured on a terminal"
+    )
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _in_any_case(cls, level: object) -> object:
+        return level.lower() if isinstance(level, str) else level
+
+
+class TelemetrySettings(Section):
+    """Where spans and metrics go, and how finely tools are told apart in metrics."""
+
+    otlp_endpoint: str | None = Field(
+        default=None, description="OTLP over HTTP, such as http://127.0.0.1:4318; also by OTEL_* variables"
+    )
+    max_tools: int = Field(default=200, ge=0, description="tools with metrics of their own; the rest are 'other'")
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_http(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not endpoint.startswith(("http://", "https://", "${")):
+            raise ValueError("no http or https URL; spans go out by OTLP over HTTP, whose usual port is 4318")
+        return endpoint
 
 
 class UsageSettings(Section):
@@ -217,6 +260,8 @@ class Settings(Section):
     workflow: WorkflowSettings = WorkflowSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     http: HttpSettings = HttpSettings()
+    log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     usage: UsageSettings = UsageSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs
@@ -19,9 +19,18 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
 from pml_gateway.server.events import RETRY_MILLISECONDS, ResumableSessions
 from pml_gateway.server.incoming import SCOPE_KEY
+from pml_gateway.server.observing import shown_client
 from pml_gateway.server.request import CURRENT, RequestScope
 from pml_gateway.server.runtime import Runtime
 from pml_gateway.server.state import GatewayState
+from pml_gateway.telemetry.trace import (
+    CURRENT_TRACE,
+    REQUEST_ID_HEADER,
+    TRACE_KEYS,
+    Trace,
+    request_id_from,
+    trace_parent,
+)
 from pml_gateway.types import ExposureMode
 
 logger = get_logger(__name__)
@@ -35,6 +44,7 @@ BLANKS = b" \t"
 PRUNE_SESSIONS_AT = 1000
 """Remembered sessions at which those that have ended are forgotten."""
 
+_TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
 
 
@@ -68,6 +78,12 @@ class HttpApp:
             await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
+        request_id, parent = _identified(scope["headers"])
+        trace = Trace(request_id, parent=parent)
+        CURRENT_TRACE.set(trace)
+        await self._route(trace, scope, receive, _naming(send, request_id))
+
+    async def _route(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") or "/"
         if path == "/healthz":
             await JSONResponse({"status": "ok"})(scope, receive, send)
@@ -75,11 +91,11 @@ class HttpApp:
             ready = self._runtime.gateway.is_ready and not self._shutting_down.is_set()
             await JSONResponse({"ready": ready}, 200 if ready else 503)(scope, receive, send)
         elif path == ENDPOINT or path.startswith(f"{ENDPOINT}/"):
-            await self._mcp(path[len(ENDPOINT) + 1 :], scope, receive, send)
+            await self._mcp(path[len(ENDPOINT) + 1 :], trace, scope, receive, send)
         else:
             await _not_found(path)(scope, receive, send)
 
-    async def _mcp(self, mode_name: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _mcp(self, mode_name: str, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         refusal = await self._guard.validate_request(request, is_post=False)
         if refusal is not None:
@@ -104,7 +120,15 @@ class HttpApp:
             if client is ANONYMOUS:
                 client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
-        request_scope = RequestScope(client=client, mode=mode, url_query=query, accepts_bytes=True)
+        trace.client = shown_client(client)
+        request_scope = RequestScope(
+            client=client,
+            mode=mode,
+            url_query=query,
+            accepts_bytes=True,
+            request_id=trace.request_id,
+            parent=trace.parent,
+        )
         scope = {
             **scope,
             "path": ENDPOINT,
@@ -200,6 +224,23 @@ async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[Ht
     )
     async with manager.run():
         yield HttpApp(runtime, manager, settings)
+
+
+def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The request's id, the client's own where that is well-formed, and its trace context."""
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
+    return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
+
+
+def _naming(send: Send, request_id: str) -> Send:
+    header = (REQUEST_ID_HEADER.encode(), request_id.encode())
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return named
 
 
 def _security(settings: HttpSettings) -> TransportSecuritySettings:

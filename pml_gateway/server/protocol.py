@@ -16,8 +16,10 @@ from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.server.observing import observe_requests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.telemetry.observe import Telemetry
 
 INSTRUCTIONS = (
     "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
@@ -39,7 +41,9 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> GatewayServer:
+def build_server(
+    gateway: Gateway, caller: Caller, subscribers: Subscribers, telemetry: Telemetry | None = None
+) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
     async def on_list_tools(ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
@@ -93,5 +97,7 @@ def build_server(gateway: Gateway, caller: Caller, subscribers: Subscribers) -> 
             return result
         return {**result, "tools": finished.decoded()}
 
+    # Around the SDK's own, which opens the request's span.
+    server.middleware.insert(0, observe_requests(scope_of, telemetry))
     server.middleware.append(finished_list)
     return server

@@ -12,6 +12,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.upstreams.questions import Audience
 
 QUERY_META_KEY = "pml-gateway/query"
 MAX_INTENT_LENGTH = 2000
@@ -23,7 +24,8 @@ class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely.
+    told that the response has ended, and whether completely. `request_id` and the trace context `parent` are what HTTP
+    headers say.
     """
 
     client: Client = LOCAL
@@ -32,13 +34,16 @@ class RequestScope:
     accepts_bytes: bool = False
     tools_json: bytes | None = None
     on_sent: Callable[[bool], None] | None = None
+    request_id: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
 
-    `may_ask` says that the client can carry an `input_required` result.
+    `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
+    ask or tell it something.
     """
 
     on_progress: ProgressFnT | None = None
@@ -46,6 +51,7 @@ class CallOptions:
     input_responses: JsonObject | None = None
     request_state: str | None = None
     may_ask: bool = False
+    audience: Audience | None = None
 
 
 CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)

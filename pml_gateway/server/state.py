@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
@@ -20,6 +21,7 @@ from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.server.planning import argument_problems
+from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.limits import limits_of
@@ -47,8 +49,10 @@ class WireCache:
             for version, tools in previous._by_version.items():
                 self._by_version[version] = {tool: json for tool, json in tools.items() if tool in kept}
 
-    def tool_json(self, tool: CatalogTool, version: str) -> bytes:
-        """The tool's definition as this version's JSON."""
+    def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
+        """The tool's definition as this version's JSON; `as_sent`, with the server's own schema where that is sound."""
+        if as_sent and tool.repairs and combines_only_at_root(tool.input_schema):
+            return encode(tool_for_version({**tool.definition, "inputSchema": tool.input_schema}, version))
         cached = self._by_version.setdefault(version, {})
         if tool not in cached:
             cached[tool] = encode(tool_for_version(tool.definition, version))
@@ -105,7 +109,9 @@ class GatewayState:
             names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
             keys = (document.key in names for document in self.index.documents)
             allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
-        result = self.index.search(query, limit=limit, allowed=allowed, ranking=ranking or self.settings.search.ranking)
+        with searching():
+            by = ranking or self.settings.search.ranking
+            result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
         return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
 

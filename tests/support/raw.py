@@ -15,6 +15,9 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 
+SAME_ID = {"x-request-id": "test"}
+"""Answers to equal requests are equal, so that tests can compare what a hidden and an unknown name are answered."""
+
 
 def post_modern(
     url: str,
@@ -36,6 +39,7 @@ def post_modern(
     sent = {
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
+        **SAME_ID,
         "mcp-protocol-version": MODERN,
         "mcp-method": method,
         **({"mcp-name": str(given["name"])} if "name" in given else {}),
@@ -72,6 +76,7 @@ class HandshakeSession:
         self._headers = {
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
+            **SAME_ID,
             **({"authorization": f"Bearer {key}"} if key else {}),
         }
         self._next = 0

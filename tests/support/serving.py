@@ -17,6 +17,7 @@ from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.runtime import Runtime, open_runtime
 from pml_gateway.server.serve_http import serve_http
+from pml_gateway.upstreams.transport import OpenStreams
 from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
 
@@ -68,17 +69,26 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, upstreams: Mapping[str, FakeUpstream], settings: Settings | None = None, **sections: Any
+    folder: Path,
+    upstreams: Mapping[str, FakeUpstream],
+    settings: Settings | None = None,
+    *,
+    open_streams: OpenStreams | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Serving]:
-    """Serve over HTTP on a free port; every upstream has answered or failed when this yields."""
+    """Serve over HTTP on a free port; every upstream has answered or failed when this yields.
+
+    With `open_streams`, upstreams are what it opens, such as real ones.
+    """
     given = settings or settings_for(upstreams, **sections)
     loaded = LoadedSettings(given, origins={}, warnings=(), files=())
+    streams = open_streams or MemoryStreams(upstreams)
     opened: list[Runtime] = []
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[Runtime]:
         async with open_runtime(
-            loaded, paths_in(folder), identity="test", load=lambda: loaded, open_streams=MemoryStreams(upstreams)
+            loaded, paths_in(folder), identity="test", load=lambda: loaded, open_streams=streams
         ) as runtime:
             opened.append(runtime)
             yield runtime

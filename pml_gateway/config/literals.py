@@ -1,0 +1,42 @@
+"""A configuration's literal texts become those that may be credentials, for logs to mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pml_gateway.config.masking import is_secret_name, mask_arguments
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import Settings
+
+
+def literal_credentials(settings: Settings) -> Iterator[str]:
+    """Values that are written into the file and may be secret; references are known once they are resolved."""
+    for definition in settings.servers.values():
+        yield from (text for text in _of_server(definition) if "${" not in text)
+    for url in (settings.references.store, settings.telemetry.otlp_endpoint or ""):
+        yield from (text for text in _of_url(url) if "${" not in text)
+
+
+def _of_server(definition: UpstreamDefinition) -> Iterator[str]:
+    for name, text in definition.headers.items():
+        if is_secret_name(name) or name.lower().startswith("x-"):
+            yield text
+            yield text.partition(" ")[2]
+    yield from (text for name, text in definition.env.items() if is_secret_name(name))
+    for argument, shown in zip(definition.args, mask_arguments(definition.args), strict=True):
+        if shown != argument:
+            yield argument
+            yield argument.partition("=")[2]
+            yield argument.partition(":")[2]
+            yield from _of_url(argument)
+    yield from _of_url(definition.url or "")
+
+
+def _of_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        yield from (unquote(text) for text in (parts.password, parts.username) if text)
+        yield from (value for _, value in parse_qsl(parts.query))
+    except ValueError:
+        return

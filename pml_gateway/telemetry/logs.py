@@ -1,0 +1,137 @@
+"""Log records become lines on stderr, as text or JSON, that name the request and never carry a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import IO
+
+from pml_gateway.config.known_secrets import KNOWN_SECRETS
+from pml_gateway.config.masking import MASK, mask_text
+from pml_gateway.config.settings import LogSettings
+from pml_gateway.log import ROOT
+from pml_gateway.telemetry.trace import CURRENT_TRACE
+
+FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
+"""What a line carries beside time, level, logger and message, where it is known."""
+
+MAX_MESSAGE = 8000
+"""Characters of a message; what a server wrote must not fill the log."""
+
+_LIBRARY_LEVELS = {
+    # The SDK logs whole tracebacks, results and URLs for faults that reach the gateway as errors anyway.
+    "mcp": logging.CRITICAL,
+    "client": logging.CRITICAL,
+    "httpx2": logging.CRITICAL,
+    # The transport's faults reach callers as errors as well; what is left is worth a line.
+    "aiohttp": logging.ERROR,
+    "asyncio": logging.ERROR,
+    "uvicorn": logging.WARNING,
+    "opentelemetry": logging.WARNING,
+}
+_COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
+
+
+def configure(settings: LogSettings | None = None, stream: IO[str] | None = None, *, colour: bool = True) -> None:
+    """Send all records to stderr: the gateway's from the level on, libraries' only what an operator can use."""
+    given = settings or LogSettings()
+    target = stream or sys.stderr
+    handler = logging.StreamHandler(target)
+    as_json = given.format == "json"
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter(colour=colour and target.isatty()))
+    handler.addFilter(note_request)
+    own = logging.getLogger(ROOT)
+    own.handlers[:] = [handler]
+    own.setLevel(given.level.upper())
+    own.propagate = False
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name, level in _LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def note_request(record: logging.LogRecord) -> bool:
+    """Add the current request to a record; a handler's filter sees records of every library, too."""
+    trace = CURRENT_TRACE.get()
+    if trace is not None and not hasattr(record, "request_id"):
+        record.request_id = trace.request_id
+        record.trace_id = trace.trace_id
+        record.client = trace.client
+    return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON: ts, level, logger, message, then the fields that are known."""
+        line: dict[str, object] = {
+            "ts": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+            **dict(_fields(record)),
+        }
+        if record.exc_info:
+            line["exception"] = _exception(record)
+        return json.dumps(line, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people; a traceback follows on lines of its own."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as `time level logger: message key=value`."""
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level, code = record.levelname, _COLOURS.get(record.levelno)
+        shown = f"\x1b[{code}m{level}\x1b[0m" if self._colour and code else level
+        fields = "".join(f" {name}={value}" for name, value in _fields(record))
+        line = _on_one_line(f"{record.name}: {_message(record)}{fields}")
+        text = f"{clock} {shown} {line}".encode("utf-8", "replace").decode()
+        return f"{text}\n{_exception(record)}" if record.exc_info else text
+
+
+def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    for name in FIELDS:
+        value = getattr(record, name, None)
+        if value is not None and value != "":
+            yield name, round(value, 6) if isinstance(value, float) else _safe(str(value), keys=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError):
+        # A library's message and arguments do not fit; the line is still worth more than none.
+        text = str(record.msg)
+    return _safe(text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…")
+
+
+def _exception(record: logging.LogRecord) -> str:
+    return _safe("".join(traceback.format_exception(*record.exc_info)).rstrip()) if record.exc_info else ""
+
+
+def _safe(text: str, *, keys: bool = True) -> str:
+    """The last line of defence: whatever a message was made of, no credential leaves the process."""
+    known = KNOWN_SECRETS.masked(text, MASK)
+    return mask_text(known) if keys else known
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def _timestamp(created: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return f"{whole}.{int(created % 1 * 1000):03d}Z"

@@ -1,0 +1,74 @@
+"""Steps of a request become OpenTelemetry spans below the SDK's own span of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, get_current_span, get_tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from pml_gateway import __version__
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_FINE = ("OK", "INPUT_REQUIRED")
+
+
+class Spans:
+    """Spans of one gateway, by the semantic conventions for MCP; they carry names, never arguments or results."""
+
+    def __init__(self) -> None:
+        # The API finds the provider that the process has set.
+        self._tracer: Tracer = get_tracer("pml-gateway", __version__)
+
+    @contextmanager
+    def upstream(self, upstream_id: str, method: str, target: str) -> Iterator[None]:
+        """One request to an upstream, with its wait for a place and a connection."""
+        attributes = {"mcp.method.name": method, "pml.upstream": upstream_id}
+        if method == "tools/call":
+            attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": target}
+        elif method == "prompts/get":
+            attributes["gen_ai.prompt.name"] = target
+        with self._tracer.start_as_current_span(
+            f"{method} {target}".rstrip(),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            # An error's text may quote arguments; its code is told by `ended`.
+            record_exception=False,
+            set_status_on_exception=False,
+        ):
+            yield
+
+    @contextmanager
+    def search(self) -> Iterator[None]:
+        """One search of the catalog."""
+        with self._tracer.start_as_current_span("search tools", record_exception=False):
+            yield
+
+    def ended(self, code: str) -> None:
+        """Say how the current span's step ended."""
+        if code not in _FINE:
+            span = get_current_span()
+            span.set_attribute("error.type", code)
+            span.set_status(Status(StatusCode.ERROR))
+
+    def about_request(self, request_id: str, client: str) -> None:
+        """Tell the request's own span, which the SDK opened, whose it is."""
+        get_current_span().set_attributes({"pml.request_id": request_id, "pml.client": client})
+
+    def carried(self) -> dict[str, str]:
+        """The current span as W3C trace context."""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        return carrier
+
+
+@contextmanager
+def continuing(parent: tuple[tuple[str, str], ...]) -> Iterator[None]:
+    """Let spans that begin in here belong to the client's trace."""
+    token = otel_context.attach(_PROPAGATOR.extract(dict(parent)))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)

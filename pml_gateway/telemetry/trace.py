@@ -1,0 +1,81 @@
+"""A client's request becomes an id that follows it: in log lines, errors and answers, and to upstreams."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.telemetry.observe import Telemetry
+
+REQUEST_ID_HEADER = "x-request-id"
+TRACE_KEYS = ("traceparent", "tracestate")
+"""W3C trace context, under the same names in HTTP headers and, by the MCP specification, in `_meta`."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
+_TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
+MAX_TRACE_STATE = 512
+
+
+@dataclass(slots=True)
+class Trace:
+    """One client request, as far as operators need to tell it from others.
+
+    `parent` is the trace context the client sent; `telemetry` what watches the request, None while all of it is off.
+    """
+
+    request_id: str
+    client: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
+    telemetry: Telemetry | None = None
+    code: str = ""
+
+    @property
+    def trace_id(self) -> str:
+        """The trace the client's request belongs to, or nothing."""
+        return next((value.split("-")[1] for name, value in self.parent if name == "traceparent"), "")
+
+
+CURRENT_TRACE: ContextVar[Trace | None] = ContextVar("pml_gateway_trace", default=None)
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return os.urandom(16).hex()
+
+
+def request_id_from(given: str | None) -> str:
+    """The id a client sent if it is well-formed, else a new one."""
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
+
+
+def trace_parent(carrier: Mapping[str, object] | None) -> tuple[tuple[str, str], ...]:
+    """The well-formed trace context in headers or `_meta`; nothing where there is none."""
+    if not carrier:
+        return ()
+    parent = carrier.get("traceparent")
+    if not isinstance(parent, str) or not _TRACE_PARENT.fullmatch(parent):
+        return ()
+    state = carrier.get("tracestate")
+    if not isinstance(state, str) or not state or len(state) > MAX_TRACE_STATE or not state.isprintable():
+        return (("traceparent", parent),)
+    return (("traceparent", parent), ("tracestate", state)) if state.isascii() else (("traceparent", parent),)
+
+
+def stamp_request(params: JsonObject, headers: dict[str, str]) -> None:
+    """Put the current request's id and trace context into one request to an upstream."""
+    trace = CURRENT_TRACE.get()
+    if trace is None:
+        return
+    headers[REQUEST_ID_HEADER] = trace.request_id
+    spans = trace.telemetry.spans if trace.telemetry is not None else None
+    carried = dict(trace.parent) if spans is None else spans.carried()
+    if carried:
+        headers.update(carried)
+        params["_meta"] = {**params.get("_meta", {}), **carried}
