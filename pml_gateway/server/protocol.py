@@ -14,9 +14,10 @@ from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
+from pml_gateway.server.list_costs import ListCosts
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
-from pml_gateway.server.observing import observe_requests
+from pml_gateway.server.observing import watch_requests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.telemetry.observe import Telemetry
@@ -42,7 +43,11 @@ class GatewayServer(Server[Any]):
 
 
 def build_server(
-    gateway: Gateway, caller: Caller, subscribers: Subscribers, telemetry: Telemetry | None = None
+    gateway: Gateway,
+    caller: Caller,
+    subscribers: Subscribers,
+    telemetry: Telemetry | None = None,
+    costs: ListCosts | None = None,
 ) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
@@ -92,12 +97,13 @@ def build_server(
         scope = scope_of(ctx)
         intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
         finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
+        if costs is not None:
+            costs.note(scope, finished.tools_json)
         if scope.accepts_bytes:
             scope.tools_json = finished.tools_json
             return result
         return {**result, "tools": finished.decoded()}
 
-    # Around the SDK's own, which opens the request's span.
-    server.middleware.insert(0, observe_requests(scope_of, telemetry))
+    watch_requests(server, scope_of, telemetry)
     server.middleware.append(finished_list)
     return server
