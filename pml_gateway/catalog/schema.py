@@ -56,6 +56,15 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
     return (result if repairs.reasons else schema), tuple(repairs.reasons)
 
 
+def combines_only_at_root(schema: object) -> bool:
+    """Whether a schema is sound but for combinations at its root, which the protocol allows and model APIs refuse."""
+    if not isinstance(schema, dict) or schema.get("type") != "object" or "$ref" in schema:
+        return False
+    repairs = _Repairs()
+    _too_large(_clean_object(schema, "", 0, repairs), repairs)
+    return not repairs.reasons and any(key in schema for key in _ROOT_ALTERNATIVES)
+
+
 def check_output_schema(schema: object) -> tuple[JsonObject | None, tuple[str, ...]]:
     """The output schema when it is sound, else nothing and why: clients that compile it would fail on the list."""
     if schema is None:

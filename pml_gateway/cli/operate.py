@@ -94,12 +94,13 @@ def upstreams(context: typer.Context, config: ConfigOption = None, as_json: Json
 
 async def _upstreams(command: Command) -> list[JsonObject]:
     from pml_gateway.server.control import ask_gateways
-    from pml_gateway.server.status import gateway_status
+    from pml_gateway.server.status import gateway_status, read_logins
 
     running = [] if command.config_file is not None else await ask_gateways(command.paths, "status")
     if running:
         return running
     async with command_gateway(command, connect=True) as gateway:
+        await read_logins(gateway)
         return [{**gateway_status(gateway), "pid": None}]
 
 
@@ -133,8 +134,11 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
         if report["pid"] is not None:
             say(f"gateway {report['pid']}, mode {report['mode']}, {report['tools']} tools", style="bold")
         print_table(
-            ("server", "state", "tools", "latency", "age"),
-            ((row["server"], _state(row), row["tools"], _milliseconds(row), _age(row)) for row in report["upstreams"]),
+            ("server", "state", "login", "tools", "latency", "age"),
+            (
+                (row["server"], _state(row), _login(row), row["tools"], _milliseconds(row), _age(row))
+                for row in report["upstreams"]
+            ),
         )
         for row in report["upstreams"]:
             if row["error"]:
@@ -150,6 +154,23 @@ def _state(row: JsonObject) -> str:
         f"again in {breaker['retry_after_seconds']:.0f} s" if "retry_after_seconds" in breaker else "",
     ]
     return ", ".join([row["state"], *filter(None, notes)])
+
+
+def _login(row: JsonObject) -> str:
+    auth = row["auth"]
+    match auth["state"]:
+        case "logged_in" if auth["expires_at"] and not auth["renews"]:
+            return f"logged in until {auth['expires_at']}"
+        case "logged_in":
+            return "logged in"
+        case "login_needed":
+            return "login needed"
+        case "client_credentials":
+            return "by client secret"
+        case "headers":
+            return "by header"
+        case _:
+            return "not needed"
 
 
 def _milliseconds(row: JsonObject) -> str:

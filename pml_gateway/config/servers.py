@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from pml_gateway.config.auth import AuthDefinition, AuthKind, foreign_auth
+
 FOREIGN_KEYS = frozenset(
     {
         # Keys other clients write into a server entry; they mean nothing to a gateway and are not errors.
@@ -17,11 +19,9 @@ FOREIGN_KEYS = frozenset(
         "autoApprove",
         "description",
         "dev",
-        "envFile",
         "gallery",
         "id",
         "name",
-        "oauth",
         "source",
         "trust",
         "version",
@@ -87,6 +87,24 @@ def _flatten_command(entry: dict[str, Any]) -> None:
                     entry[key] = nested[source]
 
 
+def _codex_headers(entry: dict[str, Any]) -> None:
+    """Turn Codex's names of variables that hold headers into references."""
+    bearer, named = entry.pop("bearer_token_env_var", None), entry.pop("env_http_headers", None)
+    headers: dict[str, str] = {}
+    if isinstance(bearer, str):
+        headers["Authorization"] = f"Bearer ${{env:{bearer}}}"
+    if isinstance(named, dict):
+        headers |= {name: f"${{env:{variable}}}" for name, variable in named.items()}
+    if headers:
+        key = "http_headers" if "http_headers" in entry else "headers"
+        given = entry.get(key)
+        entry[key] = {**headers, **(given if isinstance(given, dict) else {})}
+
+
+def _has_authorization(headers: object) -> bool:
+    return isinstance(headers, dict) and any(str(name).lower() == "authorization" for name in headers)
+
+
 class UpstreamDefinition(BaseModel):
     """One MCP server behind the gateway. Secrets stay references (`${env:}`, `${file:}`) until it is started."""
 
@@ -95,11 +113,13 @@ class UpstreamDefinition(BaseModel):
     command: str | None = None
     args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
     env: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
+    env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
     cwd: str | None = None
     url: str | None = None
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
         default_factory=dict, validation_alias=AliasChoices("headers", "http_headers")
     )
+    auth: AuthDefinition | None = None
     transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
         default=None, validation_alias=AliasChoices("transport", "type")
     )
@@ -109,6 +129,9 @@ class UpstreamDefinition(BaseModel):
     connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
     max_concurrent: int | None = Field(default=None, ge=1)
     max_queue: int | None = Field(default=None, ge=0)
+    max_sessions: int | None = Field(
+        default=None, ge=1, description="sessions of single clients, beside the shared one"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +147,13 @@ class UpstreamDefinition(BaseModel):
         if "httpUrl" in entry:
             entry.setdefault("url", entry.pop("httpUrl"))
             entry.setdefault("transport", Transport.HTTP)
+        if "envFile" in entry:
+            entry.setdefault("env_file", entry.pop("envFile"))
         _flatten_command(entry)
+        _codex_headers(entry)
+        foreign = foreign_auth(entry.pop("oauth", None))
+        if foreign is not None and "url" in entry and not _has_authorization(entry.get("headers")):
+            entry.setdefault("auth", foreign)
         if "environment" in entry:
             entry.setdefault("env", entry.pop("environment"))
         if isinstance(entry.get("disabled"), bool):
@@ -147,7 +176,17 @@ class UpstreamDefinition(BaseModel):
                 raise ValueError("`url` needs transport http or sse")
             if not self.url.startswith(("http://", "https://", "${")):
                 raise ValueError("`url` must start with http:// or https://")
+        if self.auth is not None and self.auth.type is not AuthKind.NONE:
+            if self.url is None:
+                raise ValueError("`auth` belongs to a server with a `url`; give a stdio server its secrets in `env`")
+            if self.has_authorization_header:
+                raise ValueError("give either `auth` or `headers.Authorization`, not both")
         return self
+
+    @property
+    def has_authorization_header(self) -> bool:
+        """Whether the operator wrote the credentials into the headers, so that no login can replace them."""
+        return _has_authorization(self.headers)
 
     @property
     def resolved_transport(self) -> Transport:
@@ -163,4 +202,6 @@ class UpstreamDefinition(BaseModel):
         identity = self.model_dump(
             mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"}
         )
+        if self.env_file:
+            identity["env_file"] = self.env_file
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

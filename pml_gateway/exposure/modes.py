@@ -42,7 +42,8 @@ class Exposure:
     """What one request gets listed: the meta-tools or not, and upstream tools sorted by name.
 
     `namespaces` puts one tool per group in the place of the meta-tools other than the search; `legacy` are the upstream
-    tools listed beside those, marked.
+    tools listed beside those, marked. With `as_sent`, schemas that are sound keep what model APIs refuse: the client
+    gets what it would get from the server itself.
     """
 
     meta_tools: bool
@@ -50,6 +51,7 @@ class Exposure:
     selected_by_intent: bool = False
     namespaces: bool = False
     legacy: tuple[CatalogTool, ...] = ()
+    as_sent: bool = False
 
     def names(self) -> frozenset[str]:
         """The qualified names of the listed upstream tools."""
@@ -93,7 +95,7 @@ def _expose(
             return _hybrid(visible, search, settings, intent)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
-            return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything))
+            return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything), as_sent=True)
         case _:
             assert_never(mode)
 

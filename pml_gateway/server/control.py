@@ -17,7 +17,7 @@ from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.results.lineage import lineage
 from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.status import gateway_status
+from pml_gateway.server.status import gateway_status, read_logins
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -63,16 +63,24 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
     command = request.get("command") if isinstance(request, dict) else None
     match command:
         case "status":
+            await read_logins(gateway)
             return gateway_status(gateway)
+        case "reconnect":
+            upstream = gateway.pool.upstreams.get(str(request.get("server")) if isinstance(request, dict) else "")
+            if upstream is None:
+                return {"error": "no such server"}
+            upstream.reconnect()
+            return {"reconnecting": upstream.upstream_id}
         case "refresh":
             complete = await gateway.refresh(REFRESH_SECONDS)
+            await read_logins(gateway)
             return {"complete": complete, **gateway_status(gateway)}
         case "lineage":
             results = gateway.results
             ref = str(request.get("ref")) if isinstance(request, dict) else ""
             return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
         case _:
-            return {"error": f"unknown command {command!r}; known are status, refresh and lineage"}
+            return {"error": f"unknown command {command!r}; known are status, refresh, reconnect and lineage"}
 
 
 async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:

@@ -318,7 +318,7 @@ async def open_gateway(
         open_streams: opens the transport of each upstream.
     """
     async with (
-        open_pool(logs_dir=paths.logs_dir, open_streams=open_streams) as pool,
+        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams) as pool,
         open_results(settings.references, paths.results_dir) as results,
         anyio.create_task_group() as tasks,
     ):

@@ -63,7 +63,8 @@ def render(state: GatewayState, view: View, exposure: Exposure, version: str) ->
     """The JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
     own = own_definitions(state, view, exposure)
     parts = [encode(tool_for_version(definition, version)) for definition in own]
-    named = [(listed.tool.qualified_name, state.wire.tool_json(listed.tool, version)) for listed in exposure.tools]
+    tools = [listed.tool for listed in exposure.tools]
+    named = [(tool.qualified_name, state.wire.tool_json(tool, version, exposure.as_sent)) for tool in tools]
     named += [
         (tool.qualified_name, encode(tool_for_version(legacy_definition(state, view, tool), version)))
         for tool in exposure.legacy

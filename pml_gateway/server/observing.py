@@ -38,7 +38,7 @@ def _describer(spans: Spans) -> ServerMiddleware[Any]:
             spans.about_request(trace.request_id, trace.client)
         result = await call_next(ctx)
         if trace is not None and trace.code:
-            spans.ended(trace.code)
+            spans.failed_with(trace.code)
         return result
 
     return describe

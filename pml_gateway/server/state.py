@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
@@ -48,8 +49,10 @@ class WireCache:
             for version, tools in previous._by_version.items():
                 self._by_version[version] = {tool: json for tool, json in tools.items() if tool in kept}
 
-    def tool_json(self, tool: CatalogTool, version: str) -> bytes:
-        """The tool's definition as this version's JSON."""
+    def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
+        """The tool's definition as this version's JSON; `as_sent`, with the server's own schema where that is sound."""
+        if as_sent and tool.repairs and combines_only_at_root(tool.input_schema):
+            return encode(tool_for_version({**tool.definition, "inputSchema": tool.input_schema}, version))
         cached = self._by_version.setdefault(version, {})
         if tool not in cached:
             cached[tool] = encode(tool_for_version(tool.definition, version))

@@ -12,6 +12,13 @@ from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.upstream import Upstream
 
 
+async def read_logins(gateway: Gateway) -> None:
+    """Look at the stored logins, which other processes change, before a report."""
+    for upstream in gateway.pool.upstreams.values():
+        if upstream.authorization is not None:
+            await upstream.authorization.read()
+
+
 def gateway_status(gateway: Gateway) -> JsonObject:
     """Mode, catalog size and every upstream; times in seconds."""
     settings = gateway.state.settings
@@ -37,6 +44,7 @@ def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
         "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
         "in_flight": upstream.in_flight,
+        "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
         "error": str(upstream.last_error) if upstream.last_error else None,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],

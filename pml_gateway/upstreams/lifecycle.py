@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -23,9 +24,13 @@ from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
+from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.retries import repeatable_tools, repeated
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
 
 logger = get_logger(__name__)
 
@@ -68,6 +73,7 @@ class Lifecycle:
         breaker: Breaker,
         open_streams: OpenStreams,
         logs_dir: Path,
+        authorization: Authorization | None,
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
@@ -84,6 +90,7 @@ class Lifecycle:
         self._breaker = breaker
         self._open_streams = open_streams
         self._logs_dir = logs_dir
+        self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
         self._note_schemas(remembered.tools)
@@ -96,13 +103,20 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._due = Due()
-        self._http = HttpSide()
+        self._http = HttpSide(authorization)
         self._retired = False
 
     def want(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
         self._due.add()
+
+    def reconnect(self) -> None:
+        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        if self._connection is not None:
+            self._expired = True
+            self._connection.ended.set()
+        self.want()
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -219,7 +233,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide()
+        self._http = HttpSide(self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -232,6 +246,35 @@ class Lifecycle:
             http=self._http,
         ) as connection:
             yield connection
+
+    @property
+    def era(self) -> str:
+        """The protocol era it spoke last, here or before this start; empty where that is not known."""
+        return self._era
+
+    @asynccontextmanager
+    async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        http = HttpSide()
+        try:
+            async with open_connection(
+                self.upstream_id,
+                self.definition,
+                open_streams=self._open_streams,
+                era_hint=self._era,
+                logs_dir=self._logs_dir,
+                connect_timeout=self.connect_timeout,
+                header_maps=self._header_map,
+                on_notice=self._take_notice,
+                http=http,
+                questions=questions,
+            ) as connection:
+                yield connection
+        # Translated here, where it is known what HTTP said.
+        except Exception as exc:
+            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            self.want()
+            raise translate(exc, self.upstream_id, http=http) from exc
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due, of a new connection for all; the others are as they were."""
@@ -287,6 +330,7 @@ class Lifecycle:
             if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
                 return False
             logger.warning("tools are as listed before: %s", error)
+            self.settled.set()
         return True
 
     async def _serve(self, connection: Connection) -> GatewayError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -15,6 +16,9 @@ from pml_gateway.upstreams.listing import Remembered
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.authorization import Authorization
+
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
 
@@ -22,11 +26,14 @@ DRAIN_SECONDS = 10.0
 class UpstreamPool:
     """Every upstream by server id, in configuration order."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path, open_streams: OpenStreams) -> None:
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams
+    ) -> None:
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self._tasks = tasks
         self._logs_dir = logs_dir
+        self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._upstreams: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
@@ -79,6 +86,7 @@ class UpstreamPool:
             defaults,
             open_streams=self._open_streams,
             logs_dir=self._logs_dir,
+            authorization=self._authorization(upstream_id, definition),
             remembered=remembered,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
             on_failed=lambda failing: self.on_failed(failing),
@@ -92,6 +100,15 @@ class UpstreamPool:
         self._tasks.start_soon(run, name=f"upstream {upstream_id}")
         return upstream
 
+    def _authorization(self, upstream_id: str, definition: UpstreamDefinition) -> Authorization | None:
+        if definition.url is None:
+            return None
+        # Its cryptography takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+        from pml_gateway.upstreams.authorization import Authorization
+        from pml_gateway.upstreams.tokens import TokenStore
+
+        return Authorization(upstream_id, definition, TokenStore(self._auth_dir), self._tasks.start_soon)
+
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
     await upstream.retire(DRAIN_SECONDS)
@@ -99,8 +116,10 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 
 @asynccontextmanager
-async def open_pool(*, logs_dir: Path, open_streams: OpenStreams = open_streams) -> AsyncIterator[UpstreamPool]:
+async def open_pool(
+    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams = open_streams
+) -> AsyncIterator[UpstreamPool]:
     """A pool whose connections and child processes end with this context."""
     async with anyio.create_task_group() as tasks:
-        yield UpstreamPool(tasks, logs_dir=logs_dir, open_streams=open_streams)
+        yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=open_streams)
         tasks.cancel_scope.cancel()

@@ -9,14 +9,13 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     GatewayError,
-    UpstreamAuthError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
     innermost,
 )
-from pml_gateway.upstreams.transport import CREDENTIALS_REFUSED, HttpSide
+from pml_gateway.upstreams.transport import HttpSide
 
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 """What the SDK raises; servers use the same code for errors of their own."""
@@ -28,13 +27,8 @@ _HTTP_FAILED = "Server returned an error response"
 def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None = None) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
-    http_status = http.refused_with if http else None
-    if http_status in CREDENTIALS_REFUSED and isinstance(cause, MCPError | httpx2.HTTPStatusError):
-        return UpstreamAuthError(
-            f"{upstream_id}: the server refused the gateway's credentials (HTTP {http_status})",
-            hint=f"check servers.{upstream_id}.headers, then: pml upstreams",
-            details={"http_status": http_status},
-        )
+    if http is not None and http.refused is not None and isinstance(cause, MCPError | httpx2.HTTPStatusError):
+        return http.refused
     if isinstance(cause, GatewayError):
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"

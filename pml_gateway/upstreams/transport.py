@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -12,19 +13,24 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 import httpx2
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import SecretError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, SecretError, UpstreamUnavailableError
+from pml_gateway.upstreams.challenge import Challenge
 from pml_gateway.upstreams.environment import child_environment
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
+
+    from pml_gateway.upstreams.authorization import Authorization
 
 MAX_LOG_BYTES = 1024 * 1024
 """A child's stderr file is started anew beyond this size."""
 
 SESSION_HEADER = "mcp-session-id"
 
+CREDENTIALS_ENDED = 401
 CREDENTIALS_REFUSED = (401, 403)
 SESSION_UNKNOWN = 404
 SERVER_FAILED = (*range(500, 600), 429)
@@ -43,14 +49,57 @@ MAX_EVENT_BYTES = 128 * 1024 * 1024
 class HttpSide:
     """What HTTP says beside the message streams, which the SDK keeps to itself.
 
-    `refused_with` is the status with which the last answer to the SDK's client refused the credentials, if it did;
-    `failed_with` the status by which it said that the server cannot answer.
+    `refused` is the error for the last answer to the SDK's client, if it refused the credentials; `failed_with` the
+    status by which it said that the server cannot answer.
     """
 
-    refused_with: int | None = None
+    authorization: Authorization | None = None
+    refused: GatewayError | None = None
     failed_with: int | None = None
     session_id: str | None = None
     cookies: dict[str, str] = field(default_factory=dict)
+
+    async def headers(self) -> dict[str, str]:
+        """What a request beside the SDK's client carries to be let in."""
+        return await self.authorization.headers() if self.authorization is not None else {}
+
+    async def renewed(self, sent: str | None) -> bool:
+        """Whether it is worth sending a request again that was refused with this header."""
+        return self.authorization is not None and await self.authorization.renewed(sent)
+
+    async def refusal(self, status: int, challenge: str) -> GatewayError | None:
+        """The error for an answer that refuses the credentials; None for every other answer."""
+        if status in CREDENTIALS_REFUSED and self.authorization is not None:
+            return await self.authorization.refusal(Challenge(status, challenge))
+        return None
+
+    async def note(self, status: int, challenge: str) -> None:
+        """Keep whether an answer to the SDK's client refused the credentials, and tell whoever sent the request."""
+        self.refused = await self.refusal(status, challenge)
+        request = _refusal.get()
+        if request is not None:
+            request.error = self.refused
+
+
+class Refusal:
+    """What one request was refused with, if it was."""
+
+    error: GatewayError | None = None
+
+
+_refusal: ContextVar[Refusal | None] = ContextVar("refusal", default=None)
+
+
+@contextmanager
+def noting_refusal() -> Iterator[Refusal]:
+    """Learn how the request sent in this block was refused: the SDK answers 401 with an error that does not say so,
+    and runs what it sends in its sender's context."""
+    refusal = Refusal()
+    token = _refusal.set(refusal)
+    try:
+        yield refusal
+    finally:
+        _refusal.reset(token)
 
 
 class OpenStreams(Protocol):
@@ -136,6 +185,9 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
         )
     command = resolve(definition.command or "")
     configured = {key: resolve(value) for key, value in definition.env.items()}
+    if definition.env_file:
+        file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
+        configured = read_env_file(file) | configured
     return StdioServerParameters(
         command=str(Path(command).expanduser()) if command.startswith("~") else command,
         args=[resolve(argument) for argument in definition.args],
@@ -153,7 +205,7 @@ def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
 
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
-        http.refused_with = response.status_code if response.status_code in CREDENTIALS_REFUSED else None
+        await http.note(response.status_code, response.headers.get("www-authenticate", ""))
         http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
         # Balancers keep a session at one machine by a cookie.
         http.cookies.update(dict(response.cookies))
@@ -161,6 +213,7 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
 
     return httpx2.AsyncClient(
         headers=resolved_headers(definition),
+        auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"response": [watch]},

@@ -42,6 +42,23 @@ async def test_each_endpoint_lists_its_own_mode_and_an_unknown_one_is_404(tmp_pa
         assert response.status_code == 404
 
 
+async def test_full_proxy_keeps_schemas_that_model_apis_refuse_and_other_modes_merge_them(tmp_path: Path) -> None:
+    either = [{"required": ["phone"]}, {"required": ["email"]}]
+    contact = {"phone": {"type": "string"}, "email": {"type": "string"}}
+    sound = {"type": "object", "properties": contact, "allOf": [{"anyOf": either}], "if": True, "then": True}
+    broken = {"properties": {"phone": 1}, "anyOf": either}
+    tools = [{"name": "sound", "inputSchema": sound}, {"name": "broken", "inputSchema": broken}]
+    async with serving(tmp_path, {"one": FakeUpstream(tools)}) as served:
+        flat = {
+            one["name"]: one["inputSchema"] for one in (await served.result("tools/list", {}, "/full_proxy"))["tools"]
+        }
+        assert flat["one__sound"] == sound
+        assert "anyOf" not in flat["one__broken"]
+        listed = await served.result("tools/list", {"query": "sound"}, "/hybrid")
+    (merged,) = [one["inputSchema"] for one in listed["tools"] if one["name"] == "one__sound"]
+    assert merged == {"type": "object", "properties": contact, "if": True, "then": True}
+
+
 @pytest.mark.parametrize("mode", ["semantic", "hybrid"])
 async def test_the_intent_comes_from_the_first_source_that_has_one(tmp_path: Path, mode: str) -> None:
     sections: dict[str, Any] = {"gateway": {"intent": "send a chat message", "tools_exposure": mode}}

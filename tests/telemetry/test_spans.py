@@ -121,6 +121,8 @@ async def test_a_failure_is_told_by_its_code_alone(tmp_path: Path, spans: InMemo
         )
     }
     assert list(codes.values()) == [["UPSTREAM_ERROR"], ["TOOL_ERROR"], ["tool_error"]]
+    [nothing] = named(spans, "tools/call nothing")
+    assert dict(nothing.attributes or {})["pml.code"] == "NOT_FOUND"
     own = [span for span in spans.get_finished_spans() if dict(span.attributes or {}).get("pml.upstream")]
     assert not [span for span in own if span.events or span.status.description]
 

@@ -1,0 +1,34 @@
+"""An answer of 401 or 403 becomes what it asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PARAMETER = r'(?:^|[\s,]){name}\s*=\s*(?:"([^"]*)"|([^\s,]+))'
+MAX_SCOPE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The status and the `WWW-Authenticate` header of a refusal."""
+
+    status: int
+    header: str = ""
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether the server wants a token as OAuth gives them."""
+        return self.header.lower().startswith("bearer")
+
+    @property
+    def missing_scope(self) -> str | None:
+        """The scope that the token lacks, which may be unnamed; None where that is not the reason."""
+        if self.status != 403 or self._parameter("error") != "insufficient_scope":
+            return None
+        scope = self._parameter("scope") or ""
+        return scope[:MAX_SCOPE] if scope.isprintable() else ""
+
+    def _parameter(self, name: str) -> str | None:
+        found = re.search(_PARAMETER.format(name=name), self.header, re.IGNORECASE)
+        return (found[1] or found[2]) if found else None
