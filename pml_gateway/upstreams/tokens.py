@@ -14,7 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.files import lock_if_free, write_atomically
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
 from pml_gateway.upstreams.vault import Vault, VaultError
+
+logger = get_logger(__name__)
 
 EARLY_SECONDS = 30.0
 """A token is renewed this long before it expires, or a tenth of its life where that is shorter."""
@@ -153,6 +156,7 @@ class TokenStore:
             UpstreamUnavailableError: another process has held the lock too long.
         """
         deadline = anyio.current_time() + LOCK_SECONDS
+        is_waiting = False
         while True:
             with lock_if_free(path) as is_held:
                 if is_held:
@@ -163,6 +167,9 @@ class TokenStore:
                     f"{upstream_id}: another process has been renewing the login for over {LOCK_SECONDS:g} s",
                     hint="call again",
                 )
+            if not is_waiting:
+                is_waiting = True
+                logger.info("%s: another process renews the login; waiting for it", upstream_id)
             await anyio.sleep(LOCK_POLL_SECONDS)
 
 
