@@ -10,9 +10,11 @@ import typer
 from rich.text import Text
 
 from pml_gateway import __version__
+from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.evaluate import eval_app
+from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import call, schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
@@ -48,6 +50,10 @@ def root(
 
 
 app.command()(demo)
+app.command()(init)
+app.command()(clients)
+app.command()(connect)
+app.command()(disconnect)
 app.command()(serve)
 app.command()(tools)
 app.command()(search)

@@ -24,6 +24,9 @@ class Paths:
     logs_dir: Path
     auth_dir: Path
     trust_file: Path
+    secrets_file: Path
+    connections_file: Path
+    backups_dir: Path
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
@@ -40,6 +43,9 @@ class Paths:
             logs_dir=home / "logs",
             auth_dir=home / "auth",
             trust_file=home / "trust.json",
+            secrets_file=home / "secrets.env",
+            connections_file=home / "connections.json",
+            backups_dir=home / "backups",
         )
 
 

@@ -167,6 +167,8 @@ class UpstreamSettings(Section):
     max_concurrent: int = Field(default=8, ge=1)
     max_queue: int = Field(default=64, ge=0)
     idle_timeout: float = Field(default=600, gt=0)
+    max_sessions: int = Field(default=16, ge=1)
+    question_timeout: float = Field(default=600, gt=0, le=900)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * 1024**2), ge=64 * 1024)
     breaker: BreakerSettings = BreakerSettings()
 

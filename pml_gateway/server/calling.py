@@ -151,7 +151,9 @@ class Caller:
             params["requestState"] = options.request_state
         check_text(params)
         with self._gateway.call_in_flight():
-            return await upstream.call_tool(params, on_progress=options.on_progress)
+            return await upstream.request(
+                "tools/call", params, on_progress=options.on_progress, audience=options.audience
+            )
 
     def find(self, state: GatewayState, scope: RequestScope, name: str, *, inside: bool = False) -> CatalogTool:
         """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.

@@ -8,6 +8,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.server.relay import RequestAudience
 from pml_gateway.server.request import CURRENT, QUERY_META_KEY, CallOptions, RequestScope
 from pml_gateway.types import JsonObject
 
@@ -36,6 +37,7 @@ def options_of(ctx: Context) -> CallOptions:
         input_responses=raw.get("inputResponses"),
         request_state=raw.get("requestState"),
         may_ask=is_modern(ctx.protocol_version),
+        audience=RequestAudience(ctx, scope_of(ctx).client),
     )
 
 

@@ -12,6 +12,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.upstreams.questions import Audience
 
 QUERY_META_KEY = "pml-gateway/query"
 MAX_INTENT_LENGTH = 2000
@@ -41,7 +42,8 @@ class RequestScope:
 class CallOptions:
     """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
 
-    `may_ask` says that the client can carry an `input_required` result.
+    `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
+    ask or tell it something.
     """
 
     on_progress: ProgressFnT | None = None
@@ -49,6 +51,7 @@ class CallOptions:
     input_responses: JsonObject | None = None
     request_state: str | None = None
     may_ask: bool = False
+    audience: Audience | None = None
 
 
 CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)

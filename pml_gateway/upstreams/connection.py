@@ -23,6 +23,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.listing import ListKind
 from pml_gateway.upstreams.offers import unannounced
 from pml_gateway.upstreams.pages import all_pages
+from pml_gateway.upstreams.questions import OpenCall, Questions
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams, resolved_headers
 
@@ -38,7 +39,7 @@ OnNotice = Callable[[str, JsonObject], None]
 """Takes a notification of the upstream: its method and params."""
 
 CallTool = Callable[..., Awaitable[JsonObject]]
-"""(params, timeout=, on_progress=) to the raw result of `tools/call`."""
+"""(params, timeout=, on_progress=, call=) to the raw result of `tools/call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,18 @@ class Connection:
         return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
 
     async def request(
-        self, method: str, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        timeout: float | None,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
     ) -> JsonObject:
         """One request with these params; the result as the upstream sent it."""
         if self.send_call is not None and method == "tools/call":
-            return await self.send_call(params, timeout=timeout, on_progress=on_progress)
-        return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress)
+            return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
+        return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
 
 
 @asynccontextmanager
@@ -98,8 +105,12 @@ async def open_connection(
     header_maps: HeaderMaps,
     on_notice: OnNotice,
     http: HttpSide,
+    questions: Questions | None = None,
 ) -> AsyncIterator[Connection]:
-    """Open, negotiate and watch one session; it ends with this context."""
+    """Open, negotiate and watch one session; it ends with this context.
+
+    Its peer is told that the clients behind `questions` can be asked; without, that nobody can.
+    """
 
     async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
         if not isinstance(message, Exception):
@@ -116,7 +127,7 @@ async def open_connection(
             connect_timeout=connect_timeout,
             http=http,
         ) as (read, write),
-        _session(read, write, header_maps, on_message) as connection,
+        _session(read, write, header_maps, on_message, questions or Questions()) as connection,
     ):
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
@@ -154,13 +165,14 @@ async def _calls(
 
 @asynccontextmanager
 async def _session(
-    read: object, write: object, header_maps: HeaderMaps, on_message: object
+    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()
     session = PassthroughSession(
         dispatcher,
         header_maps,
+        questions,
         message_handler=on_message,
         client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
     )

@@ -22,6 +22,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.call_stream import CallStream, OnNotice
+from pml_gateway.upstreams.questions import OpenCall
 from pml_gateway.upstreams.session import PassthroughSession
 from pml_gateway.upstreams.transport import (
     CREDENTIALS_ENDED,
@@ -38,8 +40,6 @@ MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
 _REDIRECTS = range(300, 400)
 _ids = itertools.count(1)
-
-OnNotice = Callable[[str, JsonObject], None]
 
 
 class HttpCalls:
@@ -59,7 +59,14 @@ class HttpCalls:
         self._http = http
         self._on_notice = on_notice
 
-    async def call_tool(self, params: JsonObject, *, timeout: float, on_progress: ProgressFnT | None) -> JsonObject:
+    async def call_tool(
+        self,
+        params: JsonObject,
+        *,
+        timeout: float | None,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
+    ) -> JsonObject:
         """The raw result of one `tools/call`; cancelling the caller cancels the request at the server.
 
         Raises:
@@ -67,12 +74,13 @@ class HttpCalls:
             UpstreamUnavailableError: the connection failed; whether the call was executed is in the details.
         """
         request_id = f"pml-{next(_ids)}"
-        body, headers = self._session.stamped("tools/call", params)
+        body, headers = self._session.stamped("tools/call", params, call)
         body |= {"jsonrpc": "2.0", "id": request_id}
         if on_progress is not None:
             body["params"]["_meta"] = {**body["params"].get("_meta", {}), "progressToken": request_id}
+        stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call)
         try:
-            message = await self._post(body, headers, on_progress)
+            message = await self._post(body, headers, stream)
         except anyio.get_cancelled_exc_class():
             await self._cancel(request_id)
             raise
@@ -83,16 +91,13 @@ class HttpCalls:
             raise UpstreamUnavailableError(reason, details={"executed": "unknown"}) from exc
         if message is None:
             # Redirects are the SDK's business; nothing was executed.
-            return await self._session.send_raw("tools/call", params, timeout=timeout, on_progress=on_progress)
+            return await self._session.send_raw(
+                "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
+            )
         return _result(message)
 
     async def _post(
-        self,
-        body: JsonObject,
-        headers: Mapping[str, str],
-        on_progress: ProgressFnT | None,
-        *,
-        is_repeated: bool = False,
+        self, body: JsonObject, headers: Mapping[str, str], stream: CallStream, *, is_repeated: bool = False
     ) -> JsonObject | None:
         content = json.dumps(body, separators=(",", ":")).encode()
         sent = await self._headers(headers)
@@ -100,7 +105,7 @@ class HttpCalls:
             # A server that wants another token executed nothing.
             is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
             if is_ended and await self._http.renewed(sent.get("authorization")):
-                return await self._post(body, headers, on_progress, is_repeated=True)
+                return await self._post(body, headers, stream, is_repeated=True)
             if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
                 raise SessionUnknownError
             if response.status in _REDIRECTS:
@@ -108,18 +113,19 @@ class HttpCalls:
             if response.status >= 400:
                 raise await self._refusal(response)
             if response.content_type == "text/event-stream":
-                return await self._from_events(response, headers, on_progress)
+                async with stream:
+                    return await self._from_events(response, headers, stream)
             return _message(await _read(response))
 
     async def _from_events(
-        self, response: aiohttp.ClientResponse, headers: Mapping[str, str], on_progress: ProgressFnT | None
+        self, response: aiohttp.ClientResponse, headers: Mapping[str, str], stream: CallStream
     ) -> JsonObject:
         """The answer among the events; a server may end the stream and have the rest fetched by event id."""
         last_id, pause = "", 1.0
         for _ in range(MAX_RESUMPTIONS):
             async for event in _events(response):
                 last_id, pause = event.id or last_id, event.retry_seconds or pause
-                if event.data and (answer := await self._take(_message(event.data), on_progress)) is not None:
+                if event.data and (answer := await stream.take(_message(event.data))) is not None:
                     return answer
             if not last_id:
                 break
@@ -131,32 +137,9 @@ class HttpCalls:
                 raise await self._refusal(response)
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
 
-    async def _take(self, message: JsonObject, on_progress: ProgressFnT | None) -> JsonObject | None:
-        """The message if it is the answer; progress is reported and pings are answered on the way."""
-        match message:
-            case {"method": "notifications/progress", "params": dict(progress)}:
-                if on_progress is not None and isinstance(progress.get("progress"), int | float):
-                    total, text = progress.get("total"), progress.get("message")
-                    await on_progress(
-                        progress["progress"],
-                        total if isinstance(total, int | float) else None,
-                        text if isinstance(text, str) else None,
-                    )
-            case {"method": "ping", "id": request_id}:
-                await self._respond({"id": request_id, "result": {}})
-            case {"method": str(method), "id": request_id}:
-                error = {"code": mcp_types.METHOD_NOT_FOUND, "message": f"{method} is not supported"}
-                await self._respond({"id": request_id, "error": error})
-            case {"method": str(method)}:
-                params = message.get("params")
-                self._on_notice(method, params if isinstance(params, dict) else {})
-            case {"result": _} | {"error": _}:
-                return message
-        return None
-
     async def _respond(self, body: JsonObject) -> None:
         content = json.dumps({"jsonrpc": "2.0", **body}).encode()
-        headers = await self._headers({})
+        headers = await self._headers({"mcp-protocol-version": str(self._session.protocol_version)})
         async with self._client.post(self._url, data=content, headers=headers, allow_redirects=False):
             return
 
@@ -290,8 +273,8 @@ async def open_http_calls(
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
     """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
     if urllib.request.getproxies():
-        yield lambda params, *, timeout, on_progress: session.send_raw(
-            "tools/call", params, timeout=timeout, on_progress=on_progress
+        yield lambda params, *, timeout, on_progress, call=None: session.send_raw(
+            "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
         )
         return
     # The same certificate authorities as the SDK's client.

@@ -24,6 +24,7 @@ from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
+from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.retries import repeatable_tools, repeated
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
@@ -245,6 +246,35 @@ class Lifecycle:
             http=self._http,
         ) as connection:
             yield connection
+
+    @property
+    def era(self) -> str:
+        """The protocol era it spoke last, here or before this start; empty where that is not known."""
+        return self._era
+
+    @asynccontextmanager
+    async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        http = HttpSide()
+        try:
+            async with open_connection(
+                self.upstream_id,
+                self.definition,
+                open_streams=self._open_streams,
+                era_hint=self._era,
+                logs_dir=self._logs_dir,
+                connect_timeout=self.connect_timeout,
+                header_maps=self._header_map,
+                on_notice=self._take_notice,
+                http=http,
+                questions=questions,
+            ) as connection:
+                yield connection
+        # Translated here, where it is known what HTTP said.
+        except Exception as exc:
+            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            self.want()
+            raise translate(exc, self.upstream_id, http=http) from exc
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due, of a new connection for all; the others are as they were."""

@@ -21,8 +21,12 @@ READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
 ResultT = TypeVar("ResultT")
 
 
-async def repeated(attempt: Callable[[], Awaitable[ResultT]], deadline: float) -> ResultT:
+async def repeated(
+    attempt: Callable[[], Awaitable[ResultT]], deadline: float, may_repeat: Callable[[], bool] = lambda: True
+) -> ResultT:
     """The outcome of `attempt`, made again after transport failures only and before `deadline` (`anyio.current_time`).
+
+    `may_repeat` is asked after a failure.
 
     Raises:
         GatewayError: the last failure, or the first where the upstream refuses to be tried again.
@@ -40,7 +44,7 @@ async def repeated(attempt: Callable[[], Awaitable[ResultT]], deadline: float) -
             if failure is not None and "retry_after_seconds" in error.details:
                 break
             failure = error
-            if "retry_after_seconds" in error.details:
+            if "retry_after_seconds" in error.details or not may_repeat():
                 break
     assert failure is not None
     raise failure

@@ -8,14 +8,24 @@ from typing import Any
 import anyio
 import anyio.abc
 from mcp.client.session import ClientSession
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.dispatcher import (
+    CallOptions,
+    DispatchContext,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+)
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, ClientCapabilities
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.questions import TOLD, OpenCall, Questions
 from pml_gateway.upstreams.transport import noting_refusal
 
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
@@ -47,20 +57,25 @@ class PassthroughSession(ClientSession):
 
     `ClientSession.call_tool` re-lists upstream before it trusts a tool, raises on an output schema mismatch and omits
     `Mcp-Param-*` headers of tools it has not listed; `list_tools` fails as a whole for one malformed schema. A gateway
-    needs none of this: it repairs listings itself and results belong to the client.
+    needs none of this: it repairs listings itself and results belong to the client. What the peer asks and tells
+    during calls goes to `questions` as it came.
     """
 
-    def __init__(self, dispatcher: WatchedDispatcher, header_maps: HeaderMaps, **options: Any) -> None:
+    def __init__(
+        self, dispatcher: WatchedDispatcher, header_maps: HeaderMaps, questions: Questions, **options: Any
+    ) -> None:
         super().__init__(dispatcher=dispatcher, **options)
         self._header_maps = header_maps
+        self.questions = questions
 
     async def send_raw(
         self,
         method: str,
         params: JsonObject | None = None,
         *,
-        timeout: float,
+        timeout: float | None,
         on_progress: ProgressFnT | None = None,
+        call: OpenCall | None = None,
     ) -> JsonObject:
         """Send one request, stamped for the negotiated version, and return the result as it came.
 
@@ -69,8 +84,9 @@ class PassthroughSession(ClientSession):
             UpstreamAuthError: the peer refused the credentials.
         """
         options: CallOptions = {}
-        data = self._stamped(method, params, options)
-        options["timeout"] = timeout
+        data = self._stamped(method, params, options, call)
+        if timeout is not None:
+            options["timeout"] = timeout
         if on_progress is not None:
             options["on_progress"] = on_progress
         with noting_refusal() as refusal:
@@ -81,24 +97,53 @@ class PassthroughSession(ClientSession):
                     raise refusal.error from None
                 raise
 
-    def stamped(self, method: str, params: JsonObject) -> tuple[JsonObject, dict[str, str]]:
+    def stamped(
+        self, method: str, params: JsonObject, call: OpenCall | None = None
+    ) -> tuple[JsonObject, dict[str, str]]:
         """A request's method and params, and its HTTP headers, as the negotiated version wants them."""
         options: CallOptions = {}
-        data = self._stamped(method, params, options)
+        data = self._stamped(method, params, options, call)
         return data, options.get("headers", {})
 
     async def notify_raw(self, method: str, params: JsonObject) -> None:
         """Send one notification."""
         await self._dispatcher.notify(method, params, {})
 
-    def _stamped(self, method: str, params: JsonObject | None, options: CallOptions) -> JsonObject:
+    def _stamped(
+        self, method: str, params: JsonObject | None, options: CallOptions, call: OpenCall | None = None
+    ) -> JsonObject:
         data: JsonObject = {"method": method, "params": dict(params or {})}
         if "_meta" in data["params"]:
             # The stamp writes into it, and it is the caller's.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
         self._stamp(data, options)
+        if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            meta = data["params"]["_meta"]
+            meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.abilities.announced
+            if call.audience.log_level is not None:
+                meta[LOG_LEVEL_META_KEY] = call.audience.log_level
         stamp_request(data["params"], options.setdefault("headers", {}))
         return data
+
+    def _build_capabilities(self, version: str) -> ClientCapabilities:
+        return ClientCapabilities.model_validate(self.questions.abilities.announced)
+
+    async def _on_request(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> JsonObject:
+        if method == "ping":
+            return {}
+        given = dict(params or {})
+        wants_progress = "progressToken" in (given.get("_meta") or {})
+        return await self.questions.answer(method, given, on_progress=dctx.progress if wants_progress else None)
+
+    async def _on_notify(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> None:
+        if method in TOLD:
+            await self.questions.tell(method, dict(params or {}))
+            return
+        await super()._on_notify(dctx, method, params)
 
     def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         return mcp_param_headers(self._header_maps(name), arguments)

@@ -10,6 +10,42 @@ import anyio
 from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
 
 
+class Place:
+    """One taken place, which may be lent while its call waits for a person."""
+
+    def __init__(self, running: anyio.Semaphore) -> None:
+        self._running = running
+        self._loans = 0
+        self._is_held = True
+        self._is_over = False
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Let other calls run for the length of this context; contexts may overlap."""
+        self._loans += 1
+        self._release()
+        try:
+            yield
+        finally:
+            self._loans -= 1
+            if not self._loans and not self._is_over:
+                await self._running.acquire()
+                if self._loans or self._is_over or self._is_held:
+                    self._running.release()
+                else:
+                    self._is_held = True
+
+    def give_up(self) -> None:
+        """The call is over."""
+        self._is_over = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._running.release()
+
+
 class CallSlots:
     """Lets a number of calls run, a number of them wait, and refuses the rest at once."""
 
@@ -27,7 +63,7 @@ class CallSlots:
         return self._waiting == 0 and self._running.value == self._max_concurrent
 
     @asynccontextmanager
-    async def taken(self, deadline: float) -> AsyncIterator[None]:
+    async def taken(self, deadline: float) -> AsyncIterator[Place]:
         """One place, held for the length of this context; `deadline` ends the wait for it (`anyio.current_time`).
 
         Raises:
@@ -58,10 +94,11 @@ class CallSlots:
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
                 details={"executed": "no"},
             )
+        place = Place(self._running)
         try:
-            yield
+            yield place
         finally:
-            self._running.release()
+            place.give_up()
             self._tell()
 
     async def until_unused(self, timeout: float) -> None:

@@ -1,0 +1,83 @@
+"""The client of one request, as far as upstreams may reach it while they serve the request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pml_gateway.policy.client import ANONYMOUS, Client
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.questions import ELICITATION_COMPLETE, LOG_LEVELS, Abilities, abilities_of
+
+MODES_SINCE = "2025-11-25"
+"""The first version in which an elicitation names its mode; older clients know forms only."""
+
+_ABILITIES_KEY = "pml_gateway.abilities"
+LOG_LEVEL_KEY = "pml_gateway.log_level"
+
+Context = ServerRequestContext[Any, Any]
+
+
+class RequestAudience:
+    """`Audience` over the SDK's context of one request."""
+
+    def __init__(self, ctx: Context, client: Client) -> None:
+        self._session = ctx.session
+        self._version = ctx.protocol_version
+        self.client_id = client.id
+        self.is_one_client = client.id != ANONYMOUS.id
+        self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.abilities = _abilities(ctx)
+        self.log_level = _log_level(ctx)
+
+    async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
+        """The client's answer, over the channel of its own request."""
+        options: CallOptions = {} if on_progress is None else {"on_progress": on_progress}
+        channel = self._session._request_outbound  # the SDK's public methods rebuild what they send and get
+        return await channel.send_raw_request(method, question_for(method, params, self._version), options)
+
+    async def tell(self, method: str, params: JsonObject) -> None:
+        """Pass on a notification; what is told after the request goes over the session's own channel."""
+        if method == ELICITATION_COMPLETE:
+            await self._session._connection.notify(method, params)
+            return
+        await self._session._request_outbound.notify(method, params)
+
+
+def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonObject:
+    """A question in the shape that a version of the handshake era knows."""
+    given = {key: value for key, value in params.items() if key != "task"}
+    meta = given.pop("_meta", None)
+    if isinstance(meta, dict) and (kept := {key: value for key, value in meta.items() if key != "progressToken"}):
+        given["_meta"] = kept
+    if method == "elicitation/create":
+        if given.get("mode") == "form" and version < MODES_SINCE:
+            del given["mode"]
+        if given.get("mode") == "url" and "elicitationId" not in given:
+            # The stateless protocol has none, and the older one requires it.
+            given["elicitationId"] = secrets.token_urlsafe(12)
+    return given
+
+
+def _abilities(ctx: Context) -> Abilities:
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return abilities_of(ctx.session.client_capabilities)
+    state = ctx.session._connection.state
+    if _ABILITIES_KEY not in state:
+        state[_ABILITIES_KEY] = abilities_of(ctx.session.client_capabilities)
+    abilities: Abilities = state[_ABILITIES_KEY]
+    return abilities
+
+
+def _log_level(ctx: Context) -> str | None:
+    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        level = ctx.session._connection.state.get(LOG_LEVEL_KEY)
+    else:
+        level = ctx.meta.get(LOG_LEVEL_META_KEY) if ctx.meta else None
+    return level if level in LOG_LEVELS else None

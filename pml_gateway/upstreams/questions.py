@@ -1,0 +1,237 @@
+"""What an upstream asks or tells during a call reaches the client whose call it is, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+import mcp_types
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.deadlines import paused, running
+
+WITHDRAW_SECONDS = 2.0
+"""How long the end of a call waits for its open questions to be withdrawn."""
+
+MAX_URLS = 256
+"""Elicitations by URL of one session whose completion is still passed on; the oldest are forgotten."""
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+LOG = "notifications/message"
+ELICITATION_COMPLETE = "notifications/elicitation/complete"
+TOLD = frozenset({LOG, ELICITATION_COMPLETE})
+"""Notifications that belong to the client of a call."""
+
+_ANNOUNCED = {"roots": (), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
+_ASKED = {"roots/list": "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a client can be asked, in the words of client capabilities; equal ones share upstream sessions."""
+
+    key: str = "{}"
+    announced: JsonObject = field(default_factory=dict, compare=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.announced)
+
+    def refusal(self, method: str, params: Mapping[str, Any]) -> tuple[int, str] | None:
+        """Code and message for a question that this client cannot be asked."""
+        name = _ASKED.get(method)
+        if name is None or name not in self.announced:
+            return METHOD_NOT_FOUND, f"{method} is not supported by the client of this call"
+        detail = self.announced[name]
+        if name == "elicitation":
+            mode = params.get("mode") or "form"
+            # Clients that name no mode are older than the modes, and show forms.
+            if mode not in (detail or {"form": {}}):
+                return (
+                    INVALID_PARAMS,
+                    f"elicitation mode {str(mode)[:20]!r} is not supported by the client of this call",
+                )
+        if name == "sampling" and ("tools" in params or "toolChoice" in params) and "tools" not in detail:
+            return INVALID_PARAMS, "sampling with tools is not supported by the client of this call"
+        return None
+
+
+NO_ABILITIES = Abilities()
+
+
+def abilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Abilities:
+    """What of a client's capabilities is relayed to upstreams."""
+    if capabilities is None or not (capabilities.roots or capabilities.sampling or capabilities.elicitation):
+        return NO_ABILITIES
+    given = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+    announced: JsonObject = {
+        name: {detail: {} for detail in details if detail in given[name]}
+        for name, details in _ANNOUNCED.items()
+        if name in given
+    }
+    return Abilities(json.dumps(announced, sort_keys=True), announced)
+
+
+class Audience(Protocol):
+    """The client of a call, as far as its upstream may reach it."""
+
+    @property
+    def client_id(self) -> str:
+        """Who it is; what a session keeps of one client never meets another."""
+
+    @property
+    def is_one_client(self) -> bool:
+        """Whether everybody of this id is the same client; anonymous ones are not."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can be asked."""
+
+    @property
+    def answers_later(self) -> bool:
+        """Whether questions are a result of its request, and answers come with the next one."""
+
+    @property
+    def log_level(self) -> str | None:
+        """The least severe log message it wants; None if it has not said."""
+
+    async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
+        """Its answer to one question.
+
+        Raises:
+            MCPError: it refuses or fails.
+        """
+
+    async def tell(self, method: str, params: JsonObject) -> None:
+        """Pass on one notification, if it is still there."""
+
+
+Lend = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class OpenCall:
+    """One request to an upstream, from before it is sent until it is answered."""
+
+    def __init__(self, audience: Audience, question_timeout: float) -> None:
+        self.audience = audience
+        self.asked_roots = False
+        self.has_asked = False
+        self.lend_place: Lend = nullcontext
+        self._question_timeout = question_timeout
+        self._deadlines = running()
+        self._questions: set[anyio.CancelScope] = set()
+        self._has_ended = False
+        self._withdrawn = anyio.Event()
+
+    def begin(self) -> None:
+        """Let questions stop the time limits that run now."""
+        self._deadlines = running()
+
+    async def answer(self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None) -> JsonObject:
+        """The client's answer to one question of the upstream.
+
+        Raises:
+            MCPError: the client cannot be asked this, refuses, is silent, or its call is over.
+        """
+        if self._has_ended:
+            raise _too_late()
+        refusal = self.audience.abilities.refusal(method, params)
+        if refusal is not None:
+            raise MCPError(*refusal)
+        self.has_asked = True
+        self.asked_roots = self.asked_roots or method == "roots/list"
+        with anyio.CancelScope() as scope:
+            self._questions.add(scope)
+            try:
+                with paused(self._deadlines):
+                    async with self.lend_place():
+                        with anyio.move_on_after(self._question_timeout):
+                            return await self.audience.ask(method, params, on_progress)
+                        message = f"no answer within {self._question_timeout:g} s"
+                        raise MCPError(REQUEST_TIMEOUT, message)
+            finally:
+                self._questions.discard(scope)
+                if not self._questions:
+                    self._withdrawn.set()
+        raise _too_late()
+
+    async def tell(self, method: str, params: JsonObject) -> None:
+        """Pass on what the upstream tells during the call."""
+        if self._has_ended or (method == LOG and not wants_log(self.audience.log_level, params)):
+            return
+        await self.audience.tell(method, params)
+
+    async def end(self) -> None:
+        """Withdraw open questions; later ones are refused."""
+        self._has_ended = True
+        if not self._questions:
+            return
+        self._withdrawn = anyio.Event()
+        for scope in self._questions:
+            scope.cancel()
+        with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
+            await self._withdrawn.wait()
+
+
+class Questions:
+    """The open calls of one session, to which its peer's questions and notices are handed."""
+
+    def __init__(self, abilities: Abilities = NO_ABILITIES) -> None:
+        self.abilities = abilities
+        self._calls: list[OpenCall] = []
+        self._urls: dict[str, Audience] = {}
+
+    def add(self, call: OpenCall) -> None:
+        """Hand what comes from now on to this call, unless it says which it belongs to."""
+        self._calls.append(call)
+
+    async def remove(self, call: OpenCall) -> None:
+        """The call is over."""
+        self._calls.remove(call)
+        await call.end()
+
+    async def answer(
+        self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None
+    ) -> JsonObject:
+        """The answer to a question; `call` is given where the transport says whose it is."""
+        asked = call or (self._calls[-1] if self._calls else None)
+        if asked is not None:
+            if isinstance(elicitation := params.get("elicitationId"), str):
+                # The end of what happens in a browser is told long after the call.
+                self._urls[elicitation] = asked.audience
+                if len(self._urls) > MAX_URLS:
+                    del self._urls[next(iter(self._urls))]
+            return await asked.answer(method, params, on_progress)
+        if _ASKED.get(method) in self.abilities.announced:
+            raise _too_late()
+        raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
+
+    async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
+        """Pass on a notice; those outside of any call go to nobody."""
+        if method == ELICITATION_COMPLETE:
+            audience = self._urls.pop(str(params.get("elicitationId")), None)
+            if audience is not None:
+                await audience.tell(method, params)
+            return
+        told = call or (self._calls[-1] if self._calls else None)
+        if told is not None:
+            await told.tell(method, params)
+
+
+def wants_log(level: str | None, params: Mapping[str, Any]) -> bool:
+    """Whether a log message is as severe as the client wants."""
+    given = params.get("level")
+    if level is None or given not in LOG_LEVELS:
+        return True
+    return LOG_LEVELS.index(given) >= LOG_LEVELS.index(level)
+
+
+def _too_late() -> MCPError:
+    return MCPError(INVALID_REQUEST, "the call this question belongs to is over")

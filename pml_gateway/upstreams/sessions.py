@@ -1,0 +1,297 @@
+"""Sessions of an upstream beside its shared one: each is one client's, so that what it asks is asked of that client.
+
+A session of a handshake upstream that may ask serves one call at a time, because its questions do not say which call
+they belong to. With `sessions: per_client` a client has one session, for all of its calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
+from pml_gateway.upstreams.background import Background
+from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
+from pml_gateway.upstreams.translate import translate
+
+logger = get_logger(__name__)
+
+CLOSING_SECONDS = 10.0
+"""How long a session that closes waits for its calls, and opening one waits for an idle one to make room for it."""
+
+OpenBeside = Callable[[Questions], AbstractAsyncContextManager[Connection]]
+"""Opens one more connection to the upstream."""
+
+
+class SessionKey(NamedTuple):
+    """Whose a session is, and what its upstream was told that this client can be asked."""
+
+    client_id: str
+    abilities: Abilities
+
+
+class OwnSession:
+    """One session; a task of its own opens and closes it."""
+
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        self.questions = Questions(key.abilities)
+        self.users = 0
+        self.last_used = time.monotonic()
+        self.closing = anyio.Event()
+        self.closed = anyio.Event()
+        self.left = anyio.Event()
+        self.log_level: str | None = None
+        self._opened = anyio.Event()
+        self._outcome: list[Connection | GatewayError] = []
+
+    async def hold(self, upstream_id: str, open_beside: OpenBeside, connect_timeout: float) -> None:
+        """Keep the session open until its peer leaves or `closing` is set."""
+        try:
+            with anyio.CancelScope() as scope:
+                scope.deadline = anyio.current_time() + connect_timeout
+                async with open_beside(self.questions) as connection:
+                    scope.deadline = float("inf")
+                    self._outcome.append(connection)
+                    self._opened.set()
+                    await _first_of(connection.lost, connection.ended, self.closing)
+                    with anyio.move_on_after(CLOSING_SECONDS):
+                        while self.users and not connection.lost.is_set():
+                            await self.left.wait()
+            if not self._outcome:
+                self._outcome.append(
+                    UpstreamUnavailableError(
+                        f"{upstream_id}: no answer within {connect_timeout:g} s while connecting",
+                        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
+                    )
+                )
+        # One session's failure, of whatever kind, must not stop the others.
+        except Exception as exc:  # noqa: BLE001
+            error = translate(exc, upstream_id)
+            if self._outcome:
+                logger.debug("a session ended with %s", error)
+            elif error.details.get("executed"):
+                error = UpstreamUnavailableError(
+                    f"{upstream_id}: the server ended or closed the connection while starting"
+                )
+            self._outcome.append(error)
+        finally:
+            self.closing.set()
+            self._opened.set()
+            self.closed.set()
+
+    async def connection(self) -> Connection:
+        """The open connection.
+
+        Raises:
+            GatewayError: why it could not be opened.
+        """
+        await self._opened.wait()
+        outcome = self._outcome[0]
+        if isinstance(outcome, GatewayError):
+            raise type(outcome)(outcome.message, hint=outcome.hint, details=outcome.details)
+        return outcome
+
+    def leave(self) -> None:
+        """A call on it is over."""
+        self.users -= 1
+        self.last_used = time.monotonic()
+        left, self.left = self.left, anyio.Event()
+        left.set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call may still begin on it."""
+        over = self._opened.is_set() and isinstance(self._outcome[0], Connection) and self._outcome[0].is_over
+        return not over and not self.closing.is_set()
+
+
+class OwnSessions:
+    """The sessions of single clients with one upstream; bounded, and closed when idle."""
+
+    def __init__(
+        self,
+        upstream_id: str,
+        open_beside: OpenBeside,
+        background: Background,
+        *,
+        max_sessions: int,
+        max_queue: int,
+        connect_timeout: float,
+        idle_timeout: float,
+        per_client: bool,
+    ) -> None:
+        self._upstream_id = upstream_id
+        self._open_beside = open_beside
+        self._background = background
+        self._max_sessions = max_sessions
+        self._max_queue = max_queue
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._per_client = per_client
+        self._sessions: list[OwnSession] = []
+        self._turns = anyio.Lock()
+        self._changed = anyio.Event()
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @asynccontextmanager
+    async def taken(self, call: OpenCall, deadline: float) -> AsyncIterator[Connection]:
+        """A session for the length of this context, in which its questions are this call's.
+
+        Raises:
+            UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
+                waiting for one.
+            GatewayError: the session could not be opened.
+        """
+        audience = call.audience
+        with anyio.move_on_at(deadline) as waiting:
+            session = await self._take(SessionKey(audience.client_id, audience.abilities))
+        if waiting.cancelled_caught:
+            raise self._busy()
+        # From here on: servers ask for roots as soon as they are initialized.
+        session.questions.add(call)
+        try:
+            connection = await session.connection()
+            await _set_log_level(session, connection, audience.log_level)
+            yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                await session.questions.remove(call)
+            session.leave()
+            if call.asked_roots and not audience.is_one_client:
+                # It knows the roots of somebody whom the next anonymous caller may not be.
+                session.closing.set()
+            self._tell()
+
+    def end_client(self, client_id: str) -> None:
+        """Close the sessions of a client that left; calls in flight end by themselves."""
+        for session in self._sessions:
+            if session.key.client_id == client_id:
+                session.closing.set()
+        self._tell()
+
+    async def notify(self, client_id: str, method: str) -> None:
+        """Tell the upstream something of a client, in this client's sessions."""
+        for session in list(self._sessions):
+            if session.key.client_id == client_id and session.is_usable:
+                try:
+                    connection = await session.connection()
+                    await connection.session.notify_raw(method, {})
+                except (GatewayError, MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                    logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
+
+    async def _take(self, key: SessionKey) -> OwnSession:
+        if (session := self._free(key)) is None:
+            if self._waiting > self._max_queue:
+                raise self._busy()
+            self._waiting += 1
+            try:
+                # One after the other, in the order they came.
+                async with self._turns:
+                    session = await self._next(key)
+            finally:
+                self._waiting -= 1
+        session.users += 1
+        return session
+
+    async def _next(self, key: SessionKey) -> OwnSession:
+        while True:
+            if (session := self._free(key)) is not None:
+                return session
+            if len(self._sessions) < self._max_sessions:
+                return self._open(key)
+            idle = [session for session in self._sessions if not session.users]
+            if idle:
+                oldest = min(idle, key=lambda session: session.last_used)
+                oldest.closing.set()
+                with anyio.move_on_after(CLOSING_SECONDS):
+                    await oldest.closed.wait()
+                self._forget(oldest)
+                continue
+            if self._per_client and all(session.key != key for session in self._sessions):
+                # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
+                raise self._busy()
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _free(self, key: SessionKey) -> OwnSession | None:
+        """The client's session that was used last, so that the others become idle."""
+        mine = [
+            session
+            for session in self._sessions
+            if session.key == key and session.is_usable and (self._per_client or not session.users)
+        ]
+        return max(mine, key=lambda session: session.last_used, default=None)
+
+    def _open(self, key: SessionKey) -> OwnSession:
+        session = OwnSession(key)
+        self._sessions.append(session)
+
+        async def run() -> None:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._close_when_idle, session)
+                    await session.hold(self._upstream_id, self._open_beside, self._connect_timeout)
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._forget(session)
+
+        self._background.start(run)
+        return session
+
+    async def _close_when_idle(self, session: OwnSession) -> None:
+        while not session.closing.is_set():
+            left = session.last_used + self._idle_timeout - time.monotonic()
+            if not session.users and left <= 0:
+                session.closing.set()
+            await anyio.sleep(max(left, 1.0))
+
+    def _forget(self, session: OwnSession) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+
+    def _busy(self) -> UpstreamBusyError:
+        return UpstreamBusyError(
+            f"{self._upstream_id}: all of its {self._max_sessions} sessions for single clients are in use",
+            hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
+            details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
+        )
+
+
+async def _set_log_level(session: OwnSession, connection: Connection, level: str | None) -> None:
+    """Tell a handshake upstream how much this client wants to know."""
+    capabilities = connection.session.server_capabilities
+    if level is None or level == session.log_level or capabilities is None or capabilities.logging is None:
+        return
+    session.log_level = level
+    if connection.era == MODERN:
+        return
+    try:
+        await connection.session.send_raw("logging/setLevel", {"level": level}, timeout=5)
+    except MCPError as error:
+        logger.debug("logging/setLevel refused: %s", error.message)
+
+
+async def _first_of(*events: anyio.Event) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            tasks.cancel_scope.cancel()
+
+        for event in events:
+            tasks.start_soon(wait, event)
