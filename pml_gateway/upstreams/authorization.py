@@ -100,6 +100,8 @@ class Authorization:
         login = await self._current()
         if login is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
             return False
+        if login is not None and login.tokens is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
+            raise self._needed("the login was revoked or has ended")
         refused = sent.removeprefix("Bearer ") if sent else None
         if login is not None and login.tokens is not None and login.access_token != refused:
             return True
@@ -286,7 +288,7 @@ class Authorization:
                 await self._save(path, stored.model_copy(update={"wanted_scope": scope}))
 
     def _path(self) -> Path:
-        return self._store.path(self._upstream_id, resolve(self._definition.url or ""))
+        return self._store.path(self._upstream_id, resolve(self._definition.url or ""), self._auth)
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:
         if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
