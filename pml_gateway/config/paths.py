@@ -48,6 +48,10 @@ class Paths:
             backups_dir=home / "backups",
         )
 
+    def identity(self, config_file: Path | None) -> str:
+        """What names a configuration in the names of its state: its file, by default the user's."""
+        return str(_absolute(config_file or self.config_file))
+
 
 def _absolute(path: str | Path) -> Path:
     return Path(path).expanduser().absolute()
