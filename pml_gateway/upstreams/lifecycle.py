@@ -21,11 +21,12 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
-from pml_gateway.upstreams.known_tools import KnownTools
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 from pml_gateway.upstreams.waiting import first_of
@@ -71,6 +72,7 @@ class Lifecycle:
         defaults: UpstreamSettings,
         *,
         activity: Activity,
+        subscriptions: ResourceSubscriptions,
         breaker: Breaker,
         open_streams: OpenStreams,
         logs_dir: Path,
@@ -88,13 +90,14 @@ class Lifecycle:
         self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
         self.defaults = defaults
         self._activity = activity
+        self._subscriptions = subscriptions
         self._breaker = breaker
         self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
-        self.known = KnownTools(remembered.tools)
+        self.tool_facts = ToolFacts(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._expired = False
@@ -195,7 +198,7 @@ class Lifecycle:
 
         async def hold() -> None:
             try:
-                async with self._open() as connection:
+                async with self._open() as connection, self._subscriptions.following(connection):
                     self._activity.touch()
                     await self._list(connection)
                     established.set()
@@ -248,7 +251,7 @@ class Lifecycle:
             era_hint=self._era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
-            header_maps=self.known.header_map,
+            header_maps=lambda name: self.tool_facts.header_map(name),
             on_notice=self._take_notice,
             http=self._http,
         ) as connection:
@@ -271,7 +274,7 @@ class Lifecycle:
                 era_hint=self._era,
                 logs_dir=self._logs_dir,
                 connect_timeout=self.connect_timeout,
-                header_maps=self.known.header_map,
+                header_maps=lambda name: self.tool_facts.header_map(name),
                 on_notice=self._take_notice,
                 http=http,
                 questions=questions,
@@ -303,7 +306,7 @@ class Lifecycle:
         )
         self._offers = offers
         self._era = connection.era
-        self.known.replace(tools)
+        self.tool_facts = ToolFacts(tools)
         info = connection.session.server_info
         self.last_listed = Listed(
             tools,
@@ -345,7 +348,7 @@ class Lifecycle:
         established = time.monotonic()
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
-            if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
+            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
             poll = bool(connection.unannounced)
@@ -374,6 +377,8 @@ class Lifecycle:
         kind = announced_kind(method)
         if kind is not None:
             self._due.add((kind,))
+        elif method == "notifications/resources/updated":
+            self._subscriptions.updated(str(params.get("uri")))
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import anyio
@@ -55,3 +55,14 @@ def is_repeatable(method: str, params: JsonObject, repeatable: frozenset[str]) -
     if method == "tools/call":
         return params.get("name") in repeatable
     return method in READS or method.endswith("/list")
+
+
+def repeatable_tools(tools: Iterable[JsonObject]) -> frozenset[str]:
+    """The names of the tools that their server declares read-only or idempotent."""
+    return frozenset(str(tool.get("name")) for tool in tools if _is_repeatable(tool.get("annotations")))
+
+
+def _is_repeatable(annotations: object) -> bool:
+    if not isinstance(annotations, dict):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
