@@ -12,6 +12,7 @@ from mcp.server.models import InitializationOptions
 
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
+from pml_gateway.server.client_sessions import ClientSessions
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
@@ -100,4 +101,5 @@ def build_server(
     # Around the SDK's own, which opens the request's span.
     server.middleware.insert(0, observe_requests(scope_of, telemetry))
     server.middleware.append(finished_list)
+    ClientSessions(gateway).serve(server)
     return server

@@ -96,6 +96,7 @@ class Upstream:
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
+        self.set_log_level = self._own_sessions.set_log_level
         self.want = self._lifecycle.want
         self.reconnect = self._lifecycle.reconnect
         self.drain = self._activity.drain
