@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,7 +29,7 @@ from pml_gateway.upstreams.relayed import RelayedRequests
 from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
-from pml_gateway.upstreams.suspended import SuspendedCalls
+from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
 
@@ -238,10 +239,12 @@ class Upstream:
         """One request in which the upstream may ask; it is repeated only while nobody has been asked."""
         deadline = anyio.current_time() + limit
         calls: list[OpenCall] = []
+        # A suspended call is given up as a whole when its client does not come back.
+        patience = math.inf if isinstance(audience, SuspendedCall) else self.defaults.question_timeout
 
         async def attempt() -> JsonObject:
             self.breaker.check()
-            call = OpenCall(audience, self.defaults.question_timeout)
+            call = OpenCall(audience, patience)
             calls.append(call)
             async with AsyncExitStack() as stack:
                 borrowed = await stack.enter_async_context(self._own_sessions.taken(call, deadline)) if own else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from tests.support.asking import MODERN, Person, question_of
-from tests.support.memory import FakeUpstream, text_result, tool
+from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +25,7 @@ ERAS = pytest.mark.parametrize("modern", [False, True], ids=["handshake", "2026"
 async def until(condition: Any) -> None:
     """Wait until something holds."""
     with anyio.fail_after(LIMIT):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # what others do has no event here
             await anyio.sleep(0.01)
 
 
@@ -96,6 +97,12 @@ class Thinking(Person):
             raise
 
 
+def serving_with(folder: Path, upstream: Upstream, **limits: float) -> AbstractAsyncContextManager[Serving]:
+    """A gateway with these limits for its upstreams."""
+    fakes = {"up": upstream.fake}
+    return serving(folder, fakes, settings_for(fakes, upstreams=limits))
+
+
 def pool_of(served: Serving) -> Any:
     return served.gateway.pool.upstreams["up"]._own_sessions
 
@@ -103,7 +110,7 @@ def pool_of(served: Serving) -> Any:
 @ERAS
 async def test_a_client_that_leaves_cancels_its_call_and_what_it_was_asked(tmp_path: Path, modern: bool) -> None:
     upstream, ada = Upstream(), Thinking("ada")
-    async with serving(tmp_path, {"up": upstream.fake}, upstreams={"question_timeout": 1}) as served:
+    async with serving_with(tmp_path, upstream, question_timeout=1) as served:
         async with ada.client(served.url, modern=modern) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "up__ask", {})
             await until(lambda: ada.asked)
@@ -148,42 +155,47 @@ async def test_a_question_ends_with_its_call_and_a_later_one_is_refused(tmp_path
 async def test_time_limits_stand_still_while_a_person_is_asked(tmp_path: Path, modern: bool) -> None:
     upstream, ada = Upstream(), Thinking("ada")
     steps = [{"id": "a", "tool": "up__ask", "timeout": 0.3}]
-    sections = {"upstreams": {"call_timeout": 0.3}, "workflow": {"max_seconds": 0.4}}
-    async with serving(tmp_path, {"up": upstream.fake}, **sections) as served:
-        async with ada.client(served.url, modern=modern) as client:
-            # The session is open from here on.
-            await client.call_tool("up__plain", {})
-            for name, arguments in [("up__ask", {}), ("execute_workflow", {"steps": steps})]:
-                ada.answers, asked = anyio.Event(), len(ada.asked)
-                async with anyio.create_task_group() as tasks:
-                    results: list[Any] = []
+    async with (
+        serving_with(tmp_path, upstream, call_timeout=0.3) as served,
+        ada.client(served.url, modern=modern) as client,
+    ):
+        # The session is open from here on.
+        await client.call_tool("up__plain", {})
+        for name, arguments in [
+            ("up__ask", {}),
+            ("execute_workflow", {"steps": steps, "budget": {"max_seconds": 0.4}}),
+        ]:
+            ada.answers, asked = anyio.Event(), len(ada.asked)
+            async with anyio.create_task_group() as tasks:
+                results: list[Any] = []
 
-                    async def call(name: str = name, arguments: Any = arguments, results: list[Any] = results) -> None:
-                        results.append(await client.call_tool(name, arguments))
+                async def call(name: str = name, arguments: Any = arguments, results: list[Any] = results) -> None:
+                    results.append(await client.call_tool(name, arguments))
 
-                    tasks.start_soon(call)
-                    await until(lambda asked=asked: len(ada.asked) > asked)
-                    # Longer than every limit.
-                    await anyio.sleep(0.6)
-                    ada.answers.set()
-                assert not results[0].is_error, results[0]
+                tasks.start_soon(call)
+                await until(lambda asked=asked: len(ada.asked) > asked)
+                # Longer than every limit.
+                await anyio.sleep(0.6)
+                ada.answers.set()
+            assert not results[0].is_error, results[0]
     assert upstream.outcomes == ["ada: who"] * 2
 
 
 async def test_a_question_nobody_answers_ends_at_its_own_limit(tmp_path: Path) -> None:
     upstream, ada = Upstream(), Thinking("ada")
-    async with serving(tmp_path, {"up": upstream.fake}, upstreams={"question_timeout": 0.2}) as served:
-        async with ada.client(served.url, modern=False) as client:
-            await client.call_tool("up__ask", {})
+    async with (
+        serving_with(tmp_path, upstream, question_timeout=0.2) as served,
+        ada.client(served.url, modern=False) as client,
+    ):
+        await client.call_tool("up__ask", {})
     assert upstream.outcomes == ["-32001 no answer within 0.2 s"]
     assert ada.withdrawn == 1
 
 
 async def test_a_stateless_client_that_does_not_come_back_frees_the_call_and_its_session(tmp_path: Path) -> None:
     upstream = Upstream()
-    sections: dict[str, Any] = {"upstreams": {"question_timeout": 0.2, "max_sessions": 1}}
-    meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
-    async with serving(tmp_path, {"up": upstream.fake}, **sections) as served:
+    meta: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    async with serving_with(tmp_path, upstream, question_timeout=0.2, max_sessions=1) as served:
         params = {"name": "up__ask", "arguments": {}, "_meta": meta}
         first = await served.result("tools/call", params)
         assert first["resultType"] == "input_required"
@@ -214,7 +226,7 @@ async def test_an_upstream_learns_what_a_client_cannot_be_asked(tmp_path: Path, 
             # Without anybody to ask, every call takes the shared session.
             assert upstream.fake.opened == 1
 
-        async def roots(_: Any) -> mcp_types.ListRootsResult:
+        async def roots(context: Any) -> mcp_types.ListRootsResult:
             return mcp_types.ListRootsResult(roots=[])
 
         async with Client(served.url, mode=mode, list_roots_callback=roots) as client:
