@@ -52,6 +52,11 @@ class ManifestFile:
     def __init__(self, directory: Path, identity: str) -> None:
         self._path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
+    @classmethod
+    def of(cls, directory: Path, configuration: str, prefix: str, max_length: int) -> ManifestFile:
+        """The manifest of a configuration. Names depend on how they are prefixed, so each naming has its own."""
+        return cls(directory, f"{configuration}\0{prefix}\0{max_length}")
+
     @property
     def path(self) -> Path:
         """Where the manifest lies."""

@@ -10,10 +10,13 @@ import typer
 from rich.text import Text
 
 from pml_gateway import __version__
+from pml_gateway.cli.call import CallCommand, call
+from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.evaluate import eval_app
-from pml_gateway.cli.inspect import call, schema, search
+from pml_gateway.cli.init import init
+from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.operate import refresh, tokens, upstreams_app
@@ -48,11 +51,15 @@ def root(
 
 
 app.command()(demo)
+app.command()(init)
+app.command()(clients)
+app.command()(connect)
+app.command()(disconnect)
 app.command()(serve)
 app.command()(tools)
 app.command()(search)
 app.command()(schema)
-app.command()(call)
+app.command(cls=CallCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})(call)
 app.command()(tokens)
 upstreams_app.command()(login)
 upstreams_app.command()(logout)

@@ -10,7 +10,13 @@ import typer
 
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
-from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.advice import (
+    foreign_variables,
+    intent_sources,
+    literal_secrets,
+    unreadable_env_files,
+    unresolved_references,
+)
 from pml_gateway.config.edit import apply_preset, scalar
 from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
@@ -102,6 +108,7 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
         print_json({"valid": False, "files": [], "problems": problems, "warnings": []})
         raise typer.Exit(exit_code(error)) from None
     warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
+    warnings += [*foreign_variables(loaded.settings), *unreadable_env_files(loaded.settings)]
     warnings += _store_warnings(loaded.settings)
     warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
     files = [str(path) for path in loaded.files]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import anyio
 import typer
 
+from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, warn
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.config.paths import Paths
@@ -26,9 +27,15 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
 ]
 ModeOption = Annotated[
-    str | None, typer.Option("--mode", metavar="MODE", help="meta_only, semantic, hybrid or full_proxy.")
+    str | None,
+    typer.Option(
+        "--mode", metavar="MODE", help="meta_only, semantic, hybrid or full_proxy.", autocompletion=mode_names
+    ),
 ]
-PresetOption = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="Exposure of a preset.")]
+PresetOption = Annotated[
+    str | None,
+    typer.Option("--preset", metavar="NAME", help="Exposure of a preset.", autocompletion=preset_names),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 ResultT = TypeVar("ResultT")
@@ -52,7 +59,7 @@ class Command:
     @property
     def identity(self) -> str:
         """What names this configuration: its file."""
-        return str((self.config_file or self.paths.config_file).expanduser().absolute())
+        return self.paths.identity(self.config_file)
 
     def load(self) -> LoadedSettings:
         """The settings in force.

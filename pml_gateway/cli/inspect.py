@@ -1,15 +1,15 @@
-"""`pml search`, `schema`, `call`: the meta-tools, from the command line."""
+"""`pml search` and `pml schema`: the meta-tools that find and describe, from the command line."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say
-from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundError
+from pml_gateway.cli.output import fail, print_json, print_table, say
+from pml_gateway.errors import GatewayError, ToolNotFoundError
 
 if TYPE_CHECKING:
     from pml_gateway.server.gateway import Gateway
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def search(
     query: Annotated[str, typer.Argument(help="What the tool should do; '*' lists the servers.")],
     limit: Annotated[int, typer.Option("--limit", min=1, max=50)] = 5,
-    server: Annotated[str | None, typer.Option("--server", help="Only this server's tools.")] = None,
+    server: Annotated[
+        str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
+    ] = None,
     detail: Annotated[str, typer.Option("--detail", help="signature, name or schema.")] = "signature",
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -50,7 +52,7 @@ def search(
 
 
 def schema(
-    names: Annotated[list[str], typer.Argument(help="Tool names.")],
+    names: Annotated[list[str], typer.Argument(help="Tool names.", autocompletion=tool_names)],
     format_: Annotated[str, typer.Option("--format", help="json, typescript or markdown.")] = "markdown",
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -71,34 +73,6 @@ def schema(
         say()
     if answer.get("errors"):
         fail(ToolNotFoundError(answer["errors"][0]["message"], hint=answer["errors"][0]["hint"]))
-
-
-def call(
-    name: Annotated[str, typer.Argument(help="Tool name, also as server:tool.")],
-    arguments: Annotated[str | None, typer.Argument(help="Arguments as a JSON object.")] = None,
-    argument: Annotated[
-        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="One argument; the value as JSON or text.")
-    ] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Call a tool and print its result.
-
-    Example: pml call calc__evaluate '{"expression": "6 * 7"}'
-    """
-    command = Command(config, as_json=as_json)
-    try:
-        given = given_arguments(arguments, argument or [])
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error)) from None
-    result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
-    if as_json:
-        print_json(result)
-    else:
-        for item in result.get("content", ()):
-            say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")
-    if result.get("isError"):
-        raise typer.Exit(ExitCode.FAILED)
 
 
 def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
@@ -124,30 +98,3 @@ async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:
     # A person waits for the model rather than reading a worse ranking.
     if meta_tool == "search_tools":
         await gateway.searchable(60)
-
-
-def given_arguments(text: str | None, pairs: list[str]) -> JsonObject:
-    """Arguments from a JSON object and NAME=VALUE pairs.
-
-    Raises:
-        InvalidInputError: one of them is neither.
-    """
-    given: Any = {}
-    if text:
-        try:
-            given = json.loads(text)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"the arguments are no JSON: {error}", hint='for example \'{"path": "a.txt"}\''
-            ) from None
-    if not isinstance(given, dict):
-        raise InvalidInputError("the arguments are no JSON object", hint='for example \'{"path": "a.txt"}\'')
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise InvalidInputError(f"--arg {pair!r} is not NAME=VALUE")
-        try:
-            given[key] = json.loads(value)
-        except ValueError:
-            given[key] = value
-    return given

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio.to_thread
 import typer
 
+from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.errors import ConfigurationError
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 def tools(
     query: Annotated[str | None, typer.Option("--query", help="Intent that selects tools.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Every tool, with why it is listed or not.")] = False,
-    client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="As this configured client.")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="NAME", help="As this configured client.", autocompletion=client_names),
+    ] = None,
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.masking import MASK, is_secret_name, mask_secret
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
@@ -12,6 +15,9 @@ from pml_gateway.errors import SecretError
 from pml_gateway.types import ExposureMode
 
 MAX_NAMED_CLIENTS = 5
+
+_FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:)[A-Za-z_][^{}]*\}")
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"})
 
 
 def intent_sources(settings: Settings) -> tuple[str, ...]:
@@ -85,6 +91,43 @@ def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.en
             resolve(text, environ)
         except SecretError as exc:
             warnings.append(f"{key}: {exc}")
+    return tuple(warnings)
+
+
+def foreign_variables(settings: Settings) -> tuple[str, ...]:
+    """Variables in the spelling of a client, which the gateway passes on as they are written."""
+    shells = {name for name, item in settings.servers.items() if Path(item.command or "").stem in _SHELLS}
+    warnings = []
+    for key, text in _reference_texts(settings):
+        section, server, *_ = key.split(".", 2)
+        found = _FOREIGN.search(text)
+        # What a shell is given, it expands itself.
+        if found is not None and section == "servers" and server not in shells:
+            warnings.append(
+                f"{key}: {_without_default(found[0])} is passed on as it is written; the gateway fills in "
+                "${env:NAME} and ${file:PATH} only"
+            )
+    return tuple(warnings)
+
+
+def _without_default(variable: str) -> str:
+    """The variable without a default, which may be a credential."""
+    name, colon, _ = variable.partition(":-")
+    return f"{name}:-...}}" if colon else variable
+
+
+def unreadable_env_files(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Files of variables (`envFile`) of enabled servers that cannot be read."""
+    warnings = []
+    for name, definition in settings.servers.items():
+        if not definition.enabled or not definition.env_file:
+            continue
+        try:
+            read_env_file(
+                Path(resolve(definition.cwd or "", environ)) / Path(resolve(definition.env_file, environ)).expanduser()
+            )
+        except SecretError as exc:
+            warnings.append(f"servers.{name}.env_file: {exc}")
     return tuple(warnings)
 
 

@@ -85,6 +85,15 @@ def load_settings(
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
 
 
+def load_user_settings(paths: Paths) -> Settings:
+    """What the user's file alone says: servers are imported into it, whatever a project or the environment add.
+
+    Raises:
+        ConfigurationError: with every problem of the file.
+    """
+    return _validated(merge(_user_layers(None, paths, {}, [])), ())
+
+
 def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, str], files: list[Path]) -> list[Layer]:
     file = (config_file or paths.config_file).expanduser().absolute()
     is_named = config_file is not None or bool(environ.get("PML_CONFIG"))

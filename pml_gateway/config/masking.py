@@ -17,12 +17,12 @@ _SECRET_NAME = re.compile(
     r"bearer|cookie|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
     re.IGNORECASE,
 )
-_KNOWN_CREDENTIAL = re.compile(
+KNOWN_CREDENTIAL = re.compile(
     r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|sk[-_]|[rp]k_(?:live|test)_|xox[a-z]-|xapp-|AKIA|ASIA|AIza|"
     r"ya29\.|hf_|npm_|pypi-|dop_v1_|lin_(?:api|oauth)_|ntn_|secret_|figd_|tvly-|fc-|gsk_|r8_|SG\.|eyJ|shp(?:at|ss)_|"
     r"sntry[su]_|dckr_pat_|ATATT|atlasv1\.|EAA|key-|pat[-_])(?=[A-Za-z_\-./+=]*\d)[A-Za-z0-9_\-./+=]{8,}"
 )
-_RANDOM = re.compile(
+RANDOM = re.compile(
     r"(?<![A-Za-z0-9])(?:(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|"
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?![A-Za-z0-9])"
 )
@@ -30,7 +30,7 @@ _RANDOM = re.compile(
 
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 _DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-[^{}]*\}")
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
+SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
     r"(?P<query>\?[^#\s]*)?(?P<fragment>#\S*)?",
@@ -40,11 +40,11 @@ _ASSIGNMENT = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 _NAME = re.compile(r"[\w.-]+")
-_FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
+FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
-_HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
-_ENV_FLAGS = frozenset({"-e", "--env"})
-_LOGIN_FLAGS = frozenset({"-u", "--user"})
+HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
+ENV_FLAGS = frozenset({"-e", "--env"})
+LOGIN_FLAGS = frozenset({"-u", "--user"})
 
 
 def masked_settings(settings: Settings) -> JsonObject:
@@ -75,7 +75,7 @@ def masked_server(definition: UpstreamDefinition) -> JsonObject:
 
 def mask_secret(text: str) -> str:
     """`text` where it is a reference (after `Bearer ` or the like too), else the mask."""
-    scheme = _SCHEME.match(text)
+    scheme = SCHEME.match(text)
     start = scheme.end() if scheme else 0
     if _REFERENCE.fullmatch(text, start):
         return text[:start] + _without_default(text[start:])
@@ -106,16 +106,16 @@ def is_secret_name(name: str) -> bool:
 
 
 def _argument(argument: str, before: str) -> str:
-    if before in _HEADER_FLAGS:
+    if before in HEADER_FLAGS:
         name, colon, value = argument.partition(":")
         gap = value[: len(value) - len(value.lstrip())]
         return f"{name}{colon}{gap}{mask_secret(value.strip())}" if colon else mask_secret(argument)
-    if before in _ENV_FLAGS:
+    if before in ENV_FLAGS:
         name, sign, value = argument.partition("=")
         return f"{name}{sign}{mask_secret(value)}"
-    if before in _LOGIN_FLAGS and ":" in argument:
+    if before in LOGIN_FLAGS and ":" in argument:
         return mask_secret(argument)
-    if _FLAG.match(before) and is_secret_name(before.lstrip("-")) and not argument.startswith("--"):
+    if FLAG.match(before) and is_secret_name(before.lstrip("-")) and not argument.startswith("--"):
         return mask_secret(argument)
     if argument.lstrip().startswith("{") and _SECRET_NAME.search(argument):
         return mask_secret(argument)
@@ -153,7 +153,7 @@ def mask_keys(text: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    return _RANDOM.sub(MASK, _KNOWN_CREDENTIAL.sub(MASK, text))
+    return RANDOM.sub(MASK, KNOWN_CREDENTIAL.sub(MASK, text))
 
 
 def _without_default(text: str) -> str:

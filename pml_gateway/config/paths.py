@@ -24,6 +24,9 @@ class Paths:
     logs_dir: Path
     auth_dir: Path
     trust_file: Path
+    secrets_file: Path
+    connections_file: Path
+    backups_dir: Path
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
@@ -40,7 +43,14 @@ class Paths:
             logs_dir=home / "logs",
             auth_dir=home / "auth",
             trust_file=home / "trust.json",
+            secrets_file=home / "secrets.env",
+            connections_file=home / "connections.json",
+            backups_dir=home / "backups",
         )
+
+    def identity(self, config_file: Path | None) -> str:
+        """What names a configuration in the names of its state: its file, by default the user's."""
+        return str(_absolute(config_file or self.config_file))
 
 
 def _absolute(path: str | Path) -> Path:

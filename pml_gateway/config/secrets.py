@@ -1,4 +1,7 @@
-"""Text with `${env:NAME}` and `${file:PATH}` references becomes the text they stand for."""
+"""Text with `${env:NAME}` and `${file:PATH}` references becomes the text they stand for.
+
+A variable that the environment does not set is looked up in the gateway's own secrets file.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pml_gateway.config.env_file import stored_variables
 from pml_gateway.config.known_secrets import KNOWN_SECRETS
 from pml_gateway.errors import SecretError
 
@@ -77,15 +81,16 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
         return _file(reference, environ)
     if not _NAME.match(reference.name):
         raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
-    value = environ.get(reference.name)
+    value = environ.get(reference.name) or stored_variables(environ).get(reference.name)
     if value:
         return value
     if reference.default is not None:
         return reference.default
-    state = "empty" if value == "" else "not set"
+    state = "empty" if environ.get(reference.name) == "" else "not set"
     raise SecretError(
         f"environment variable {reference.name} is {state}",
-        hint=f"export it before starting pml, or give a default: ${{env:{reference.name}:-default}}",
+        hint=f"export it before starting pml, write {reference.name}=... into secrets.env beside config.yaml, "
+        f"or give a default: ${{env:{reference.name}:-default}}",
         details={"variable": reference.name},
     )
 

@@ -19,7 +19,6 @@ FOREIGN_KEYS = frozenset(
         "autoApprove",
         "description",
         "dev",
-        "envFile",
         "gallery",
         "id",
         "name",
@@ -114,6 +113,7 @@ class UpstreamDefinition(BaseModel):
     command: str | None = None
     args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
     env: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
+    env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
     cwd: str | None = None
     url: str | None = None
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
@@ -147,6 +147,8 @@ class UpstreamDefinition(BaseModel):
         if "httpUrl" in entry:
             entry.setdefault("url", entry.pop("httpUrl"))
             entry.setdefault("transport", Transport.HTTP)
+        if "envFile" in entry:
+            entry.setdefault("env_file", entry.pop("envFile"))
         _flatten_command(entry)
         _codex_headers(entry)
         foreign = foreign_auth(entry.pop("oauth", None))
@@ -200,4 +202,6 @@ class UpstreamDefinition(BaseModel):
         identity = self.model_dump(
             mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"}
         )
+        if self.env_file:
+            identity["env_file"] = self.env_file
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from pml_gateway.config.settings import ClientSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
 
+_CONFIGURED = "client:"
 MIN_KEY_LENGTH = 16
 """Characters of the shortest key accepted: shorter ones can be guessed over HTTP."""
 
@@ -82,7 +83,16 @@ def _key(name: str, entry: ClientSettings) -> str:
 
 def configured_client(name: str, entry: ClientSettings) -> Client:
     """The principal that requests with this client's key act as."""
-    return Client(f"client:{name}", allow=entry.allow, deny=entry.deny, mode=entry.mode, intent=entry.intent)
+    return Client(f"{_CONFIGURED}{name}", allow=entry.allow, deny=entry.deny, mode=entry.mode, intent=entry.intent)
+
+
+def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Client | None:
+    """The client by the settings of now, for what outlives a request; None if its key is gone."""
+    if not client.id.startswith(_CONFIGURED):
+        return None if clients and client.id != LOCAL.id else client
+    name = client.id.removeprefix(_CONFIGURED)
+    entry = clients.get(name)
+    return None if entry is None else configured_client(name, entry)
 
 
 def _digest(key: str) -> bytes:

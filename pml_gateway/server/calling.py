@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.offer_uris import with_public_uris
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import (
     GatewayError,
@@ -26,8 +27,9 @@ from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
 from pml_gateway.server.state import GatewayState
+from pml_gateway.server.upstream_requests import ask_upstream
 from pml_gateway.server.validation import check_arguments, check_object
-from pml_gateway.server.wire_results import check_result, check_text, for_version, writable
+from pml_gateway.server.wire_results import check_result, for_version, writable
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -138,21 +140,9 @@ class Caller:
                 f"{tool.qualified_name} only runs as a task (execution.taskSupport: required)",
                 hint="tasks are not relayed; connect to this server directly for it",
             )
-        upstream = self._gateway.pool.upstreams.get(tool.upstream_id)
-        if upstream is None:
-            raise UpstreamUnavailableError(f"{tool.upstream_id}: no longer configured")
         params: JsonObject = {"name": tool.name, "arguments": arguments}
-        if options.meta:
-            params["_meta"] = options.meta
-        if options.input_responses is not None:
-            params["inputResponses"] = options.input_responses
-        if options.request_state is not None:
-            params["requestState"] = options.request_state
-        check_text(params)
-        with self._gateway.call_in_flight():
-            return await upstream.request(
-                "tools/call", params, on_progress=options.on_progress, audience=options.audience
-            )
+        result = await ask_upstream(self._gateway, tool.upstream_id, "tools/call", params, options)
+        return with_public_uris(result, tool.upstream_id, self._gateway.state.catalog.offers)
 
     def find(self, state: GatewayState, scope: RequestScope, name: str, *, inside: bool = False) -> CatalogTool:
         """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.

@@ -325,8 +325,7 @@ async def open_gateway(
         indexer = Indexer(paths.cache_dir, identity)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
-            # Names depend on how they are prefixed, so that each naming has assignments of its own.
-            return ManifestFile(paths.manifest_dir, f"{identity}\0{naming.prefix}\0{naming.max_length}")
+            return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
 
         gateway = Gateway(settings, manifests, indexer, pool, results)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed

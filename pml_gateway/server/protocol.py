@@ -12,20 +12,18 @@ from mcp.server.models import InitializationOptions
 
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
+from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_instructions, offered_capabilities
 from pml_gateway.server.client_sessions import ClientSessions
+from pml_gateway.server.draining import count_requests
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
 from pml_gateway.server.observing import observe_requests
+from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.telemetry.observe import Telemetry
-
-INSTRUCTIONS = (
-    "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
-    "call them."
-)
 
 
 class GatewayServer(Server[Any]):
@@ -43,7 +41,11 @@ class GatewayServer(Server[Any]):
 
 
 def build_server(
-    gateway: Gateway, caller: Caller, subscribers: Subscribers, telemetry: Telemetry | None = None
+    gateway: Gateway,
+    caller: Caller,
+    subscribers: Subscribers,
+    offers: OfferRequests,
+    telemetry: Telemetry | None = None,
 ) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
@@ -76,7 +78,7 @@ def build_server(
         "pml-gateway",
         version=__version__,
         title="PML Gateway",
-        instructions=INSTRUCTIONS,
+        instructions=OWN_INSTRUCTIONS,
         get_tool_input_schema=tool_input_schema,
         on_list_tools=on_list_tools,
         on_call_tool=on_call_tool,
@@ -98,8 +100,21 @@ def build_server(
             return result
         return {**result, "tools": finished.decoded()}
 
+    async def announced(ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Announce to a client what the servers it may see can do, and what they have to say."""
+        result = await call_next(ctx)
+        if ctx.method not in ("initialize", "server/discover") or not isinstance(result, dict):
+            return result
+        view = gateway.state.view(scope_of(ctx).client)
+        own = {key: value for key, value in result["capabilities"].items() if key not in OFFERED}
+        capabilities = {**own, **offered_capabilities(view)}
+        return {**result, "capabilities": capabilities, "instructions": gathered_instructions(view)}
+
+    server.middleware.append(announced)
+    server.middleware.insert(0, count_requests(gateway.call_in_flight))
     # Around the SDK's own, which opens the request's span.
     server.middleware.insert(0, observe_requests(scope_of, telemetry))
     server.middleware.append(finished_list)
     ClientSessions(gateway).serve(server)
+    offers.register(server)
     return server

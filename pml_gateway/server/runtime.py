@@ -18,8 +18,10 @@ from pml_gateway.server.calling import Caller
 from pml_gateway.server.control import serve_control
 from pml_gateway.server.gateway import Gateway, open_gateway
 from pml_gateway.server.meta_tools import build_caller
+from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.protocol import GatewayServer, build_server
 from pml_gateway.server.reload import LoadSettings, follow_files
+from pml_gateway.server.resource_followers import ResourceFollowers
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.upstreams.transport import OpenStreams, open_streams
 
@@ -59,8 +61,10 @@ async def open_runtime(
         anyio.create_task_group() as tasks,
     ):
         caller = build_caller(gateway)
-        subscribers = Subscribers(gateway)
-        server = build_server(gateway, caller, subscribers)
+        followers = ResourceFollowers(gateway)
+        subscribers = Subscribers(gateway, followers)
+        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers))
+        tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
         tasks.start_soon(serve_control, gateway, paths)

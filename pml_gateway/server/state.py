@@ -22,7 +22,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.server.planning import argument_problems
 from pml_gateway.telemetry.observe import searching
-from pml_gateway.types import ExposureMode, Ranking
+from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.limits import limits_of
 
@@ -68,6 +68,7 @@ class GatewayState:
     index: ToolIndex | None
     wire: WireCache
     lists: dict[object, bytes] = field(default_factory=dict)
+    offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict)
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -13,17 +13,35 @@ import mcp_types
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import ServerEvent, ToolsListChanged
+from mcp.shared.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 
+from pml_gateway.catalog.offers import OfferKind
 from pml_gateway.log import get_logger
+from pml_gateway.policy.client import current_client
 from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.incoming import scope_of
 from pml_gateway.server.listing import list_tools
+from pml_gateway.server.offers import offers_json
 from pml_gateway.server.request import RequestScope, list_intent
+from pml_gateway.server.resource_followers import MAX_FOLLOWED, ResourceFollowers
+from pml_gateway.upstreams.listing import ListKind
 
 logger = get_logger(__name__)
 
 MAX_SUBSCRIBERS = 10_000
-Notify = Callable[[], Awaitable[None]]
+Notify = Callable[[ListKind], Awaitable[None]]
+
+_EVENTS: Mapping[ListKind, ServerEvent] = {
+    ListKind.TOOLS: ToolsListChanged(),
+    ListKind.PROMPTS: PromptsListChanged(),
+    ListKind.RESOURCES: ResourcesListChanged(),
+}
 
 
 @dataclass(slots=True)
@@ -31,14 +49,15 @@ class _Subscriber:
     scope: RequestScope
     version: str
     notify: Notify
-    digest: bytes
+    digests: dict[ListKind, bytes]
 
 
 class Subscribers:
-    """Handshake sessions and `subscriptions/listen` streams, each with a digest of the list it was last told of."""
+    """Handshake sessions and `subscriptions/listen` streams, each with digests of the lists it was last told of."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, followers: ResourceFollowers) -> None:
         self._gateway = gateway
+        self._followers = followers
         self._subscribers: dict[object, _Subscriber] = {}
         self._changed = anyio.Event()
         gateway.on_swap(lambda _before, _after: self._changed.set())
@@ -50,10 +69,12 @@ class Subscribers:
             await anyio.sleep(0.05)
             self._changed = anyio.Event()
             for key, subscriber in list(self._subscribers.items()):
-                digest = await self._digest(subscriber.scope, subscriber.version)
-                if digest != subscriber.digest and key in self._subscribers:
-                    subscriber.digest = digest
-                    await self._notify(key, subscriber)
+                digests = await self._digests(subscriber.scope, subscriber.version)
+                changed = [kind for kind in ListKind if digests[kind] != subscriber.digests[kind]]
+                subscriber.digests = digests
+                for kind in changed:
+                    if key in self._subscribers:
+                        await self._notify(key, subscriber, kind)
 
     async def add_session(self, ctx: ServerRequestContext[Any, Any], scope: RequestScope) -> None:
         """Notify a handshake session from now on, until it ends."""
@@ -62,8 +83,8 @@ class Subscribers:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
 
-        async def notify() -> None:
-            await connection.notify("notifications/tools/list_changed", None)
+        async def notify(kind: ListKind) -> None:
+            await connection.notify(f"notifications/{kind}/list_changed", None)
 
         await self._add(key, scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._subscribers.pop, key, None)
@@ -71,35 +92,62 @@ class Subscribers:
     async def listen(
         self, ctx: ServerRequestContext[Any, Any], params: mcp_types.SubscriptionsListenRequestParams
     ) -> mcp_types.SubscriptionsListenResult:
-        """Serve one `subscriptions/listen` stream with the events of this client's own list."""
+        """Serve one `subscriptions/listen` stream with the events of this client's own lists and resources."""
         bus = InMemorySubscriptionBus()
         key = object()
-        event: ServerEvent = ToolsListChanged()
 
-        async def notify() -> None:
-            await bus.publish(event)
+        async def notify(kind: ListKind) -> None:
+            await bus.publish(_EVENTS[kind])
 
-        scope = ctx.request.scope["pml_gateway.scope"] if ctx.request is not None else RequestScope()
+        scope = scope_of(ctx)
         await self._add(key, scope, ctx.protocol_version, notify)
+        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_FOLLOWED]
+        followed = [self._followers.follow(scope, uri, _publish(bus, uri)) for uri in uris]
         try:
             return await ListenHandler(bus)(ctx, params)
         finally:
             self._subscribers.pop(key, None)
+            self._followers.end(followed)
 
     async def _add(self, key: object, scope: RequestScope, version: str, notify: Notify) -> None:
         if len(self._subscribers) >= MAX_SUBSCRIBERS:
             logger.warning("over %d open subscriptions; this one gets no notices", MAX_SUBSCRIBERS)
             return
-        self._subscribers[key] = _Subscriber(scope, version, notify, await self._digest(scope, version))
+        self._subscribers[key] = _Subscriber(scope, version, notify, await self._digests(scope, version))
 
-    async def _digest(self, scope: RequestScope, version: str) -> bytes:
-        intent = list_intent(None, scope, self._gateway.state.settings.gateway)
-        finished = await list_tools(self._gateway, scope, intent, version)
-        return hashlib.sha256(finished.tools_json).digest()
+    async def _digests(self, scope: RequestScope, version: str) -> dict[ListKind, bytes]:
+        settings = self._gateway.state.settings
+        client = current_client(scope.client, settings.clients)
+        if client is None:
+            return dict.fromkeys(ListKind, b"")
+        scope = replace(scope, client=client)
+        intent = list_intent(None, scope, settings.gateway)
+        tools = (await list_tools(self._gateway, scope, intent, version)).tools_json
+        state = self._gateway.state
+        view = state.view(scope.client)
 
-    async def _notify(self, key: object, subscriber: _Subscriber) -> None:
+        def offered(*kinds: OfferKind) -> bytes:
+            return b"\n".join(offers_json(state, view, kind, version) for kind in kinds)
+
+        lists = {
+            ListKind.TOOLS: tools,
+            ListKind.PROMPTS: offered(OfferKind.PROMPT),
+            ListKind.RESOURCES: offered(OfferKind.RESOURCE, OfferKind.TEMPLATE),
+        }
+        return {kind: hashlib.sha256(text).digest() for kind, text in lists.items()}
+
+    async def _notify(self, key: object, subscriber: _Subscriber, kind: ListKind) -> None:
         try:
             with anyio.move_on_after(5):
-                await subscriber.notify()
+                await subscriber.notify(kind)
         except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._subscribers.pop(key, None)
+
+
+def _publish(bus: InMemorySubscriptionBus, uri: str) -> Callable[[str], Awaitable[None]]:
+    """Events name what the client asked for, which is all that its stream lets through."""
+
+    async def publish(_updated: str) -> None:
+        await bus.publish(ResourceUpdated(uri=uri))
+
+    return publish

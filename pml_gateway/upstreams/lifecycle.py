@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
@@ -25,7 +24,9 @@ from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, 
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
-from pml_gateway.upstreams.retries import repeatable_tools, repeated
+from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 
@@ -70,6 +71,7 @@ class Lifecycle:
         defaults: UpstreamSettings,
         *,
         activity: Activity,
+        subscriptions: ResourceSubscriptions,
         breaker: Breaker,
         open_streams: OpenStreams,
         logs_dir: Path,
@@ -87,13 +89,14 @@ class Lifecycle:
         self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
         self.defaults = defaults
         self._activity = activity
+        self._subscriptions = subscriptions
         self._breaker = breaker
         self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._authorization = authorization
         self._era = remembered.era
         self._offers = remembered.offers
-        self._note_schemas(remembered.tools)
+        self.tool_facts = ToolFacts(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._expired = False
@@ -188,7 +191,7 @@ class Lifecycle:
 
         async def hold() -> None:
             try:
-                async with self._open() as connection:
+                async with self._open() as connection, self._subscriptions.following(connection):
                     self._activity.touch()
                     await self._list(connection)
                     established.set()
@@ -241,7 +244,7 @@ class Lifecycle:
             era_hint=self._era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
-            header_maps=self._header_map,
+            header_maps=lambda name: self.tool_facts.header_map(name),
             on_notice=self._take_notice,
             http=self._http,
         ) as connection:
@@ -264,7 +267,7 @@ class Lifecycle:
                 era_hint=self._era,
                 logs_dir=self._logs_dir,
                 connect_timeout=self.connect_timeout,
-                header_maps=self._header_map,
+                header_maps=lambda name: self.tool_facts.header_map(name),
                 on_notice=self._take_notice,
                 http=http,
                 questions=questions,
@@ -296,7 +299,7 @@ class Lifecycle:
         )
         self._offers = offers
         self._era = connection.era
-        self._note_schemas(tools)
+        self.tool_facts = ToolFacts(tools)
         info = connection.session.server_info
         self.last_listed = Listed(
             tools,
@@ -338,7 +341,7 @@ class Lifecycle:
         established = time.monotonic()
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
-            if self._activity.is_unused and idle_for >= self.defaults.idle_timeout:
+            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= self.defaults.idle_timeout:
                 return None
             pause = max(self.defaults.idle_timeout - idle_for, 1.0)
             poll = bool(connection.unannounced)
@@ -365,18 +368,12 @@ class Lifecycle:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
 
-    def _note_schemas(self, tools: Sequence[JsonObject]) -> None:
-        self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
-        self.repeatable = repeatable_tools(tools)
-
-    def _header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
-        schema = self._input_schemas.get(name)
-        return x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
-
     def _take_notice(self, method: str, params: JsonObject) -> None:
         kind = announced_kind(method)
         if kind is not None:
             self._due.add((kind,))
+        elif method == "notifications/resources/updated":
+            self._subscriptions.updated(str(params.get("uri")))
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state

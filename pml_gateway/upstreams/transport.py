@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 import httpx2
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnavailableError
@@ -184,6 +185,9 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
         )
     command = resolve(definition.command or "")
     configured = {key: resolve(value) for key, value in definition.env.items()}
+    if definition.env_file:
+        file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
+        configured = read_env_file(file) | configured
     return StdioServerParameters(
         command=str(Path(command).expanduser()) if command.startswith("~") else command,
         args=[resolve(argument) for argument in definition.args],

@@ -29,6 +29,7 @@ from pml_gateway.upstreams.relayed import RelayedRequests
 from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
+from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
 from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
@@ -67,6 +68,7 @@ class Upstream:
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
         self._activity = Activity(slots)
+        self._subscriptions = ResourceSubscriptions(upstream_id)
         self._background = Background()
         self.breaker = Breaker(upstream_id, defaults.breaker, on_open=self._check_up)
         self._lifecycle = Lifecycle(
@@ -74,6 +76,7 @@ class Upstream:
             definition,
             defaults,
             activity=self._activity,
+            subscriptions=self._subscriptions,
             breaker=self.breaker,
             open_streams=open_streams,
             logs_dir=logs_dir,
@@ -188,7 +191,7 @@ class Upstream:
         self.breaker.check()
         async with self._activity.slots.taken(deadline):
             attempt = partial(self._attempt, method, params, deadline, limit, on_progress)
-            if is_repeatable(method, params, self._lifecycle.repeatable):
+            if is_repeatable(method, params, self._lifecycle.tool_facts.repeatable):
                 return await repeated(attempt, deadline)
             return await attempt()
 
@@ -252,7 +255,7 @@ class Upstream:
                 call.lend_place = place.lent
                 return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)
 
-        if is_repeatable(method, params, self._lifecycle.repeatable):
+        if is_repeatable(method, params, self._lifecycle.tool_facts.repeatable):
             return await repeated(attempt, deadline, lambda: not any(call.has_asked for call in calls))
         try:
             return await attempt()
@@ -282,6 +285,33 @@ class Upstream:
             hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
             details={"timeout_seconds": limit, "executed": executed},
         )
+
+    def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
+        self._subscriptions.add(uri, key, on_updated)
+        if self.state is UpstreamState.IDLE:
+            self.want()
+
+    async def subscribe(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """As `follow`, and wait for the upstream to agree.
+
+        Raises:
+            GatewayError: it did not; nothing is followed then.
+        """
+        self._subscriptions.add(uri, key, on_updated)
+        try:
+            with anyio.move_on_after(self.call_timeout):
+                await self._lifecycle.live()
+                await self._subscriptions.confirmed(uri)
+                return
+            raise UpstreamTimeoutError(f"{self.upstream_id}: no answer to resources/subscribe within the limit")
+        except BaseException:
+            self._subscriptions.remove(uri, key)
+            raise
+
+    def unfollow(self, uri: str, key: object) -> None:
+        """End what `follow` or `subscribe` began."""
+        self._subscriptions.remove(uri, key)
 
     async def _send(
         self,

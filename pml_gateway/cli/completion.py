@@ -1,0 +1,77 @@
+"""What the shell completes: names from the configuration and the manifest, so that no server is started for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import typer
+
+from pml_gateway.config.load import load_settings
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import GatewayError
+from pml_gateway.types import ExposureMode, JsonObject
+
+
+def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The qualified names of the tools the configured servers listed last."""
+    return [name for name, _ in _known_tools(ctx.params.get("config")) if name.startswith(incomplete)]
+
+
+def tool_schema(config: Path | None, name: str) -> JsonObject | None:
+    """The input schema of a tool as it was last listed."""
+    schema = next((tool.get("inputSchema") for known, tool in _known_tools(config) if known == name), None)
+    return schema if isinstance(schema, dict) else None
+
+
+def server_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The configured servers."""
+    return _starting(_settings(ctx).servers, incomplete)
+
+
+def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The configured clients."""
+    return _starting(_settings(ctx).clients, incomplete)
+
+
+def mode_names(incomplete: str) -> list[str]:
+    """The exposure modes."""
+    return [mode.value for mode in ExposureMode if mode.value.startswith(incomplete)]
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """The shipped presets."""
+    return [name for name in PRESET_NAMES if name.startswith(incomplete)]
+
+
+def _starting(names: Mapping[str, object], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _settings(ctx: typer.Context) -> Settings:
+    try:
+        return load_settings(config_file=ctx.params.get("config")).settings
+    except GatewayError:
+        # A shell that completes has no place for errors; the command itself will say them.
+        return Settings()
+
+
+def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
+    from pml_gateway.catalog.manifest import ManifestFile
+
+    try:
+        settings = load_settings(config_file=config).settings
+    except GatewayError:
+        return
+    paths = Paths.from_environ(os.environ)
+    naming = settings.naming
+    manifest = ManifestFile.of(paths.manifest_dir, paths.identity(config), naming.prefix, naming.max_length).load()
+    for upstream_id, entry in manifest.entries.items():
+        if upstream_id in settings.servers:
+            for tool in entry.tools:
+                name = manifest.names.get((upstream_id, str(tool.get("name"))))
+                if name is not None:
+                    yield name, tool

@@ -1,0 +1,254 @@
+"""`pml init`: bring the servers of the clients on this machine into the gateway's configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
+from pml_gateway.config.clients.importing import ImportPlan, plan_import
+from pml_gateway.config.clients.known import CLIENT_NAMES
+from pml_gateway.config.clients.model import Scope
+from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.config.edit import set_values
+from pml_gateway.config.env_file import store_variables
+from pml_gateway.config.load import load_user_settings
+from pml_gateway.config.masking import masked_server
+from pml_gateway.config.paths import Paths
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.errors import ConfigurationError
+
+HEAD = """\
+# pml-gateway. `pml config show` prints every setting; `pml config --preset NAME` chooses what clients see.
+"""
+
+
+def init(
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Read this file instead of the clients' own.")
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help=f"Only this client; repeatable: {', '.join(CLIENT_NAMES)}."),
+    ] = None,
+    project: Annotated[
+        bool, typer.Option("--project", help="Also files of this project, which others may have written.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring the MCP servers of your clients into ~/.pml/config.yaml.
+
+    Finds the files of Claude Code, Claude Desktop, Cursor, VS Code, Windsurf, Gemini CLI, Codex and Zed, merges what is
+    there twice, and turns credentials into ${env:NAME} references, whose values go to a file that only you can read.
+    The clients' files are not changed. Later runs only add.
+
+    Example: pml init --client claude-code --dry-run
+    """
+    try:
+        _init(source, client, project=project, yes=yes, dry_run=dry_run, as_json=as_json)
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+
+
+def _init(
+    source: Path | None, names: list[str] | None, *, project: bool, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    paths = Paths.from_environ()
+    surroundings = Surroundings.here(Path.cwd())
+    clients = [known_client(name).name for name in names or ()]
+    found = read_named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
+    present = [file for file in found if file.exists]
+    is_interactive = not (yes or dry_run or as_json) and sys.stdin.isatty()
+    chosen = [file for file in present if file.scope is not Scope.PROJECT or project or clients or source]
+    left = [file for file in present if file not in chosen and file.entries]
+    if not as_json:
+        _show_files(present, found)
+    if left and is_interactive:
+        for file in list(left):
+            if typer.confirm(f"Also import {len(file.entries)} of this project's {file.path.name}?", default=False):
+                chosen.append(file)
+                left.remove(file)
+    plan = plan_import([file for file in chosen if not file.problem], load_user_settings(paths), surroundings)
+    preview = _edit(plan, paths, dry_run=True)
+    if not as_json:
+        _show_plan(plan, left, chosen, paths)
+        print_diff(preview.diff)
+    is_wanted = yes or (
+        is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
+    )
+    edit = preview
+    is_written = False
+    if is_wanted and not dry_run and preview.has_changed:
+        store_variables(paths.secrets_file, plan.values)
+        edit = _edit(plan, paths, dry_run=False)
+        is_written = True
+    broken = [file for file in found if file.problem]
+    if as_json:
+        print_json(_report(plan, present, left, edit, paths, is_written=is_written))
+    else:
+        _conclude(plan, chosen, edit, paths, is_written=is_written, is_asked=is_wanted or dry_run)
+    if broken:
+        raise typer.Exit(ExitCode.CONFIGURATION)
+    if not present:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _edit(plan: ImportPlan, paths: Paths, *, dry_run: bool) -> FileEdit:
+    additions = plan.additions
+
+    def change(text: str) -> str:
+        if not additions:
+            return text
+        return set_values(text or HEAD, {"servers": additions}, paths.config_file)
+
+    return edit_file(paths.config_file, change, dry_run=dry_run)
+
+
+def _show_files(present: Sequence[ClientFile], looked_at: Sequence[ClientFile]) -> None:
+    if not present:
+        note("no configuration of a known client was found; these places were looked at:")
+        for file in looked_at:
+            note(f"  {file.path}")
+        note("name a file: pml init --from FILE")
+        return
+    print_table(
+        ("CLIENT", "SCOPE", "SERVERS", "FILE"),
+        [
+            (file.client.name, file.scope, "broken" if file.problem else len(file.entries), file.path)
+            for file in present
+            if file.entries or file.problem or file.scope is not Scope.LOCAL
+        ],
+    )
+    for file in present:
+        if file.problem:
+            warn(f"{file.path} {file.problem}; it is left out")
+        if file.elsewhere:
+            note(f"{file.path} also has servers of other projects ({len(file.elsewhere)}); run `pml init` there")
+    say()
+
+
+_OUTCOMES = {
+    "added": "add",
+    "merged": "the same as {name}",
+    "present": "is there already as {name}",
+    "skipped": "skip",
+    "gateway": "this gateway, left out",
+}
+
+
+def _show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[ClientFile], paths: Paths) -> None:
+    if plan.servers:
+        print_table(
+            ("SERVER", "FROM", "RESULT", "STARTS"),
+            [
+                (
+                    server.entry_name,
+                    server.file.client.name,
+                    _OUTCOMES[server.outcome].format(name=server.name),
+                    _start(server.definition) if server.outcome == "added" else "",
+                )
+                for server in plan.servers
+            ],
+        )
+        say()
+    for server in plan.servers:
+        label = server.name or server.entry_name
+        for problem in server.problems:
+            warn(f"{label}: {problem}")
+        for remark in server.notes:
+            note(f"{label}: {remark}")
+    for file in left:
+        note(
+            f"{file.path} has {len(file.entries)} servers, which anyone who can write to this project chose: --project"
+        )
+    if plan.secrets:
+        note(f"{len(plan.secrets)} credentials become references:")
+        for secret in plan.secrets:
+            place = (
+                f"its value goes to {paths.secrets_file}" if secret.is_stored else "is set already to the same value"
+            )
+            note(f"  ${{env:{secret.variable}}}  {', '.join(secret.used_by)}; {place}")
+    if plan.missing:
+        note("these variables are needed and not set; export them where the gateway starts, or add lines")
+        note(f"to {paths.secrets_file}:")
+        for item in plan.missing:
+            about = f"  ({item.about})" if item.about else ""
+            note(f"  export {item.variable}=...   # {', '.join(item.used_by)}{about}")
+
+
+def _start(definition: dict[str, object] | None) -> str:
+    shown = masked_server(UpstreamDefinition.model_validate(definition))
+    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
+
+
+def _conclude(
+    plan: ImportPlan, chosen: Sequence[ClientFile], edit: FileEdit, paths: Paths, *, is_written: bool, is_asked: bool
+) -> None:
+    if not edit.has_changed:
+        if chosen:
+            note(f"{edit.path} has all of these servers already" if plan.servers else "there is nothing to import")
+        return
+    if not is_written:
+        note("nothing was written" + ("" if is_asked else "; run it with --yes to write this"))
+        return
+    note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
+    if plan.values:
+        note(f"wrote {len(plan.values)} values to {paths.secrets_file}, which only you can read")
+    clients = dict.fromkeys(server.file.client.name for server in plan.servers if server.outcome != "gateway")
+    for name in clients:
+        note(f"next: pml connect {name}")
+
+
+def _report(
+    plan: ImportPlan,
+    present: Sequence[ClientFile],
+    left: Sequence[ClientFile],
+    edit: FileEdit,
+    paths: Paths,
+    *,
+    is_written: bool,
+) -> dict[str, object]:
+    return {
+        "files": [
+            {
+                "client": file.client.name,
+                "scope": file.scope,
+                "file": str(file.path),
+                "servers": len(file.entries),
+                "problem": file.problem or None,
+                "imported": file not in left and not file.problem,
+            }
+            for file in present
+        ],
+        "servers": [
+            {
+                "entry": server.entry_name,
+                "client": server.file.client.name,
+                "scope": server.file.scope,
+                "outcome": server.outcome,
+                "name": server.name or None,
+                "starts": _start(server.definition) if server.outcome == "added" else None,
+                "notes": server.notes,
+                "problems": server.problems,
+            }
+            for server in plan.servers
+        ],
+        "secrets": [
+            {"variable": item.variable, "used_by": item.used_by, "stored": item.is_stored} for item in plan.secrets
+        ],
+        "missing": [{"variable": item.variable, "used_by": item.used_by, "about": item.about} for item in plan.missing],
+        "config": str(edit.path),
+        "secrets_file": str(paths.secrets_file) if plan.values else None,
+        "backup": str(edit.backup) if edit.backup else None,
+        "changed": edit.has_changed,
+        "written": is_written,
+        "diff": edit.diff,
+    }

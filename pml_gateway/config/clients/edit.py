@@ -1,0 +1,253 @@
+"""A client's file and the gateway's entry become a connected file; a connected one becomes what it was."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pml_gateway.config.clients.block import ClientFileError
+from pml_gateway.config.clients.compare import covers
+from pml_gateway.config.clients.connections import Connection, Connections, text_hash
+from pml_gateway.config.clients.discover import ClientFile
+from pml_gateway.config.clients.model import Scope
+from pml_gateway.config.clients.own import ENTRY_NAME, OwnEntry, own_kind
+from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.config.clients.show import masked_text
+from pml_gateway.config.clients.three_way import merged
+from pml_gateway.config.clients.translate import Origin, translated
+from pml_gateway.config.files import OWNER_ONLY, locked, write_atomically
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.errors import ConfigurationError
+
+How = Literal["connected", "already", "restored", "undone", "nothing"]
+
+PROJECT_MODE = 0o644
+"""Files of a project are shared; they hold nothing secret of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEdit:
+    """A change of a client's file; `after` is None where the file goes, since there was none before `connect`.
+
+    `kept` are servers of the file that stay beside the gateway; `conflicts` removed ones that somebody added anew.
+    """
+
+    file: ClientFile
+    how: How
+    after: str | None
+    connection: Connection | None = None
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    secret: str = ""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is something to write."""
+        return self.how not in ("already", "nothing")
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff, with credentials masked."""
+        name = str(self.file.path)
+        secrets = [self.secret] if self.secret else []
+        texts = (self.file.text, self.after or "")
+        before, after = (
+            masked_text(text, self.file.block, secrets).removeprefix("\ufeff").splitlines(keepends=True)
+            for text in texts
+        )
+        lines = difflib.unified_diff(before, after, name, name)
+        return "".join(line.rstrip("\r\n") + "\n" for line in lines)
+
+
+def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> tuple[str, ...]:
+    """The entries of `file` that the gateway serves as well: beside it they would be there twice."""
+    served = [
+        definition.model_dump(mode="json", exclude_defaults=True)
+        for definition in settings.servers.values()
+        if definition.enabled
+    ]
+    found = []
+    for name, raw in file.entries.items():
+        entry = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs)).definition
+        if entry is not None and any(covers(known, entry, surroundings.environ) for known in served):
+            found.append(name)
+    return tuple(found)
+
+
+def connected(
+    file: ClientFile,
+    own: OwnEntry,
+    settings: Settings,
+    surroundings: Surroundings,
+    connections: Connections,
+    *,
+    keep_servers: bool,
+) -> ClientEdit:
+    """What pointing `file` at the gateway changes.
+
+    Raises:
+        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+    """
+    _refuse_broken(file)
+    known = connections.get(file)
+    base = file
+    if known is not None and known.is_exact and known.after == text_hash(file.text):
+        # Another way to connect: start again from what was there before.
+        base = _original(file, known)
+    elif known is not None and not _own_names(file, settings.http):
+        known = None
+    name = next(iter(_own_names(base, settings.http)), None) or _free_name(base)
+    removed = () if keep_servers else served_entries(base, settings, surroundings)
+    kept = tuple(other for other in base.entries if other not in removed and other != name)
+    after = _changed(base, removed, {name: own.values})
+    if after == file.text:
+        return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret)
+    is_exact = known is None or base is not file
+    connection = Connection(
+        client=file.client.name,
+        kind=own.kind,
+        entry_name=name,
+        entry=own.values,
+        removed=removed if known is None or is_exact else tuple(dict.fromkeys((*known.removed, *removed))),
+        backup=known.backup if known is not None else None,
+        after=text_hash(after),
+        is_exact=is_exact,
+    )
+    return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret)
+
+
+def disconnected(file: ClientFile, http: HttpSettings, connections: Connections) -> ClientEdit:
+    """What undoing `connect` changes: everything to the byte, or our edit alone if the file changed since.
+
+    Raises:
+        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+    """
+    known = connections.get(file)
+    if not file.exists and not file.problem:
+        return ClientEdit(file, "nothing", None, known)
+    own = set(_own_names(file, http))
+    if known is None:
+        if not own:
+            _refuse_broken(file)
+            return ClientEdit(file, "nothing", file.text)
+        return ClientEdit(file, "undone", _changed(file, tuple(own), {}))
+    before = _original(file, known)
+    if known.is_exact and known.after == text_hash(file.text):
+        left = _own_names(before, http)
+        after = _changed(before, left, {}) if left else before.text
+        return ClientEdit(file, "restored", after if known.backup is not None else None, known, known.removed)
+    _refuse_broken(file)
+    own |= {known.entry_name} if file.entries.get(known.entry_name) == known.entry else set()
+    back = {name: before.entries[name] for name in known.removed if name in before.entries}
+    conflicts = tuple(name for name in back if name in file.entries and name not in own)
+    missing = {name: raw for name, raw in back.items() if name not in conflicts}
+    after = _changed(file, tuple(own - missing.keys()), missing)
+    return ClientEdit(file, "undone", _as_before(file, before, known, after), known, tuple(missing), (), conflicts)
+
+
+def apply(edit: ClientEdit, connections: Connections) -> Path | None:
+    """Write the edit, whole or not at all; returns where the bytes from before are.
+
+    Raises:
+        ConfigurationError: the file changed since it was read, or cannot be written.
+    """
+    file = edit.file
+    target = file.path.resolve()
+    try:
+        with locked(connections.path):
+            if (target.read_bytes() if target.exists() else b"") != file.text.encode():
+                raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
+            backup = connections.back_up(file)
+            if edit.how == "connected" and edit.connection is not None:
+                # Noted first: without the note, what an interrupted run wrote could not be undone.
+                known = connections.get(file)
+                original = known.backup if known is not None and edit.connection.backup is not None else backup
+                connections.put(file, edit.connection.model_copy(update={"backup": original}))
+            if edit.after is None:
+                target.unlink()
+            else:
+                write_atomically(target, edit.after, _mode(file, target))
+            if edit.how in ("restored", "undone"):
+                connections.drop(file)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{file.path} cannot be written: {exc.strerror}", hint="check its owner and mode"
+        ) from exc
+    return backup
+
+
+def _mode(file: ClientFile, target: Path) -> int:
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    if file.scope is not Scope.PROJECT:
+        return OWNER_ONLY
+    mask = os.umask(0)
+    os.umask(mask)
+    return PROJECT_MODE & ~mask
+
+
+def _original(file: ClientFile, known: Connection) -> ClientFile:
+    """The file as it was before it was connected."""
+    if known.backup is None:
+        return replace(file, text="", entries={}, exists=False)
+    try:
+        text = known.backup.read_bytes().decode()
+        return replace(file, text=text, entries=file.block.servers(text))
+    except (OSError, UnicodeDecodeError, ClientFileError) as exc:
+        raise ConfigurationError(
+            f"the backup {known.backup} cannot be read", hint=f"take the entry {known.entry_name!r} out by hand"
+        ) from exc
+
+
+def _as_before(file: ClientFile, before: ClientFile, known: Connection, after: str) -> str:
+    """`after`, or a text that says the same and is nearer to the original: layout and comments come back too."""
+    try:
+        written = file.block.changed(before.text, known.removed, {known.entry_name: known.entry})
+    except ClientFileError:
+        return after
+    if not known.is_exact or text_hash(written) != known.after:
+        return after
+    both = merged(written, before.text, file.text)
+    if both is None:
+        return after
+    try:
+        return both if _without_empty(file, both) == _without_empty(file, after) else after
+    except ClientFileError:
+        return after
+
+
+def _without_empty(file: ClientFile, text: str) -> dict[str, Any]:
+    """The values of `text`; an empty block equals none."""
+    values = file.block.values(text)
+    if not file.block.servers(text):
+        section: Any = values
+        for step in file.block.path[:-1]:
+            section = section.get(step, {})
+        section.pop(file.block.path[-1], None)
+    return values
+
+
+def _own_names(file: ClientFile, http: HttpSettings) -> tuple[str, ...]:
+    return tuple(name for name, raw in file.entries.items() if own_kind(raw, http))
+
+
+def _free_name(file: ClientFile) -> str:
+    return ENTRY_NAME if ENTRY_NAME not in file.entries else f"{ENTRY_NAME}-gateway"
+
+
+def _changed(file: ClientFile, remove: Sequence[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
+    try:
+        return file.block.changed(file.text, remove, entries)
+    except ClientFileError as exc:
+        raise ConfigurationError(f"{file.path} {exc}", hint="nothing was written") from None
+
+
+def _refuse_broken(file: ClientFile) -> None:
+    if file.problem:
+        raise ConfigurationError(f"{file.path} {file.problem}", hint="correct it first; nothing was written")

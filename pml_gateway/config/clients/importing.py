@@ -1,0 +1,233 @@
+"""The servers of client files and a configuration become a plan: what is added, under which names and secrets."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pml_gateway.config.clients.compare import covers, same_server, united
+from pml_gateway.config.clients.discover import ClientFile
+from pml_gateway.config.clients.literals import VariableNames, without_literals
+from pml_gateway.config.clients.own import own_kind
+from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.config.clients.translate import Origin, Translation, translated
+from pml_gateway.config.env_file import stored_variables
+from pml_gateway.config.secrets import references
+from pml_gateway.config.settings import Settings
+
+Outcome = Literal["added", "merged", "present", "skipped", "gateway"]
+
+RUNNERS = ("npx", "node", "npm", "pnpm", "bunx", "deno", "uvx", "uv", "python", "python3", "pipx", "docker", "podman")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
+
+
+@dataclass(slots=True)
+class ImportedServer:
+    """One entry of one file and what becomes of it; `name` is its name in the gateway."""
+
+    file: ClientFile
+    entry_name: str
+    name: str
+    outcome: Outcome
+    definition: dict[str, Any] | None = field(default=None, repr=False)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretMove:
+    """A credential that was written out: its new variable, who uses it, and whether its value has to be stored."""
+
+    variable: str
+    used_by: tuple[str, ...]
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariable:
+    """A variable that servers need and nobody has set."""
+
+    variable: str
+    used_by: tuple[str, ...]
+    about: str
+
+
+@dataclass(slots=True)
+class ImportPlan:
+    """What an import would do. `values` are the secrets to store, by variable."""
+
+    servers: list[ImportedServer] = field(default_factory=list)
+    secrets: list[SecretMove] = field(default_factory=list)
+    missing: list[MissingVariable] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def additions(self) -> dict[str, dict[str, Any]]:
+        """The entries to add under `servers:`."""
+        return {
+            server.name: server.definition
+            for server in self.servers
+            if server.outcome == "added" and server.definition is not None
+        }
+
+
+def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: Surroundings) -> ImportPlan:
+    """What importing `files` into `settings` would add; nothing is read or written beside them."""
+    environ = surroundings.environ
+    known = dict(stored_variables(environ))
+    readable = known | {name: value for name, value in environ.items() if value}
+    plan = ImportPlan()
+    names = {
+        name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in settings.servers.items()
+    }
+    before = set(names)
+    about: dict[str, str] = {}
+    for file in files:
+        for entry_name, raw in file.entries.items():
+            if own_kind(raw, settings.http):
+                plan.servers.append(ImportedServer(file, entry_name, "", "gateway"))
+                continue
+            found = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs))
+            about |= {name: text for name, text in found.variables.items() if text or name not in about}
+            plan.servers.append(_placed(plan, file, entry_name, found, names, before, readable, settings))
+    _take_secrets(plan, names, environ, known)
+    for server in plan.servers:
+        if server.outcome == "added":
+            server.definition = names[server.name]
+            server.problems += _startable(names[server.name], environ)
+    _find_missing(plan, environ, known, about)
+    return plan
+
+
+def _placed(
+    plan: ImportPlan,
+    file: ClientFile,
+    entry_name: str,
+    found: Translation,
+    names: dict[str, dict[str, Any]],
+    before: set[str],
+    environ: Mapping[str, str],
+    settings: Settings,
+) -> ImportedServer:
+    """Where the entry goes among the servers `names`, which it joins where it is new."""
+    server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
+    definition = found.definition
+    if definition is None:
+        return server
+    own_file = {other.name for other in plan.servers if other.file is file}
+    twin = next((name for name, known in names.items() if same_server(known, definition, environ)), None)
+    if twin is None:
+        # Two entries of one file are two servers; of two files, one may say more than the other.
+        twin = next(
+            (
+                name
+                for name, known in names.items()
+                if name not in own_file
+                and (covers(known, definition, environ) or (name not in before and covers(definition, known, environ)))
+            ),
+            None,
+        )
+    if twin is not None:
+        server.name = twin
+        server.outcome = "present" if twin in before else "merged"
+        if server.outcome == "merged":
+            names[twin] = united(names[twin], definition)
+        return server
+    wish = _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
+    if wish != entry_name:
+        server.notes.append(
+            f"is named {wish!r}, since {entry_name!r} has characters that tool names give another meaning"
+        )
+    if wish == "workflows" and settings.workflows:
+        wish = "workflows-server"
+        server.notes.append("is named 'workflows-server'; the workflows of the configuration have the name 'workflows'")
+    name = wish
+    if name in names:
+        name = _free(f"{wish}-{file.client.name}", names)
+        server.notes.append(f"is named {name!r}; another server, with another definition, is {wish!r}")
+    names[name] = definition
+    server.name, server.outcome = name, "added"
+    return server
+
+
+def _free(wish: str, taken: Mapping[str, Any]) -> str:
+    name, number = wish, 2
+    while name in taken:
+        name, number = f"{wish}-{number}", number + 1
+    return name
+
+
+def _take_secrets(
+    plan: ImportPlan, names: dict[str, dict[str, Any]], environ: Mapping[str, str], stored: Mapping[str, str]
+) -> None:
+    """Replace the literals of every added server; variables that hold the same value already are used as they are."""
+    variables = VariableNames({**stored, **{name: value for name, value in environ.items() if value}})
+    used: dict[str, list[str]] = {}
+    for server in plan.servers:
+        if server.outcome != "added":
+            continue
+        names[server.name], literals = without_literals(server.name, names[server.name], variables)
+        for literal in literals:
+            if literal.is_missing:
+                continue
+            used.setdefault(literal.variable, []).append(f"servers.{server.name}.{literal.key}")
+            if literal.variable not in variables.taken:
+                plan.values[literal.variable] = literal.value
+    plan.secrets = [SecretMove(name, tuple(keys), name in plan.values) for name, keys in used.items()]
+
+
+def _find_missing(
+    plan: ImportPlan, environ: Mapping[str, str], stored: Mapping[str, str], about: Mapping[str, str]
+) -> None:
+    used: dict[str, list[str]] = {}
+    for name, definition in plan.additions.items():
+        for text in _texts(definition):
+            for reference in references(text):
+                is_set = environ.get(reference.name) or stored.get(reference.name) or plan.values.get(reference.name)
+                if reference.kind == "env" and reference.default is None and not is_set:
+                    used.setdefault(reference.name, [])
+                    used[reference.name] += [name] if name not in used[reference.name] else []
+    plan.missing = [MissingVariable(name, tuple(servers), about.get(name, "")) for name, servers in used.items()]
+    for server in plan.servers:
+        if server.outcome == "added":
+            server.problems += [f"{item.variable} is not set" for item in plan.missing if server.name in item.used_by]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+        case list():
+            for item in value:
+                yield from _texts(item)
+
+
+def _startable(definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
+    """Why the command of a definition cannot start here."""
+    command = definition.get("command")
+    if not command or references(command) or definition.get("enabled") is False:
+        return
+    path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
+    folder = definition.get("cwd")
+    if folder and not references(folder) and not Path(folder).expanduser().is_dir():
+        yield f"working directory {folder} does not exist"
+    written = Path(command).expanduser()
+    candidate = str(Path(folder or "") / written) if "/" in command or "\\" in command else command
+    if shutil.which(candidate, path=path) is None:
+        near = get_close_matches(Path(command).name, _commands(path), n=1, cutoff=0.7)
+        hint = f"did you mean {near[0]}?" if near else "install it, or correct servers.<name>.command"
+        yield f"command {command} is not found; {hint}"
+
+
+def _commands(path: str | None) -> list[str]:
+    """The usual runners that are installed."""
+    return [name for name in RUNNERS if shutil.which(name, path=path)]

@@ -1,0 +1,176 @@
+"""The resources of one upstream that clients follow: one subscription each, however many clients, on every connection.
+
+A handshake server is asked per resource; a modern one is listened to on one stream for all. When they change, the next
+stream is opened before the last is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.log import get_logger
+from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.translate import translate
+
+logger = get_logger(__name__)
+
+ANSWER_SECONDS = 30.0
+"""How long one subscription may take to be confirmed."""
+
+REOPEN_SECONDS = 2.0
+"""Pause before a stream that the server ended is opened again."""
+
+OnUpdated = Callable[[str], None]
+"""Takes the URI that changed, which may lie below the one that is followed."""
+
+
+class ResourceSubscriptions:
+    """What is followed at one upstream, by whom, and what the upstream has confirmed of it."""
+
+    def __init__(self, upstream_id: str) -> None:
+        self._upstream_id = upstream_id
+        self._followers: dict[str, dict[object, OnUpdated]] = {}
+        self._confirmed: frozenset[str] = frozenset()
+        self._refused: dict[str, GatewayError] = {}
+        self._missed: set[str] = set()
+        self._wanted = anyio.Event()
+        self._settled = anyio.Event()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody follows anything, so that the connection has to stay."""
+        return bool(self._followers)
+
+    def add(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Follow a resource from the next moment on that the upstream is connected."""
+        self._followers.setdefault(uri, {})[key] = on_updated
+        self._refused.pop(uri, None)
+        self._wanted.set()
+
+    def remove(self, uri: str, key: object) -> None:
+        """Follow it no longer; with its last follower the subscription ends."""
+        followers = self._followers.get(uri, {})
+        followers.pop(key, None)
+        if not followers:
+            self._followers.pop(uri, None)
+            self._refused.pop(uri, None)
+            self._wanted.set()
+
+    async def confirmed(self, uri: str) -> None:
+        """Wait until the upstream has confirmed a subscription.
+
+        Raises:
+            GatewayError: it refused.
+        """
+        while uri not in self._confirmed:
+            error = self._refused.get(uri)
+            if error is not None:
+                raise error
+            await self._settled.wait()
+
+    def updated(self, uri: str) -> None:
+        """Pass on that a resource changed, to those who follow it or what it lies below."""
+        for followed, followers in list(self._followers.items()):
+            if uri == followed or uri.startswith(followed.rstrip("/") + "/"):
+                for on_updated in list(followers.values()):
+                    on_updated(uri)
+
+    @asynccontextmanager
+    async def following(self, connection: Connection) -> AsyncIterator[None]:
+        """Keep the subscriptions of one connection as they are wanted, for as long as this context lasts."""
+        # Changes during the gap between two connections were told to nobody.
+        self._missed |= self._confirmed
+        self._confirmed = frozenset()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen if connection.era == MODERN else self._ask, connection)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _next(self) -> frozenset[str]:
+        """What is wanted, once that is not what is confirmed or refused."""
+        while True:
+            self._wanted = anyio.Event()
+            wanted = frozenset(self._followers)
+            if wanted - self._refused.keys() != self._confirmed:
+                return wanted - self._refused.keys()
+            await self._wanted.wait()
+
+    def _settle(self, confirmed: frozenset[str]) -> None:
+        self._confirmed = confirmed
+        settled, self._settled = self._settled, anyio.Event()
+        settled.set()
+        for uri in sorted(self._missed & confirmed):
+            self._missed.discard(uri)
+            self.updated(uri)
+
+    async def _ask(self, connection: Connection) -> None:
+        while True:
+            wanted = await self._next()
+            for uri in sorted(self._confirmed - wanted):
+                await self._request(connection, "resources/unsubscribe", uri)
+                self._settle(self._confirmed - {uri})
+            for uri in sorted(wanted - self._confirmed):
+                error = await self._request(connection, "resources/subscribe", uri)
+                if error is not None:
+                    self._refused[uri] = error
+                self._settle(self._confirmed | ({uri} if error is None else set()))
+
+    async def _request(self, connection: Connection, method: str, uri: str) -> GatewayError | None:
+        try:
+            await connection.session.send_raw(method, {"uri": uri}, timeout=ANSWER_SECONDS)
+        except MCPError as exc:
+            error = translate(exc, self._upstream_id)
+            error.__cause__ = exc
+            return error
+        return None
+
+    async def _listen(self, connection: Connection) -> None:
+        current: anyio.CancelScope | None = None
+        async with anyio.create_task_group() as tasks:
+            while True:
+                wanted = await self._next()
+                before, current = current, None
+                error: GatewayError | None = None
+                if wanted:
+                    current = anyio.CancelScope()
+                    error = await tasks.start(self._stream, connection, wanted, current)
+                if before is not None:
+                    before.cancel()
+                if error is not None:
+                    self._refused.update(dict.fromkeys(wanted, error))
+                self._settle(wanted if error is None else frozenset())
+
+    async def _stream(
+        self,
+        connection: Connection,
+        uris: frozenset[str],
+        scope: anyio.CancelScope,
+        *,
+        task_status: anyio.abc.TaskStatus[GatewayError | None],
+    ) -> None:
+        """Hold one stream; what it brings reaches the connection as notifications."""
+        acknowledged = False
+        with scope:
+            try:
+                with anyio.fail_after(ANSWER_SECONDS) as limit:
+                    async with listen(connection.session, resource_subscriptions=sorted(uris)) as subscription:
+                        limit.deadline = float("inf")
+                        acknowledged = True
+                        task_status.started(None)
+                        async for _ in subscription:
+                            pass
+            except (MCPError, SubscriptionLost, TimeoutError) as exc:
+                if not acknowledged:
+                    task_status.started(translate(exc, self._upstream_id))
+                    return
+            await anyio.sleep(REOPEN_SECONDS)
+            self._missed |= uris
+            self._confirmed = frozenset()
+            self._wanted.set()

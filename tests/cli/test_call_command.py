@@ -1,0 +1,82 @@
+"""`pml call` takes a tool's parameters as options, and the shell knows them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import environment, run_pml, write_settings
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose calculator was listed once."""
+    home = tmp_path_factory.mktemp("home")
+    calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
+    write_settings(home, {"servers": {"calc": calc}})
+    assert run_pml(home, "tools").returncode == 0
+    return home
+
+
+def completed(home: Path, line: str) -> list[str]:
+    words = line.split(" ")
+    shell = {"_PML_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    pml = "import sys; sys.argv = ['pml']; from pml_gateway.cli.app import app; app(prog_name='pml')"
+    run = subprocess.run(
+        [sys.executable, "-c", pml],
+        env=environment(home, shell),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return run.stdout.split()
+
+
+def test_options_are_typed_by_the_schema_of_the_tool(home: Path) -> None:
+    called = run_pml(home, "call", "calc__evaluate_expression", "--expression", "6 * 7", "--json")
+    assert called.returncode == 0, called.stderr
+    assert "42" in json.loads(called.stdout)["content"][0]["text"]
+    # A number where the schema wants text arrives as text.
+    assert run_pml(home, "call", "calc:evaluate_expression", "--arg", "expression=7").returncode == 0
+
+
+def test_an_unknown_option_is_a_usage_error_that_names_the_nearest(home: Path) -> None:
+    failed = run_pml(home, "call", "calc__evaluate_expression", "--expresion", "1")
+    assert failed.returncode == 2
+    assert "did you mean --expression?" in failed.stderr
+
+
+def test_help_after_a_name_is_about_the_tool(home: Path) -> None:
+    assert "--start *" in run_pml(home, "call", "calc__date_difference", "--help").stdout
+    described = json.loads(run_pml(home, "call", "calc__date_difference", "--help", "--json").stdout)
+    assert described["inputSchema"]["required"] == ["start", "end"]
+    assert "--arg" in run_pml(home, "call", "--help").stdout
+    missing = run_pml(home, "call", "calc__date_diference", "--help")
+    assert missing.returncode == 1
+    assert "calc__date_difference" in missing.stderr
+
+
+def test_errors_of_the_gateway_are_sentences(home: Path) -> None:
+    failed = run_pml(home, "call", "calc__evaluate_expression")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: invalid arguments for calc__evaluate_expression: /: 'expression'")
+    assert failed.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pml call calc__date_", ["calc__date_difference"]),
+        ("pml call calc__date_difference --z", ["--zone"]),
+        ("pml tools --mode s", ["semantic"]),
+        ("pml search x --server c", ["calc"]),
+        ("pml tools --preset hybrid_b", ["hybrid_balanced"]),
+    ],
+)
+def test_the_shell_completes_from_the_last_listing(home: Path, line: str, expected: list[str]) -> None:
+    assert completed(home, line) == expected

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.config.clients import jsonc
+from pml_gateway.config.clients.block import Block, ClientFileError
+from pml_gateway.config.clients.model import FileFormat
+
+ENTRY = {"command": "/opt/pml", "args": ["serve"]}
+SERVERS = Block(FileFormat.JSON, ("mcpServers",))
+CODEX = Block(FileFormat.TOML, ("mcp_servers",))
+
+NAMES = st.sampled_from(["a", "b", "mcpServers", "théme", 'quo"te', "x/y", "//", "/*", "{", "pml-old"])
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**6), 10**6),
+    st.sampled_from([0.5, -2.25]),
+    st.text(max_size=6),
+    st.sampled_from(["// no comment", "/* nor */ this", "},{", '"']),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+    max_leaves=8,
+)
+GAPS = st.sampled_from(["", " ", "\n", "\n\n  ", "\t", " // note\n", "/* , } */", " /* two\nlines */ ", "//{\n  "])
+
+
+@st.composite
+def documents(draw: st.DrawFn, value: Any = None) -> tuple[str, dict[str, Any]]:
+    """A JSON object in any layout: comments, trailing commas, byte order mark, both line endings."""
+    root = value if value is not None else draw(st.dictionaries(NAMES, VALUES, max_size=4))
+    if draw(st.booleans()) or "mcpServers" in root:
+        root["mcpServers"] = draw(st.dictionaries(NAMES, st.fixed_dictionaries({"command": st.text(max_size=4)})))
+
+    def written(item: Any) -> str:
+        gap = draw(GAPS)
+        if isinstance(item, dict):
+            parts = [
+                f"{draw(GAPS)}{json.dumps(key, ensure_ascii=draw(st.booleans()))}{draw(GAPS)}:{written(inner)}"
+                for key, inner in item.items()
+            ]
+        elif isinstance(item, list):
+            parts = [written(inner) for inner in item]
+        else:
+            return f"{gap}{json.dumps(item)}{draw(GAPS)}"
+        has_comma = draw(st.booleans())
+        comma = "," if parts and has_comma else ""
+        start, end = "{}" if isinstance(item, dict) else "[]"
+        return f"{gap}{start}{','.join(parts)}{comma}{draw(GAPS)}{end}{draw(GAPS)}"
+
+    text = written(root)
+    if draw(st.booleans()):
+        text = text.replace("\n", "\r\n")
+    return draw(st.sampled_from(["", "\ufeff"])) + text, root
+
+
+def without(values: dict[str, Any], *path: str) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(values))
+    section = copy
+    for step in path[:-1]:
+        section = section.get(step) or {}
+    section.pop(path[-1], None)
+    return copy
+
+
+@given(documents())
+@settings(max_examples=300, deadline=None)
+def test_every_layout_is_read(document: tuple[str, dict[str, Any]]) -> None:
+    text, values = document
+
+    assert jsonc.parse(text) == values
+
+
+@given(documents(), st.sets(NAMES, max_size=2))
+@settings(max_examples=300, deadline=None)
+def test_a_change_touches_nothing_else(document: tuple[str, dict[str, Any]], gone: set[str]) -> None:
+    text, values = document
+
+    after = SERVERS.changed(text, gone, {"pml": ENTRY})
+
+    found = jsonc.parse(after)
+    servers = found["mcpServers"]
+    before = values.get("mcpServers", {})
+    assert servers == {name: entry for name, entry in before.items() if name not in gone} | {"pml": ENTRY}
+    assert without(found, "mcpServers") == without(values, "mcpServers")
+    assert list(found) == [*values, *(["mcpServers"] if "mcpServers" not in values else [])]
+    comments = ("// note", "/* , } */", "/* two")
+    if not gone & before.keys():
+        assert [after.count(comment) for comment in comments] == [text.count(comment) for comment in comments]
+    assert ("\r\n" in after) >= ("\r\n" in text)
+    assert after.startswith("\ufeff") == text.startswith("\ufeff")
+    assert SERVERS.changed(after, gone, {"pml": ENTRY}) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "mcpServers": {\n    "x": {"command": "y"}\n  },\n  "theme": "dark"\n}\n',
+        '{\n  "theme": "dark", // mine\n  "mcpServers": {\n    // first\n    "x": {"command": "y"}, // why\n  },\n}\n',
+        '{"mcpServers":{"x":{"command":"y"}}}',
+        '\ufeff{\r\n\t"mcpServers": {\r\n\t\t"x": {"command": "y"}\r\n\t}\r\n}\r\n',
+    ],
+)
+def test_what_was_added_to_a_block_is_removed_without_a_trace(text: str) -> None:
+    added = SERVERS.changed(text, (), {"pml": ENTRY})
+
+    assert added != text
+    assert SERVERS.changed(added, {"pml"}, {}) == text
+
+
+def test_a_new_entry_looks_like_its_neighbours() -> None:
+    before = '{\n    "mcpServers": {\n        "x": {"command": "y"} // mine\n    }\n}\n'
+
+    assert SERVERS.changed(before, (), {"pml": ENTRY}) == (
+        '{\n    "mcpServers": {\n        "x": {"command": "y"}, // mine\n        "pml": {\n'
+        '            "command": "/opt/pml",\n            "args": [\n                "serve"\n            ]\n'
+        "        }\n    }\n}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n  "a": 1\n  "b": 2\n}', "line 3, column 3: ',' should stand here"),
+        ('{"a": [1, 2}', "line 1, column 12: ',' should stand here, not '}'"),
+        ('{\n"a": "x\n"}', "line 2, column 6: a text is not closed"),
+        ("{\n/* never", "a comment is not closed"),
+        ("{'a': 1}", "name in double quotes"),
+        ("[]", "should hold an object"),
+        ('{"mcpServers": []}', "mcpServers should be an object"),
+        ('{"a": 1} x', "more behind the last bracket"),
+        ('{"a": NaN}', "starts no value"),
+        ('{"a": ' + "[" * 300 + "]" * 300 + "}", "nested"),
+    ],
+)
+def test_broken_files_are_told_with_their_line(text: str, message: str) -> None:
+    text = text.replace("[" * 300, "[/**/" * 300)
+    with pytest.raises(ClientFileError) as raised:
+        SERVERS.servers(text)
+
+    assert message in str(raised.value)
+
+
+CODEX_FILE = """\
+# my codex
+model = "o3"   # for now
+
+[mcp_servers.files]
+command = "npx"
+args = [
+  "-y",
+  "[not.a.header]",   # trap
+]
+# about notes
+[mcp_servers."my notes"]
+command = 'notes'
+
+[mcp_servers.files.env]
+TEXT = \"\"\"
+[mcp_servers.trap]
+\"\"\"
+
+[profiles.fast]
+model = "mini"
+"""
+
+
+def test_tables_are_removed_and_added_and_nothing_else() -> None:
+    after = CODEX.changed(CODEX_FILE, {"files"}, {"pml": ENTRY})
+
+    assert (
+        after
+        == """\
+# my codex
+model = "o3"   # for now
+
+# about notes
+[mcp_servers."my notes"]
+command = 'notes'
+
+
+[profiles.fast]
+model = "mini"
+
+[mcp_servers.pml]
+command = "/opt/pml"
+args = ["serve"]
+"""
+    )
+    assert tomllib.loads(after)["mcp_servers"].keys() == {"my notes", "pml"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a = 1", "a = 1\r\n[mcp_servers.x]\r\ncommand = 'y'\r\n", "[mcp_servers]\nx.command = 'y'\n", "\ufeffa = 1\n"],
+)
+def test_toml_in_every_layout_is_extended(text: str) -> None:
+    entry = {"command": 'C:\\bin\\"pml"\x7f', "args": ["serve"], "env": {"A B": "c"}, "on": True}
+
+    after = CODEX.changed(text, {"x"}, {"pml": entry})
+
+    assert CODEX.servers(after) == {"pml": entry}
+    assert after.count("\n") == after.count("\r\n") or "\r\n" not in text
+
+
+def test_a_table_on_one_line_is_left_to_a_person() -> None:
+    with pytest.raises(ClientFileError, match="written on one line"):
+        CODEX.changed("mcp_servers = { x = { command = 'y' } }\n", {"x"}, {"pml": ENTRY})
+
+
+def test_broken_toml_is_told_with_its_line() -> None:
+    with pytest.raises(ClientFileError, match=r"broken TOML: .*line 2"):
+        CODEX.servers("a = 1\nb = \n")
