@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.log import get_logger
 from pml_gateway.server.http import HttpApp, open_app
 from pml_gateway.server.runtime import OpenRuntime, Runtime
+from pml_gateway.server.signals import stop_on_signals
 
 logger = get_logger(__name__)
 
@@ -77,12 +77,6 @@ async def _serve(
         await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
         server.should_exit = True
 
-    async def shut_down_on_signal() -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for received in signals:
-                logger.info("%s: finishing calls in flight", received.name)
-                await shut_down()
-
     async def shut_down_on_stop() -> None:
         if stop is not None:
             await stop.wait()
@@ -93,7 +87,7 @@ async def _serve(
         announce()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(shut_down_on_signal)
+        tasks.start_soon(stop_on_signals, shut_down)
         tasks.start_soon(shut_down_on_stop)
         tasks.start_soon(announce_start)
         await server.serve(sockets=[listener])

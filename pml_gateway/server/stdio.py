@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 import anyio
 from mcp.server.stdio import stdio_server
 
-from pml_gateway.log import get_logger
+from pml_gateway.server.draining import Unanswered
 from pml_gateway.server.runtime import OpenRuntime
-
-logger = get_logger(__name__)
+from pml_gateway.server.signals import stop_on_signals
 
 DRAIN_SECONDS = 5.0
 """How long calls in flight may go on after a signal; children then get their own grace, all within ten seconds."""
@@ -21,19 +19,18 @@ DRAIN_SECONDS = 5.0
 async def serve_stdio(open_runtime: OpenRuntime) -> None:
     """Serve one client. A signal lets calls in flight finish, closes the upstreams and ends the process."""
     async with stdio_server() as (read, write):
-        signalled = False
+        signalled, unanswered = False, Unanswered()
         async with open_runtime() as runtime, anyio.create_task_group() as tasks:
 
-            async def watch_signals() -> None:
+            async def shut_down() -> None:
                 nonlocal signalled
-                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                    async for _ in signals:
-                        signalled = True
-                        await runtime.gateway.drain(DRAIN_SECONDS)
-                        tasks.cancel_scope.cancel()
+                signalled = True
+                await unanswered.answered(DRAIN_SECONDS)
+                tasks.cancel_scope.cancel()
 
-            tasks.start_soon(watch_signals)
-            await runtime.server.run(read, write, runtime.server.create_initialization_options())
+            tasks.start_soon(stop_on_signals, shut_down)
+            options = runtime.server.create_initialization_options()
+            await runtime.server.run(unanswered.read(read), unanswered.write(write), options)
             tasks.cancel_scope.cancel()
         if signalled:
             # A thread still waits for the client's next line and cannot be interrupted; everything else has ended.

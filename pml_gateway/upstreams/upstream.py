@@ -129,6 +129,11 @@ class Upstream:
         return self._activity.in_flight
 
     @property
+    def waiting(self) -> int:
+        """Calls that wait for a place."""
+        return self._activity.slots.waiting
+
+    @property
     def settled(self) -> anyio.Event:
         """Set once it has answered or failed."""
         return self._lifecycle.settled

@@ -104,6 +104,16 @@ class HandshakeSession:
         body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params or {})}
         return self._client.post(url or self._url, content=json.dumps(body), headers=self._headers)
 
+    @property
+    def last_id(self) -> int:
+        """The id of the request sent last."""
+        return self._next
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """One notification, on a connection of its own: the session's may wait for an answer."""
+        body = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
+        httpx2.post(self._url, content=json.dumps(body), headers=self._headers, timeout=30)
+
     def result(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
         """The result of a request that must succeed."""
         message = decoded(self.send(method, params, url))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,13 @@ def main() -> None:
     parser.add_argument("--hang-while", type=Path, help="never answer if this file exists at the start")
     parser.add_argument("--dead-while", type=Path, help="exit at once if this file exists at the start")
     parser.add_argument("--spawned", type=Path, help="append the process id to this file")
+    parser.add_argument(
+        "--cancelled", type=Path, help="append a line to this file for every slow call that is cancelled"
+    )
+    parser.add_argument("--stubborn", action="store_true", help="stay when stdin ends and when asked to terminate")
     options = parser.parse_args()
+    if options.stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.spawned is not None:
         with options.spawned.open("a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
@@ -32,10 +39,12 @@ def main() -> None:
     if options.hang_while is not None and options.hang_while.exists():
         time.sleep(600)
         sys.exit(1)
-    anyio.run(_serve, options.tools)
+    anyio.run(_serve, options.tools, options.cancelled)
+    if options.stubborn:
+        time.sleep(600)
 
 
-async def _serve(count: int) -> None:
+async def _serve(count: int, cancelled: Path | None) -> None:
     names = ["echo", "slow", "environment", "crash", *(f"extra_{number}" for number in range(count))]
     tools = [
         mcp_types.Tool(name=name, description=f"{name} does what its name says.", input_schema=TEXT) for name in names
@@ -50,7 +59,11 @@ async def _serve(count: int) -> None:
             case "slow":
                 if "started" in arguments:
                     Path(arguments["started"]).touch()  # noqa: ASYNC240
-                await anyio.sleep(arguments.get("seconds", 1))
+                try:
+                    await anyio.sleep(arguments.get("seconds", 1))
+                except anyio.get_cancelled_exc_class():
+                    _note(cancelled)
+                    raise
                 text = "slept"
             case "environment":
                 text = "\n".join(sorted(f"{key}={value}" for key, value in os.environ.items()))
@@ -63,6 +76,12 @@ async def _serve(count: int) -> None:
     server: Server[Any] = Server("upstream", version="1", on_list_tools=on_list, on_call_tool=on_call)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
+
+
+def _note(cancelled: Path | None) -> None:
+    if cancelled is not None:
+        with cancelled.open("a", encoding="utf-8") as file:
+            file.write("cancelled\n")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ def without_literals(
         changed["args"] = list(extracted.arguments(definition["args"]))
     if "url" in definition:
         changed["url"] = extracted.url(definition["url"], "url")
+    if "client_secret" in (definition.get("auth") or {}):
+        secret = extracted.whole(definition["auth"]["client_secret"], f"{server}_client_secret", "auth.client_secret")
+        changed["auth"] = {**definition["auth"], "client_secret": secret}
     return changed, extracted.found
 
 
@@ -137,7 +140,7 @@ class _Extraction:
             return text
         head, rest = text[: start.end()], text[start.end() :]
         if start["password"]:
-            password = self.whole(start["password"], wish or f"{self.server}_password", key)
+            password = self.whole(start["password"], f"{wish or self.server}_password", key)
             head = f"{text[: start.start('password')]}{password}@"
 
         def parameter(match: re.Match[str]) -> str:

@@ -30,13 +30,13 @@ _TAKEN = frozenset(
     {
         *("command", "args", "env", "environment", "cwd", "envFile", "env_file"),
         *("url", "serverUrl", "httpUrl", "headers", "http_headers", "type", "transport"),
-        *("disabled", "enabled", "timeout", "call_timeout", "connect_timeout"),
+        *("auth", "oauth", "disabled", "enabled", "timeout", "call_timeout", "connect_timeout"),
     }
 )
 _LIMITS = frozenset(
     {"includeTools", "excludeTools", "enabled_tools", "disabled_tools", "disabledTools", "enabledTools", "tools"}
 )
-_SIGN_IN = frozenset({"oauth", "auth", "authProviderType", "headersHelper", "targetAudience", "targetServiceAccount"})
+_SIGN_IN = frozenset({"authProviderType", "headersHelper", "targetAudience", "targetServiceAccount"})
 
 
 @dataclass(slots=True)
@@ -108,7 +108,9 @@ def _say_what_is_lost(raw: Mapping[str, Any], found: Translation) -> None:
     if limits := sorted(_LIMITS & {key for key, value in raw.items() if value}):
         found.notes.append(f"{', '.join(limits)}: the gateway offers all tools; use gateway.blacklisted_tools")
     if sign_in := sorted(_SIGN_IN & raw.keys()):
-        found.notes.append(f"{', '.join(sign_in)}: the client signed in by itself, so the gateway has to as well")
+        found.notes.append(
+            f"{', '.join(sign_in)}: the client signs in by itself; the gateway does so with `pml login NAME`"
+        )
 
 
 def _take_codex(raw: Mapping[str, Any], entry: dict[str, Any], found: Translation) -> None:

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pml_gateway.cli.app import app
+from pml_gateway.cli.output import ExitCode
+
+SECRETS = ("hunter2-hunter2", "lin_api_abc123def456", "ghp_0123456789abcdefghijABCDEFGHIJ012345")
+DEMO = "pml_gateway.demo.servers"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a project of their own, and none of this machine's clients."""
+    for name in list(os.environ):
+        if name.startswith("PML_") or name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GITHUB_PAT"):
+            monkeypatch.delenv(name)
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    (project / ".git").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(project)
+    return home
+
+
+def claude_code(home: Path) -> Path:
+    """Eight servers: five work, one has a slip in its command, one wants a variable, one is HTTP."""
+    python = sys.executable
+    servers: dict[str, Any] = {
+        "calc": {"type": "stdio", "command": python, "args": ["-m", f"{DEMO}.calc"], "env": {}},
+        "notes": {
+            "command": python,
+            "args": ["-m", f"{DEMO}.notes", str(home / "n.db")],
+            "env": {"A_TOKEN": SECRETS[0]},
+        },
+        "files": {"command": python, "args": ["-m", f"{DEMO}.files", str(home)]},
+        "diary": {"command": python, "args": ["-m", f"{DEMO}.notes", "${HOME}/diary.db"]},
+        "sums": {"command": python, "args": ["-m", f"{DEMO}.calc"], "env": {"GH_TOKEN": SECRETS[2]}},
+        "typo": {"command": "pythonn3", "args": ["-m", "nothing"]},
+        "github": {"command": python, "args": ["-m", f"{DEMO}.calc"], "env": {"GITHUB_TOKEN": "${GITHUB_PAT}"}},
+        "linear": {"type": "http", "url": "https://l.test/mcp", "headers": {"Authorization": f"Bearer {SECRETS[1]}"}},
+    }
+    file = home / ".claude.json"
+    file.write_text(
+        json.dumps({"numStartups": 4, "mcpServers": servers, "oauthAccount": {"token": SECRETS[0]}}, indent=2)
+    )
+    return file
+
+
+def pml(*arguments: str, code: int = 0) -> Result:
+    """Run the command; nothing it prints may hold a secret, or be wider than the terminal unless it has to be."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    for secret in SECRETS:
+        assert secret not in result.output
+    return result
+
+
+def pml_json(*arguments: str, code: int = 0) -> Any:
+    return json.loads(pml(*arguments, "--json", code=code).stdout)
+
+
+def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home: Path) -> None:
+    file = claude_code(home)
+    before = file.read_bytes()
+
+    done = pml("init", "--yes")
+
+    assert "command pythonn3 is not found; did you mean python3?" in done.stderr
+    assert "export GITHUB_PAT=..." in done.stderr
+    assert "${env:A_TOKEN}" in done.stderr
+    assert "next: pml connect claude-code" in done.stderr
+    shown = pml_json("config", "show")["settings"]["servers"]
+    assert list(shown) == ["calc", "notes", "files", "diary", "sums", "typo", "github", "linear"]
+    assert shown["linear"]["headers"] == {"Authorization": "Bearer ${env:LINEAR_TOKEN}"}
+    config, secrets = home / ".pml" / "config.yaml", home / ".pml" / "secrets.env"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (config, secrets)} == {0o600}
+    assert not [secret for secret in SECRETS if secret in config.read_text()]
+    assert [secret for secret in SECRETS if secret in secrets.read_text()] == list(SECRETS)
+    validated = pml_json("config", "validate")
+    assert [warning for warning in validated["warnings"] if "servers." in warning and "GITHUB_PAT" not in warning] == []
+
+    connected = pml("connect", "claude-code", "--yes")
+
+    assert '+    "pml": {' in connected.stdout
+    assert set(json.loads(file.read_text())["mcpServers"]) == {"pml"}
+    assert [row["state"] for row in pml_json("clients")["clients"] if row["exists"]] == ["connected", "empty"]
+    assert "is connected already" in pml("connect", "claude-code", "--yes").stderr
+
+    pml("config", "--preset", "full_proxy")
+    assert "run `pml connect claude-code` again" in pml("clients").stderr
+    pml("connect", "claude-code", "--yes")
+    assert "alwaysLoad" not in json.loads(file.read_text())["mcpServers"]["pml"]
+    assert "again" not in pml("clients").stderr
+
+    pml("disconnect", "claude-code", "--yes")
+
+    assert file.read_bytes() == before
+    assert "is not connected" in pml("disconnect", "claude-code", "--yes").stderr
+
+
+def test_later_runs_only_add_and_keep_every_comment(home: Path) -> None:
+    file = claude_code(home)
+    pml("init", "--yes")
+    config = home / ".pml" / "config.yaml"
+    config.write_text(config.read_text().replace("  calc:\n", "  # sums and dates\n  calc:\n", 1))
+    before = config.read_text()
+
+    assert "has all of these servers already" in pml("init", "--yes").stderr
+    assert config.read_text() == before
+
+    values = json.loads(file.read_text())
+    values["mcpServers"] = {"time": {"command": "uvx", "args": ["mcp-time"]}}
+    file.write_text(json.dumps(values))
+    report = pml_json("init", "--yes")
+
+    assert [(row["entry"], row["outcome"]) for row in report["servers"]] == [("time", "added")]
+    after = config.read_text()
+    assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines()
+    assert Path(report["backup"]).read_text() == before
+
+
+def test_without_a_terminal_or_a_yes_nothing_is_written(home: Path) -> None:
+    file = claude_code(home)
+    before = file.read_bytes()
+
+    assert "run it with --yes" in pml("init").stderr
+    assert pml_json("init", "--dry-run")["written"] is False
+    assert not (home / ".pml" / "config.yaml").exists()
+    assert not (home / ".pml" / "secrets.env").exists()
+    assert "run `pml init` first" in pml("connect", "claude-code", code=ExitCode.CONFIGURATION).output
+    pml("init", "--yes")
+    assert "run it with --yes" in pml("connect", "claude-code").stderr
+    assert pml_json("connect", "claude-code")["written"] is False
+    assert file.read_bytes() == before
+
+
+def test_broken_files_are_named_with_their_line_and_the_rest_is_imported(home: Path) -> None:
+    claude_code(home)
+    (home / ".cursor").mkdir()
+    (home / ".cursor" / "mcp.json").write_text('{\n  "mcpServers": {\n    "a": {"env": {"T": "hunter2-hunter2"}\n')
+
+    done = pml("init", "--yes", code=ExitCode.CONFIGURATION)
+
+    assert "mcp.json is broken JSON: line 4" in done.stderr
+    assert "calc" in (home / ".pml" / "config.yaml").read_text()
+    listed = pml("clients", code=ExitCode.CONFIGURATION)
+    assert "broken" in listed.stdout
+    assert "line 4" in listed.stderr
+
+
+def test_files_of_a_project_are_imported_only_if_asked(home: Path) -> None:
+    Path(".mcp.json").write_text('{"mcpServers": {"team": {"command": "sh", "args": ["-c", "true"]}}}')
+
+    report = pml_json("init", "--yes")
+
+    assert report["servers"] == []
+    assert [row["imported"] for row in report["files"]] == [False]
+    assert [row["entry"] for row in pml_json("init", "--yes", "--project")["servers"]] == ["team"]
+    assert pml_json("init", "--client", "claude-code", "--dry-run")["servers"][0]["outcome"] == "present"
+
+
+def test_one_file_or_client_can_be_chosen(home: Path, tmp_path: Path) -> None:
+    claude_code(home)
+    other = tmp_path / "other.json"
+    other.write_text('{"mcpServers": {"other": {"command": "sh"}}}')
+
+    assert [row["name"] for row in pml_json("init", "--from", str(other), "--dry-run")["servers"]] == ["other"]
+    assert pml_json("init", "--client", "cursor", code=ExitCode.FAILED)["servers"] == []
+    failed = pml("init", "--client", "curser", code=ExitCode.CONFIGURATION)
+    assert "did you mean cursor?" in failed.stderr
+    pml("init", "--from", "/no/such/file", code=ExitCode.CONFIGURATION)
+
+
+def test_where_there_is_no_client_the_places_are_listed(home: Path) -> None:
+    done = pml("init", "--yes", code=ExitCode.FAILED)
+
+    assert str(home / ".claude.json") in done.stderr
+    assert not (home / ".pml").exists()
+    assert "pml clients --all" in pml("clients").stderr
+    assert "no file" in pml("clients", "--all").stdout
+
+
+def test_a_client_whose_gateway_is_gone_is_told(home: Path) -> None:
+    file = home / ".claude.json"
+    file.write_text('{"mcpServers": {"pml": {"command": "/gone/bin/pml", "args": ["serve"]}}}')
+
+    done = pml("clients", code=ExitCode.CONFIGURATION)
+
+    assert "/gone/bin/pml does not exist; run pml connect claude-code" in done.stderr
+
+
+def test_scopes_and_ways_that_a_client_lacks_are_told(home: Path) -> None:
+    claude_code(home)
+    pml("init", "--yes")
+
+    assert "choose from user" in pml("connect", "windsurf", "--scope", "local", code=ExitCode.CONFIGURATION).stderr
+    assert "takes no URL" in pml("connect", "claude-desktop", "--http", code=ExitCode.CONFIGURATION).stderr
+    report = pml_json("connect", "cursor", "--scope", "project", "--yes")
+    assert json.loads(Path(".cursor/mcp.json").read_text())["mcpServers"]["pml"]["args"] == ["serve"]
+    assert report["backup"] is None
+    pml("disconnect", "cursor", "--scope", "project", "--yes")
+    assert not Path(".cursor/mcp.json").exists()
+
+
+def test_copied_blocks_with_a_client_s_variables_are_warned_of(home: Path) -> None:
+    (home / ".pml").mkdir()
+    (home / ".pml" / "config.yaml").write_text(
+        "servers:\n"
+        "  a: {command: run, args: ['${HOME}/x', '$${env:NOT}'], env: {K: '${input:key}'}, envFile: /no/such.env}\n"
+        "  b: {command: sh, args: [-c, 'echo ${HOME}']}\n"
+    )
+
+    warnings = pml_json("config", "validate")["warnings"]
+
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "servers.a.env.K",
+        "servers.a.args[0]",
+        "servers.a.env_file",
+    ]
+    assert "${HOME} is passed on as it is written" in warnings[1]
+
+
+@pytest.mark.parametrize("command", ["init", "clients", "connect", "disconnect"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    assert f"Example: pml {command}" in " ".join(pml(command, "--help").stdout.split())

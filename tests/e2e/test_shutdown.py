@@ -1,0 +1,232 @@
+"""The end of a gateway process, and of its clients, while calls are in flight: calls, children and exit codes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.test_process import UPSTREAM, entry, is_alive, names, wait_for
+from tests.support.process import GatewayProcess, environment, running_gateway, write_settings
+from tests.support.raw import HandshakeSession, post_modern
+
+pytestmark = pytest.mark.e2e
+
+LAUNCHER = '"$@"; exit $?'
+"""A shell that starts the server as its child and waits for it, as npx does."""
+
+
+def launched(*arguments: str, **extra: Any) -> dict[str, Any]:
+    """An upstream that is the gateway's grandchild."""
+    return {"command": "sh", "args": ["-c", LAUNCHER, "sh", sys.executable, str(UPSTREAM), *arguments], **extra}
+
+
+class Traces:
+    """The files by which a test sees what happens in an upstream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started = folder / "started"
+        self._pids, self._cancelled = folder / "pids", folder / "cancelled"
+        self.arguments = ("--spawned", str(self._pids), "--cancelled", str(self._cancelled))
+
+    def slow(self, seconds: float) -> dict[str, Any]:
+        return {"name": "up__slow", "arguments": {"seconds": seconds, "started": str(self.started)}}
+
+    def was_cancelled(self) -> bool:
+        return self._cancelled.exists()
+
+    def pids(self) -> list[int]:
+        return [int(line) for line in self._pids.read_text().split()] if self._pids.exists() else []
+
+    def are_gone(self) -> bool:
+        return not any(is_alive(pid) for pid in self.pids())
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Iterator[Traces]:
+    found = Traces(tmp_path)
+    yield found
+    for pid in found.pids():
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def calling(url: str, params: dict[str, Any], answers: list[Any]) -> Iterator[threading.Thread]:
+    """A stateless call in a thread; what it ended with is put into `answers`."""
+
+    def call() -> None:
+        try:
+            answers.append(post_modern(url, "tools/call", params, timeout=60).text)
+        except httpx2.HTTPError as error:
+            answers.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    yield caller
+    caller.join(60)
+    assert not caller.is_alive()
+
+
+class StdioGateway:
+    """A gateway over stdio, spoken to line by line."""
+
+    def __init__(self, home: Path, settings: dict[str, Any]) -> None:
+        write_settings(home, settings)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pml_gateway", "serve", "--mode", "full_proxy"],
+            env=environment(home),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        self.send("initialize", about, 0)
+        self.answer(0)
+        self.send("notifications/initialized")
+        numbers = itertools.count(100)
+        wait_for(lambda: self._lists("up__slow", next(numbers)), "the upstream's tools")
+
+    def send(self, method: str, params: dict[str, Any] | None = None, number: int | None = None) -> None:
+        assert self.process.stdin is not None
+        identified = {} if number is None else {"id": number}
+        message = {"jsonrpc": "2.0", **identified, "method": method, "params": params or {}}
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, number: int) -> dict[str, Any]:
+        """The answer to a request; what else arrives before it is skipped."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message: dict[str, Any] = json.loads(line)
+            if message.get("id") == number and "method" not in message:
+                return message
+        raise AssertionError("the gateway ended instead of answering")
+
+    def _lists(self, name: str, number: int) -> bool:
+        self.send("tools/list", {}, number)
+        return name in [tool["name"] for tool in self.answer(number)["result"]["tools"]]
+
+    def leave(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@contextmanager
+def stdio_gateway(home: Path, settings: dict[str, Any]) -> Iterator[StdioGateway]:
+    gateway = StdioGateway(home, settings)
+    try:
+        yield gateway
+    finally:
+        gateway.process.kill()
+        gateway.process.wait(10)
+        for pipe in (gateway.process.stdin, gateway.process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+def ended_with(process: subprocess.Popen[str]) -> int:
+    return process.wait(40)
+
+
+@pytest.mark.parametrize("make", [entry, launched])
+def test_sigterm_over_http_cancels_upstream_what_takes_too_long(tmp_path: Path, traces: Traces, make: Any) -> None:
+    settings = {"servers": {"up": make(*traces.arguments)}, "http": {"shutdown_seconds": 7}}
+    answers: list[Any] = []
+    with running_gateway(tmp_path / "home", settings) as gateway:
+        assert "up__slow" in names(gateway.url)
+        with calling(gateway.url, traces.slow(600), answers):
+            wait_for(traces.started.exists, "the call is in flight")
+            assert gateway.stop() == 0
+    assert traces.was_cancelled()
+    assert len(answers) == 1, "the client is not left waiting"
+    wait_for(traces.are_gone, "children are gone")
+
+
+def test_sigterm_over_http_ends_a_launched_server_that_will_not_leave(tmp_path: Path, traces: Traces) -> None:
+    settings = {"servers": {"up": launched("--stubborn", *traces.arguments)}, "http": {"shutdown_seconds": 7}}
+    with running_gateway(tmp_path / "home", settings) as gateway:
+        assert "up__slow" in names(gateway.url)
+        assert gateway.stop() == 0
+    wait_for(traces.are_gone, "children are gone")
+
+
+@pytest.mark.parametrize("make", [entry, launched])
+def test_sigterm_over_stdio_cancels_upstream_what_takes_too_long(tmp_path: Path, traces: Traces, make: Any) -> None:
+    with stdio_gateway(tmp_path / "home", {"servers": {"up": make(*traces.arguments)}}) as gateway:
+        gateway.send("tools/call", traces.slow(600), 1)
+        wait_for(traces.started.exists, "the call is in flight")
+        gateway.process.send_signal(signal.SIGTERM)
+        assert ended_with(gateway.process) == 0
+    assert traces.was_cancelled()
+    wait_for(traces.are_gone, "children are gone")
+
+
+def test_sigterm_over_stdio_lets_a_call_finish(tmp_path: Path, traces: Traces) -> None:
+    with stdio_gateway(tmp_path / "home", {"servers": {"up": entry(*traces.arguments)}}) as gateway:
+        gateway.send("tools/call", traces.slow(1.5), 1)
+        wait_for(traces.started.exists, "the call is in flight")
+        gateway.process.send_signal(signal.SIGTERM)
+        message = gateway.answer(1)
+        assert message["result"]["content"][0]["text"] == "slept"
+        assert ended_with(gateway.process) == 0
+    wait_for(traces.are_gone, "children are gone")
+
+
+def test_a_stdio_client_that_leaves_during_a_call_ends_the_gateway_and_the_call(tmp_path: Path, traces: Traces) -> None:
+    with stdio_gateway(tmp_path / "home", {"servers": {"up": launched(*traces.arguments)}}) as gateway:
+        gateway.send("tools/call", traces.slow(600), 1)
+        wait_for(traces.started.exists, "the call is in flight")
+        gateway.leave()
+        assert ended_with(gateway.process) == 0
+    assert traces.was_cancelled()
+    wait_for(traces.are_gone, "children are gone")
+
+
+def test_a_stateless_client_that_leaves_during_a_call_cancels_it_upstream(tmp_path: Path, traces: Traces) -> None:
+    with running_gateway(tmp_path / "home", {"servers": {"up": entry(*traces.arguments)}}) as gateway:
+        assert "up__slow" in names(gateway.url)
+        leave_during_call(gateway, traces)
+        wait_for(traces.was_cancelled, "the upstream hears of it")
+        assert "up__slow" in names(gateway.url), "and the gateway serves on"
+        assert gateway.stop() == 0
+
+
+def leave_during_call(gateway: GatewayProcess, traces: Traces) -> None:
+    code = (
+        "import sys; from tests.support.raw import post_modern; import json; "
+        "post_modern(sys.argv[1], 'tools/call', json.loads(sys.argv[2]), timeout=600)"
+    )
+    leaving = subprocess.Popen(
+        [sys.executable, "-c", code, gateway.url, json.dumps(traces.slow(600))],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(traces.started.exists, "the call is in flight")
+    leaving.kill()
+    leaving.wait(10)
+
+
+def test_a_handshake_client_may_cancel_a_call_upstream(tmp_path: Path, traces: Traces) -> None:
+    settings = {"servers": {"up": entry(*traces.arguments)}}
+    with running_gateway(tmp_path / "home", settings) as gateway, HandshakeSession(gateway.url) as session:
+        assert "up__slow" in names(gateway.url)
+        caller = threading.Thread(target=lambda: session.send("tools/call", traces.slow(600)))
+        caller.start()
+        wait_for(traces.started.exists, "the call is in flight")
+        session.notify("notifications/cancelled", {"requestId": session.last_id, "reason": "no longer needed"})
+        wait_for(traces.was_cancelled, "the upstream hears of it")
+        caller.join(30)
+        assert not caller.is_alive()
