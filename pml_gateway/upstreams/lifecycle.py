@@ -258,7 +258,7 @@ class Lifecycle:
     @asynccontextmanager
     async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
-        http = HttpSide()
+        http = HttpSide(self._authorization)
         try:
             async with open_connection(
                 self.upstream_id,
