@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
@@ -106,7 +106,7 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._due = Due()
-        self._http = HttpSide(authorization)
+        self._http = HttpSide(defaults.max_message_bytes, authorization)
         self._retired = False
 
     def want(self) -> None:
@@ -125,6 +125,12 @@ class Lifecycle:
         """Refuse calls that wait for a connection, now and from now on."""
         self._retired = True
         self._set_state(self.state)
+
+    @property
+    def _where_to_look(self) -> str:
+        if self.definition.resolved_transport is not Transport.STDIO:
+            return "is it running, and is the url that of its MCP endpoint?"
+        return f"its messages: pml upstreams logs {self.upstream_id}"
 
     async def replace(self, connection: Connection) -> None:
         """End this connection, whose session the server no longer knows, and wait until it is not the live one."""
@@ -212,7 +218,7 @@ class Lifecycle:
                     if not established.is_set() and error.details.get("executed"):
                         error = UpstreamUnavailableError(
                             f"{self.upstream_id}: the server ended or closed the connection while starting",
-                            hint=f"its messages: pml upstreams logs {self.upstream_id}",
+                            hint=self._where_to_look,
                         )
                     outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
@@ -236,7 +242,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide(self._authorization)
+        self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -258,7 +264,7 @@ class Lifecycle:
     @asynccontextmanager
     async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
-        http = HttpSide()
+        http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
             async with open_connection(
                 self.upstream_id,
@@ -366,7 +372,7 @@ class Lifecycle:
         self._was_stable = self._was_stable or not lost_quickly
         if again:
             return _StartAgainError(closed)
-        return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
+        return UpstreamUnavailableError(closed, hint=self._where_to_look)
 
     def _take_notice(self, method: str, params: JsonObject) -> None:
         kind = announced_kind(method)
