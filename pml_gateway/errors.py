@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 
 class ErrorCode(StrEnum):
@@ -56,6 +56,10 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def anew(self) -> Self:
+        """The error as a new object: raising the same one again and again would grow its traceback."""
+        return type(self)(self.message, hint=self.hint, details=self.details)
 
 
 class ConfigurationError(GatewayError):

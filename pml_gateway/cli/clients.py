@@ -54,6 +54,9 @@ def clients(
         print_json({"clients": [_status_object(status) for status in found]})
     else:
         _show(found, show_all=show_all)
+        for status in found:
+            if status.is_pinned is not None and status.is_pinned is not _pins(settings):
+                note(f"{status.file.path}: run `pml connect {status.file.client.name}` again, for the mode has changed")
     if any(status.state == "broken" for status in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
 
@@ -108,6 +111,8 @@ def connect(
         note(f"wrote {file.path}{f' (the bytes before are in {backup})' if backup else ''}")
         if known.restart:
             note(f"{known.title}: {known.restart}")
+        if known.pin_key and _pins(settings):
+            note(f"{known.title} {known.defers}; the gateway's entry has it")
         if http:
             note("start the gateway: pml serve --http")
         note(f"undo: pml disconnect {known.name}{f' --scope {scope}' if scope else ''}")
@@ -161,11 +166,15 @@ def _file(name: str, scope: Scope | None) -> tuple[KnownClient, ClientFile, Surr
 
 
 def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: str | None, write_key: bool) -> OwnEntry:
-    # With everything listed, what the client defers is what it saves.
-    pin = settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
+    pin = _pins(settings)
     if http:
         return http_entry(client, settings, client_key=as_client, write_key=write_key, pin=pin)
     return stdio_entry(client, pin=pin)
+
+
+def _pins(settings: Settings) -> bool:
+    """Whether clients should load what the gateway lists at once; of everything, what they defer is what they save."""
+    return settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
 
 
 def _carry_out(

@@ -99,11 +99,10 @@ async def _login(command: Command, name: str, *, browser: bool, timeout: float) 
 
 
 async def _logout(command: Command, name: str) -> JsonObject:
-    from pml_gateway.upstreams.login import checked_auth, log_out
+    from pml_gateway.upstreams.login import log_out
     from pml_gateway.upstreams.tokens import TokenStore
 
     definition = _definition(command, name)
-    checked_auth(name, definition)
     was_there, revoked = await log_out(name, definition, TokenStore(command.paths.auth_dir))
     gateways = await _tell_gateways(command, name) if was_there else 0
     return {"server": name, "was_logged_in": was_there, "revoked": revoked, "gateways": gateways}

@@ -70,6 +70,7 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 async def _serve(command: Command, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.policy.client import ClientKeys, check_exposure
+    from pml_gateway.server.metrics_key import metrics_key
     from pml_gateway.server.runtime import open_runtime
     from pml_gateway.server.stdio import serve_stdio
 
@@ -78,6 +79,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
+            metrics_key(fresh.settings)
             # Also after every edit: keys that do not resolve, or none on a public address, are never put in force.
             ClientKeys(fresh.settings.clients)
             for host in {fresh.settings.http.host, *bound}:
@@ -97,7 +99,12 @@ async def _serve(command: Command, *, over_http: bool) -> None:
         return
     from pml_gateway.server.serve_http import serve_http
 
-    await serve_http(opener, loaded.settings.http, lambda url: note(f"listening on {url}"))
+    def announce(url: str) -> None:
+        note(f"listening on {url}")
+        if loaded.settings.http.metrics:
+            note(f"metrics at {url.removesuffix('/mcp')}/metrics")
+
+    await serve_http(opener, loaded.settings.http, announce)
 
 
 def _set_up_logs(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from pml_gateway.errors import (
     GatewayError,
     ToolForbiddenError,
     ToolNotFoundError,
+    UpstreamAuthError,
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import adapt, choose
@@ -162,6 +163,8 @@ class Caller:
                     and scope.client.sees_everything
                     and not state.settings.gateway.blacklisted_tools
                 ):
+                    if isinstance(upstream.last_error, UpstreamAuthError):
+                        raise upstream.last_error.anew() from None
                     raise UpstreamUnavailableError(
                         f"{upstream_id}: its tools are not known yet ({upstream.last_error or 'it is starting'})",
                         hint="try again in a moment",

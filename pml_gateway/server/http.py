@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import anyio
@@ -33,9 +34,13 @@ from pml_gateway.telemetry.trace import (
 )
 from pml_gateway.types import ExposureMode
 
+if TYPE_CHECKING:
+    from pml_gateway.server.metrics import MetricsPage
+
 logger = get_logger(__name__)
 
 ENDPOINT = "/mcp"
+METRICS_PATH = "/metrics"
 SESSION_HEADER = b"mcp-session-id"
 EMPTY_LIST = b'"tools":[]'
 BLANKS = b" \t"
@@ -66,7 +71,17 @@ class HttpApp:
         self._prune_at = PRUNE_SESSIONS_AT
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
+        self._metrics = self._open_metrics(runtime)
         runtime.gateway.on_swap(self._follow_clients)
+
+    def _open_metrics(self, runtime: Runtime) -> MetricsPage | None:
+        if runtime.metrics is None:
+            return None
+        # prometheus-client is loaded only where metrics are served.
+        from pml_gateway.server.metrics import GatewayGauges, MetricsPage
+
+        runtime.metrics.add(GatewayGauges(runtime.gateway, lambda: len(self._manager._server_instances)))
+        return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
 
     def begin_shutdown(self) -> None:
         """Say not ready from now on, and end the streams that only wait for notices."""
@@ -90,10 +105,17 @@ class HttpApp:
         elif path == "/readyz":
             ready = self._runtime.gateway.is_ready and not self._shutting_down.is_set()
             await JSONResponse({"ready": ready}, 200 if ready else 503)(scope, receive, send)
+        elif path == METRICS_PATH and self._metrics is not None:
+            await self._show_metrics(self._metrics, Request(scope), receive, send)
         elif path == ENDPOINT or path.startswith(f"{ENDPOINT}/"):
             await self._mcp(path[len(ENDPOINT) + 1 :], trace, scope, receive, send)
         else:
             await _not_found(path)(scope, receive, send)
+
+    async def _show_metrics(self, metrics: MetricsPage, request: Request, receive: Receive, send: Send) -> None:
+        refusal = await self._guard.validate_request(request, is_post=False)
+        answer = refusal or metrics.answer(request, keys_needed=bool(self._keys))
+        await answer(request.scope, receive, send)
 
     async def _mcp(self, mode_name: str, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)

@@ -8,21 +8,43 @@ from contextlib import nullcontext
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.errors import ErrorCode
 from pml_gateway.policy.client import Client
 from pml_gateway.server.request import RequestScope
 from pml_gateway.telemetry.observe import PROTOCOL_ERROR, Telemetry, outcome_of
-from pml_gateway.telemetry.spans import continuing
+from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
 
 Context = ServerRequestContext[Any, Any]
 
 
-def observe_requests(scope_of: Callable[[Context], RequestScope], telemetry: Telemetry | None) -> ServerMiddleware[Any]:
-    """The outermost middleware: whatever runs inside knows the request it works for."""
+def watch_requests(
+    server: Server[Any], scope_of: Callable[[Context], RequestScope], telemetry: Telemetry | None
+) -> None:
+    """Let whatever a request causes know the request it works for."""
+    # Around the SDK's own, which opens the request's span.
+    server.middleware.insert(0, _observer(scope_of, telemetry))
+    if telemetry is not None and telemetry.spans is not None:
+        server.middleware.append(_describer(telemetry.spans))
 
+
+def _describer(spans: Spans) -> ServerMiddleware[Any]:
+    async def describe(ctx: Context, call_next: CallNext) -> HandlerResult:
+        trace = CURRENT_TRACE.get()
+        if trace is not None:
+            spans.about_request(trace.request_id, trace.client)
+        result = await call_next(ctx)
+        if trace is not None and trace.code:
+            spans.failed_with(trace.code)
+        return result
+
+    return describe
+
+
+def _observer(scope_of: Callable[[Context], RequestScope], telemetry: Telemetry | None) -> ServerMiddleware[Any]:
     async def observe(ctx: Context, call_next: CallNext) -> HandlerResult:
         scope = scope_of(ctx)
         # The message's own trace context is closer to its cause than that of the HTTP request around it.

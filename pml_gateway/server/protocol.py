@@ -13,12 +13,14 @@ from mcp.server.models import InitializationOptions
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_instructions, offered_capabilities
+from pml_gateway.server.client_sessions import ClientSessions
 from pml_gateway.server.draining import count_requests
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
+from pml_gateway.server.list_costs import ListCosts
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.meta_definitions import AVAILABLE
-from pml_gateway.server.observing import observe_requests
+from pml_gateway.server.observing import watch_requests
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
@@ -45,6 +47,7 @@ def build_server(
     subscribers: Subscribers,
     offers: OfferRequests,
     telemetry: Telemetry | None = None,
+    costs: ListCosts | None = None,
 ) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
@@ -94,6 +97,8 @@ def build_server(
         scope = scope_of(ctx)
         intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
         finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
+        if costs is not None:
+            costs.note(scope, finished.tools_json)
         if scope.accepts_bytes:
             scope.tools_json = finished.tools_json
             return result
@@ -111,8 +116,8 @@ def build_server(
 
     server.middleware.append(announced)
     server.middleware.insert(0, count_requests(gateway.call_in_flight))
-    # Around the SDK's own, which opens the request's span.
-    server.middleware.insert(0, observe_requests(scope_of, telemetry))
+    watch_requests(server, scope_of, telemetry)
     server.middleware.append(finished_list)
+    ClientSessions(gateway).serve(server)
     offers.register(server)
     return server

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -17,13 +17,18 @@ from pml_gateway.log import get_logger
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.control import serve_control
 from pml_gateway.server.gateway import Gateway, open_gateway
+from pml_gateway.server.list_costs import ListCosts
 from pml_gateway.server.meta_tools import build_caller
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.protocol import GatewayServer, build_server
 from pml_gateway.server.reload import LoadSettings, follow_files
 from pml_gateway.server.resource_followers import ResourceFollowers
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.telemetry.opened import open_watching
 from pml_gateway.upstreams.transport import OpenStreams
+
+if TYPE_CHECKING:
+    from pml_gateway.telemetry.prometheus import PrometheusMetrics
 
 logger = get_logger(__name__)
 
@@ -35,6 +40,7 @@ class Runtime:
     gateway: Gateway
     caller: Caller
     server: GatewayServer
+    metrics: PrometheusMetrics | None = None
 
 
 OpenRuntime = Callable[[], AbstractAsyncContextManager[Runtime]]
@@ -57,13 +63,18 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current."""
     async with (
+        open_watching(loaded.settings) as watching,
         open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams) as gateway,
         anyio.create_task_group() as tasks,
     ):
         caller = build_caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
-        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers))
+        telemetry = watching.telemetry
+        costs = ListCosts(gateway, telemetry.observers) if telemetry is not None and telemetry.observers else None
+        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers), telemetry, costs)
+        if costs is not None:
+            tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
@@ -71,7 +82,7 @@ async def open_runtime(
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
-        yield Runtime(gateway, caller, server)
+        yield Runtime(gateway, caller, server, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -55,8 +55,8 @@ class Observer(Protocol):
     def searched(self, seconds: float) -> None:
         """The catalog was searched."""
 
-    def listed(self, mode: str, tools: int, tokens: int, saved: int) -> None:
-        """A client was given a list of tools, which spared it `saved` tokens."""
+    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
+        """`count` clients were given a list of that many tools and tokens, which spared each of them `saved` tokens."""
 
 
 @dataclass(frozen=True, slots=True)

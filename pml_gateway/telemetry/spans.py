@@ -57,6 +57,10 @@ class Spans:
         """Tell the request's own span, which the SDK opened, whose it is."""
         get_current_span().set_attributes({"pml.request_id": request_id, "pml.client": client})
 
+    def failed_with(self, code: str) -> None:
+        """Tell the request's own span which published code its error result has; the SDK says `tool_error` of all."""
+        get_current_span().set_attribute("pml.code", code)
+
     def carried(self) -> dict[str, str]:
         """The current span as W3C trace context."""
         carrier: dict[str, str] = {}

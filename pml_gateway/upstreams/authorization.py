@@ -20,10 +20,13 @@ from pml_gateway.config.auth import AuthDefinition, AuthKind
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
+from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.challenge import Challenge
 from pml_gateway.upstreams.tokens import Signature, StoredLogin, TokenStore, login_needed
 from pml_gateway.upstreams.transport import CREDENTIALS_ENDED
+
+logger = get_logger(__name__)
 
 RENEWAL_SECONDS = 60.0
 """How long a renewal may take, other processes that renew first included."""
@@ -97,6 +100,8 @@ class Authorization:
         login = await self._current()
         if login is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
             return False
+        if login is not None and login.tokens is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
+            raise self._needed("the login was revoked or has ended")
         refused = sent.removeprefix("Bearer ") if sent else None
         if login is not None and login.tokens is not None and login.access_token != refused:
             return True
@@ -126,7 +131,7 @@ class Authorization:
             )
         problem = self._problem or self._renewal_error
         if problem is not None and status == CREDENTIALS_ENDED:
-            return _copy(problem)
+            return problem.anew()
         login = self._login
         if status != CREDENTIALS_ENDED:
             hint = f"check servers.{self._upstream_id}." + ("auth" if self._definition.auth else "headers")
@@ -179,7 +184,7 @@ class Authorization:
         signature = self._store.signature(path)
         if signature == self._signature and (self._problem is None or time.monotonic() < self._read_again_at):
             if self._problem is not None:
-                raise _copy(self._problem)
+                raise self._problem.anew()
             return self._login
         try:
             login = await anyio.to_thread.run_sync(self._store.load, self._upstream_id, path)
@@ -202,14 +207,14 @@ class Authorization:
             self._start(lambda: self._run(renewal, refused))
         await renewal.done.wait()
         if renewal.error is not None:
-            raise _copy(renewal.error)
+            raise renewal.error.anew()
         assert renewal.login is not None
         return renewal.login
 
     async def _run(self, renewal: _Renewal, refused: str | None) -> None:
-        """Renew on behalf of all who wait. Not cancelled half-way: the old refresh token may be spent already."""
+        """Renew on behalf of all who wait."""
         try:
-            with anyio.CancelScope(shield=True), anyio.fail_after(RENEWAL_SECONDS):
+            with anyio.fail_after(RENEWAL_SECONDS):
                 renewal.login = await self._renew(refused)
         except TimeoutError:
             renewal.error = UpstreamUnavailableError(f"{self._upstream_id}: renewing the login took too long")
@@ -222,6 +227,8 @@ class Authorization:
                 else self._needed(f"the login cannot be renewed ({type(cause).__name__})")
             )
         finally:
+            if renewal.login is None and renewal.error is None:
+                renewal.error = UpstreamUnavailableError(f"{self._upstream_id}: the gateway ends")
             self._renewal, self._renewal_error = None, renewal.error
             renewal.done.set()
 
@@ -238,14 +245,15 @@ class Authorization:
                 return await self._save(path, await client_credentials(self._upstream_id, self._definition, self._auth))
             if login is None:
                 raise self._needed("nobody is logged in")
-            if not login.is_renewable:
+            # Not cancelled half-way: the old refresh token may be spent already.
+            with anyio.CancelScope(shield=True):
+                try:
+                    if login.is_renewable:
+                        return await self._save(path, await refreshed(self._upstream_id, login))
+                except GrantRefusedError:
+                    logger.info("%s: the authorization server renews the login no more", self._upstream_id)
                 await self._save(path, login.refused())
-                raise self._needed("the login has ended")
-            try:
-                return await self._save(path, await refreshed(self._upstream_id, login))
-            except GrantRefusedError:
-                await self._save(path, login.refused())
-                raise self._needed("the login was revoked or has ended") from None
+            raise self._needed("the login was revoked or has ended")
 
     async def _read_for_renewal(self, path: Path) -> StoredLogin | None:
         try:
@@ -257,7 +265,11 @@ class Authorization:
             raise
 
     async def _save(self, path: Path, login: StoredLogin) -> StoredLogin:
-        await anyio.to_thread.run_sync(self._store.save, path, login)
+        try:
+            await anyio.to_thread.run_sync(self._store.save, path, login)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            logger.warning("%s: the login is not stored (%s) and ends with this process", self._upstream_id, reason)
         return self._adopt(path, login)
 
     def _adopt(self, path: Path, login: StoredLogin) -> StoredLogin:
@@ -276,7 +288,7 @@ class Authorization:
                 await self._save(path, stored.model_copy(update={"wanted_scope": scope}))
 
     def _path(self) -> Path:
-        return self._store.path(self._upstream_id, resolve(self._definition.url or ""))
+        return self._store.path(self._upstream_id, resolve(self._definition.url or ""), self._auth)
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:
         if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
@@ -320,11 +332,6 @@ class BearerAuth(httpx2.Auth):
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-def _copy(error: GatewayError) -> GatewayError:
-    """The error as a new object: raising the same one again and again would grow its traceback."""
-    return type(error)(error.message, hint=error.hint, details=error.details)
 
 
 def moment(seconds: float | None) -> str | None:

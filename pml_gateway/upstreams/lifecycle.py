@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +29,7 @@ from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+from pml_gateway.upstreams.waiting import first_of
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.authorization import Authorization
@@ -353,10 +354,8 @@ class Lifecycle:
             poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._due.event), tasks.cancel_scope)
-                await anyio.sleep(pause)
-                tasks.cancel_scope.cancel()
+            with anyio.move_on_after(pause):
+                await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
             poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
@@ -389,14 +388,3 @@ class Lifecycle:
 
 class _StartAgainError(UpstreamUnavailableError):
     """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
-
-
-async def _first_of(events: Sequence[anyio.Event], scope: anyio.CancelScope) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            scope.cancel()
-
-        for event in events:
-            tasks.start_soon(wait, event)

@@ -42,7 +42,7 @@ async def log_in(
     """
     auth = checked_auth(upstream_id, definition)
     url = resolve(definition.url or "")
-    path = store.path(upstream_id, url)
+    path = store.path(upstream_id, url, auth)
     if auth.type is AuthKind.CLIENT_CREDENTIALS:
         login = await client_credentials(upstream_id, definition, auth)
     else:
@@ -61,7 +61,7 @@ async def log_in(
 
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: TokenStore) -> tuple[bool, bool]:
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
-    path = store.path(upstream_id, resolve(definition.url or ""))
+    path = store.path(upstream_id, resolve(definition.url or ""), checked_auth(upstream_id, definition))
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
     except UpstreamAuthError:
@@ -95,7 +95,7 @@ def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefini
 def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: TokenStore, url: str) -> str | None:
     """The configured scopes, and those that a call lacked since the last login."""
     try:
-        login = store.load(upstream_id, store.path(upstream_id, url))
+        login = store.load(upstream_id, store.path(upstream_id, url, auth))
     except UpstreamAuthError:
         login = None
     if login is None or login.wanted_scope is None:

@@ -106,7 +106,7 @@ class UpstreamPool:
     def _authorization(self, upstream_id: str, definition: UpstreamDefinition) -> Authorization | None:
         if definition.url is None:
             return None
-        # Its cryptography takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+        # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
         from pml_gateway.upstreams.authorization import Authorization
         from pml_gateway.upstreams.tokens import TokenStore
 

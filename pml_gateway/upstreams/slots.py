@@ -58,6 +58,11 @@ class CallSlots:
         self._unused: anyio.Event | None = None
 
     @property
+    def waiting(self) -> int:
+        """Calls that wait for a place."""
+        return self._waiting
+
+    @property
     def is_unused(self) -> bool:
         """Whether no call runs or waits."""
         return self._waiting == 0 and self._running.value == self._max_concurrent

@@ -74,8 +74,8 @@ async def open_child(
                         await _within(FLUSH_SECONDS, logged)
                         for stream in (received, sent, incoming, outgoing):
                             stream.close()
+                    _close_transport(process)
                     tasks.cancel_scope.cancel()
-        _close_transport(process)
 
 
 async def _read(

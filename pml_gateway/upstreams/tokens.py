@@ -12,9 +12,13 @@ import anyio
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pml_gateway.config.auth import AuthDefinition
 from pml_gateway.config.files import lock_if_free, write_atomically
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
 from pml_gateway.upstreams.vault import Vault, VaultError
+
+logger = get_logger(__name__)
 
 EARLY_SECONDS = 30.0
 """A token is renewed this long before it expires, or a tenth of its life where that is shorter."""
@@ -91,16 +95,16 @@ def expiry(tokens: OAuthToken, now: float) -> float | None:
 
 
 class TokenStore:
-    """The logins below one folder, one file for each server id and URL, so that a token never goes to another URL."""
+    """The logins below one folder, one file for each server id, URL and client: a token never goes to another URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._vault = Vault(folder)
 
-    def path(self, upstream_id: str, url: str) -> Path:
+    def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
         """Where the login of one upstream is kept."""
         name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
-        digest = hashlib.sha256(f"{upstream_id}\0{url}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{upstream_id}\0{url}\0{auth.type}\0{auth.client_id or ''}".encode()).hexdigest()[:16]
         return self._folder / f"{name[:60]}-{digest}.login"
 
     @staticmethod
@@ -153,6 +157,7 @@ class TokenStore:
             UpstreamUnavailableError: another process has held the lock too long.
         """
         deadline = anyio.current_time() + LOCK_SECONDS
+        is_waiting = False
         while True:
             with lock_if_free(path) as is_held:
                 if is_held:
@@ -163,6 +168,9 @@ class TokenStore:
                     f"{upstream_id}: another process has been renewing the login for over {LOCK_SECONDS:g} s",
                     hint="call again",
                 )
+            if not is_waiting:
+                is_waiting = True
+                logger.info("%s: another process renews the login; waiting for it", upstream_id)
             await anyio.sleep(LOCK_POLL_SECONDS)
 
 

@@ -97,6 +97,12 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     assert [row["state"] for row in pml_json("clients")["clients"] if row["exists"]] == ["connected", "empty"]
     assert "is connected already" in pml("connect", "claude-code", "--yes").stderr
 
+    pml("config", "--preset", "full_proxy")
+    assert "run `pml connect claude-code` again" in pml("clients").stderr
+    pml("connect", "claude-code", "--yes")
+    assert "alwaysLoad" not in json.loads(file.read_text())["mcpServers"]["pml"]
+    assert "again" not in pml("clients").stderr
+
     pml("disconnect", "claude-code", "--yes")
 
     assert file.read_bytes() == before

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
 import mcp_types
 from mcp.client.client import Client
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -152,3 +155,14 @@ class Person:
             logging_callback=self.log,
             **options,
         )
+
+
+async def _serve_stdio(*, modern: bool) -> None:
+    server = asking(modern=modern).server()
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    # A real process: `asking.py [--modern]`.
+    anyio.run(partial(_serve_stdio, modern="--modern" in sys.argv))

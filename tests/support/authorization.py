@@ -51,6 +51,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     hold: anyio.Event | None = None
     asked: anyio.Event = field(default_factory=anyio.Event)
     rejects_registration: bool = False
+    forgets: bool = False
     grants: list[dict[str, str]] = field(default_factory=list)
     issued: set[str] = field(default_factory=set)
     clients: dict[str, OAuthClientInformationFull] = field(default_factory=dict)
@@ -159,7 +160,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         return self._give(client.client_id, scopes, refresh_token.resource, "refresh")
 
     async def load_access_token(self, token: str) -> AccessToken | None:
-        return self.access.get(token)
+        return None if self.forgets else self.access.get(token)
 
     verify_token = load_access_token
 
@@ -190,6 +191,7 @@ class Protected:
     issuer: str
     server: AuthorizationServer
     bearers: list[str] = field(default_factory=list)
+    moved_to: str | None = None
 
     async def browse(self, url: str, _callback: Any = None) -> None:
         """What a browser does whose owner consents."""
@@ -242,6 +244,9 @@ async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[
             bearer = dict(scope["headers"]).get(b"authorization", b"").decode()
             stand.bearers.append(bearer)
             body = await Request(scope, receive).body() if scope["method"] == "POST" else b""
+            if stand.moved_to is not None:
+                await Response(status_code=307, headers={"location": stand.moved_to})(scope, receive, send)
+                return
             token = given.access.get(bearer.removeprefix("Bearer "))
             message = json.loads(body) if body else {}
             wants_admin = message.get("method") == "tools/call" and message["params"]["name"] == "admin"

@@ -14,6 +14,7 @@ import anyio
 import keyring
 import pytest
 from keyring.backends.null import Keyring as NoKeyring
+from starlette.responses import JSONResponse, Response
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
@@ -25,7 +26,7 @@ from pml_gateway.upstreams.callback import Callback
 from pml_gateway.upstreams.login import Show, log_in, log_out
 from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
 from tests.support.authorization import AuthorizationServer, Protected, protected
-from tests.upstreams.test_transports import gateway_to
+from tests.upstreams.test_transports import gateway_to, listening, sse_app
 
 pytestmark = pytest.mark.anyio
 
@@ -293,6 +294,71 @@ async def test_a_token_is_sent_to_the_url_it_was_given_for_and_no_other(tmp_path
         async with gateway(tmp_path, other) as (opened, _):
             assert isinstance(opened.pool.upstreams["remote"].last_error, UpstreamAuthError)
         assert set(other.bearers) == {""}
+
+
+async def test_a_redirect_to_another_origin_takes_no_token_with_it(tmp_path: Path) -> None:
+    async with protected() as stand, protected() as other:
+        await logged_in(tmp_path, stand)
+        async with gateway(tmp_path, stand, headers={"X-Key": "k"}) as (opened, caller):
+            await call(caller)
+            stand.moved_to = other.url
+            assert (await call(caller))["isError"]
+            await opened.refresh(20)
+        assert stand.bearers[-1] != ""
+        assert other.bearers == []
+
+
+async def test_a_login_with_another_client_is_another_login(tmp_path: Path) -> None:
+    async with protected() as stand:
+        await logged_in(tmp_path, stand)
+        async with gateway(tmp_path, stand, auth={"client_id": "by-hand"}) as (opened, _):
+            error = opened.pool.upstreams["remote"].last_error
+            assert error is not None
+            assert error.hint == HINT
+
+
+async def test_a_server_that_takes_no_token_in_the_end_is_not_asked_to_renew_for_ever(tmp_path: Path) -> None:
+    async with protected() as stand:
+        await logged_in(tmp_path, stand)
+        async with gateway(tmp_path, stand) as (_, caller):
+            await call(caller)
+            stand.server.forgets = True
+            for _ in range(4):
+                error = error_of(await call(caller))
+                assert (error["code"], error["hint"]) == ("UPSTREAM_AUTH", HINT)
+        assert stand.server.refreshes <= 2
+
+
+async def test_a_server_over_sse_is_logged_in_to_the_same_way(tmp_path: Path) -> None:
+    async with protected() as stand, listening(Guard(sse_app(), stand)) as port:
+        entry = {"url": f"http://127.0.0.1:{port}/sse"}
+        definition = UpstreamDefinition.model_validate(entry)
+        await log_in("remote", definition, TokenStore(tmp_path / "auth"), stand.browse, timeout=20)
+        async with gateway_to(tmp_path, entry) as (_, caller):
+            result = await caller.call(RequestScope(), "remote__where", {"region": "eu"}, CallOptions())
+            assert result["content"][0]["text"] == "eu"
+
+
+class Guard:
+    """Asks for a token of the authorization server, which it names only in the header of its refusal."""
+
+    def __init__(self, app: Any, stand: Protected) -> None:
+        self.app = app
+        self.stand = stand
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/metadata":
+            resource = f"http://{dict(scope['headers'])[b'host'].decode()}/sse"
+            document = {"resource": resource, "authorization_servers": [f"{self.stand.issuer}/"]}
+            await JSONResponse(document)(scope, receive, send)
+            return
+        bearer = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+        if scope["type"] == "http" and bearer.removeprefix("Bearer ") not in self.stand.server.access:
+            metadata = f"http://{dict(scope['headers'])[b'host'].decode()}/metadata"
+            challenge = f'Bearer resource_metadata="{metadata}"'
+            await Response("no", 401, {"WWW-Authenticate": challenge})(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
 
 
 async def test_what_takes_no_login_says_what_to_do_instead(tmp_path: Path) -> None:

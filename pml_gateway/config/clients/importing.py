@@ -80,13 +80,13 @@ class ImportPlan:
 def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: Surroundings) -> ImportPlan:
     """What importing `files` into `settings` would add; nothing is read or written beside them."""
     environ = surroundings.environ
-    known = dict(stored_variables(environ))
-    readable = known | {name: value for name, value in environ.items() if value}
+    stored = stored_variables(environ)
     plan = ImportPlan()
     names = {
         name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in settings.servers.items()
     }
-    before = set(names)
+    readable = stored | {name: value for name, value in environ.items() if value}
+    placing = _Placing(plan, names, frozenset(names), readable, has_workflows=bool(settings.workflows))
     about: dict[str, str] = {}
     for file in files:
         for entry_name, raw in file.entries.items():
@@ -95,65 +95,72 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
                 continue
             found = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs))
             about |= {name: text for name, text in found.variables.items() if text or name not in about}
-            plan.servers.append(_placed(plan, file, entry_name, found, names, before, readable, settings))
-    _take_secrets(plan, names, environ, known)
+            plan.servers.append(placing.placed(file, entry_name, found))
+    _take_secrets(plan, names, readable)
     for server in plan.servers:
         if server.outcome == "added":
             server.definition = names[server.name]
             server.problems += _startable(names[server.name], environ)
-    _find_missing(plan, environ, known, about)
+    _find_missing(plan, readable, about)
     return plan
 
 
-def _placed(
-    plan: ImportPlan,
-    file: ClientFile,
-    entry_name: str,
-    found: Translation,
-    names: dict[str, dict[str, Any]],
-    before: set[str],
-    environ: Mapping[str, str],
-    settings: Settings,
-) -> ImportedServer:
-    """Where the entry goes among the servers `names`, which it joins where it is new."""
-    server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
-    definition = found.definition
-    if definition is None:
-        return server
-    own_file = {other.name for other in plan.servers if other.file is file}
-    twin = next((name for name, known in names.items() if same_server(known, definition, environ)), None)
-    if twin is None:
-        # Two entries of one file are two servers; of two files, one may say more than the other.
-        twin = next(
-            (
-                name
-                for name, known in names.items()
-                if name not in own_file
-                and (covers(known, definition, environ) or (name not in before and covers(definition, known, environ)))
-            ),
-            None,
-        )
-    if twin is not None:
-        server.name = twin
-        server.outcome = "present" if twin in before else "merged"
+@dataclass(slots=True)
+class _Placing:
+    """Finds the place of one entry after the other among the servers `names`; `before` were there at the start."""
+
+    plan: ImportPlan
+    names: dict[str, dict[str, Any]]
+    before: frozenset[str]
+    environ: Mapping[str, str]
+    has_workflows: bool
+
+    def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
+        """What becomes of the entry; it joins `names` where it is new."""
+        server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
+        definition = found.definition
+        if definition is None:
+            return server
+        twin = self._twin(file, entry_name, definition)
+        if twin is None:
+            server.name, server.outcome = self._name(server), "added"
+            self.names[server.name] = definition
+            return server
+        server.name, server.outcome = twin, "present" if twin in self.before else "merged"
         if server.outcome == "merged":
-            names[twin] = united(names[twin], definition)
+            self.names[twin] = united(self.names[twin], definition)
         return server
-    wish = _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
-    if wish != entry_name:
-        server.notes.append(
-            f"is named {wish!r}, since {entry_name!r} has characters that tool names give another meaning"
-        )
-    if wish == "workflows" and settings.workflows:
-        wish = "workflows-server"
-        server.notes.append("is named 'workflows-server'; the workflows of the configuration have the name 'workflows'")
-    name = wish
-    if name in names:
-        name = _free(f"{wish}-{file.client.name}", names)
+
+    def _twin(self, file: ClientFile, entry_name: str, definition: Mapping[str, Any]) -> str | None:
+        """The server that the entry is already."""
+        for name, known in self.names.items():
+            if same_server(known, definition, self.environ):
+                return name
+        # One client may say more of a server than another; two entries of one file are two servers.
+        own_file = {other.name for other in self.plan.servers if other.file is file}
+        for name, known in self.names.items():
+            if name in self.before:
+                is_twin = name == entry_name and covers(known, definition, self.environ)
+            else:
+                is_twin = covers(known, definition, self.environ) or covers(definition, known, self.environ)
+            if is_twin and name not in own_file:
+                return name
+        return None
+
+    def _name(self, server: ImportedServer) -> str:
+        """A name that no other server has, with the reason where it is not the entry's own."""
+        entry_name = server.entry_name
+        wish = _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
+        if wish != entry_name:
+            server.notes.append(f"is named {wish!r}; tool names give characters of {entry_name!r} another meaning")
+        if wish == "workflows" and self.has_workflows:
+            wish = "workflows-server"
+            server.notes.append(f"is named {wish!r}; the configuration's workflows have the name 'workflows'")
+        if wish not in self.names:
+            return wish
+        name = _free(f"{wish}-{server.file.client.name}", self.names)
         server.notes.append(f"is named {name!r}; another server, with another definition, is {wish!r}")
-    names[name] = definition
-    server.name, server.outcome = name, "added"
-    return server
+        return name
 
 
 def _free(wish: str, taken: Mapping[str, Any]) -> str:
@@ -163,11 +170,9 @@ def _free(wish: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
-def _take_secrets(
-    plan: ImportPlan, names: dict[str, dict[str, Any]], environ: Mapping[str, str], stored: Mapping[str, str]
-) -> None:
+def _take_secrets(plan: ImportPlan, names: dict[str, dict[str, Any]], readable: Mapping[str, str]) -> None:
     """Replace the literals of every added server; variables that hold the same value already are used as they are."""
-    variables = VariableNames({**stored, **{name: value for name, value in environ.items() if value}})
+    variables = VariableNames(readable)
     used: dict[str, list[str]] = {}
     for server in plan.servers:
         if server.outcome != "added":
@@ -182,14 +187,12 @@ def _take_secrets(
     plan.secrets = [SecretMove(name, tuple(keys), name in plan.values) for name, keys in used.items()]
 
 
-def _find_missing(
-    plan: ImportPlan, environ: Mapping[str, str], stored: Mapping[str, str], about: Mapping[str, str]
-) -> None:
+def _find_missing(plan: ImportPlan, readable: Mapping[str, str], about: Mapping[str, str]) -> None:
     used: dict[str, list[str]] = {}
     for name, definition in plan.additions.items():
         for text in _texts(definition):
             for reference in references(text):
-                is_set = environ.get(reference.name) or stored.get(reference.name) or plan.values.get(reference.name)
+                is_set = reference.name in readable or reference.name in plan.values
                 if reference.kind == "env" and reference.default is None and not is_set:
                     used.setdefault(reference.name, [])
                     used[reference.name] += [name] if name not in used[reference.name] else []

@@ -16,13 +16,18 @@ State = Literal["absent", "empty", "direct", "connected", "both", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """`servers` counts the entries beside the gateway's own; `kind` is how the client reaches the gateway."""
+    """What one file says.
+
+    `servers` counts the entries beside the gateway's own; `kind` is how the client reaches the gateway; `is_pinned`
+    whether it loads the gateway's tools at once (None: it always does, or is not connected).
+    """
 
     file: ClientFile
     state: State
     kind: ConnectionKind | None
     servers: int
     problem: str = ""
+    is_pinned: bool | None = None
 
 
 def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
@@ -38,7 +43,9 @@ def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
     if not file.exists:
         return ClientStatus(file, "absent", None, 0)
     if kind is not None:
-        return ClientStatus(file, "both" if servers else "connected", kind, servers)
+        pin = file.client.pin_key
+        is_pinned = all(file.entries[name].get(pin) is True for name in own) if pin else None
+        return ClientStatus(file, "both" if servers else "connected", kind, servers, is_pinned=is_pinned)
     return ClientStatus(file, "direct" if servers else "empty", None, servers)
 
 

@@ -1,0 +1,103 @@
+"""Spans and measurements leave for an OpenTelemetry collector; nothing here is loaded unless that is configured."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import anyio.to_thread
+from opentelemetry import metrics, trace
+
+from pml_gateway import __version__
+from pml_gateway.config.otel import OtlpTarget
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
+from pml_gateway.telemetry.observe import INPUT_REQUIRED, OK
+
+try:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+except ImportError as missing:
+    raise ConfigurationError(
+        "an OpenTelemetry endpoint is configured, and the OpenTelemetry SDK is not installed",
+        hint='pip install "pml-gateway[otel]", or remove telemetry.otlp_endpoint and the OTEL_* variables',
+    ) from missing
+
+EXPORT_SECONDS = 5.0
+"""What one export may take; a collector that is away must not hold up the end of the process."""
+
+
+class OtelMetrics:
+    """Measurements by the semantic conventions for MCP, and the gateway's own."""
+
+    def __init__(self, max_tools: int) -> None:
+        self._tools = BoundedTools(max_tools)
+        meter = metrics.get_meter("pml-gateway", __version__)
+        self._server = meter.create_histogram("mcp.server.operation.duration", "s", "Time to answer clients.")
+        self._client = meter.create_histogram("mcp.client.operation.duration", "s", "Time upstreams take.")
+        self._search = meter.create_histogram("pml.search.duration", "s", "Time to search the catalog.")
+        self._lists = meter.create_counter("pml.lists", "{list}", "Lists of tools given to clients.")
+        self._tokens = meter.create_counter("pml.list.tokens", "{token}", "Tokens of these lists.")
+        self._saved = meter.create_counter("pml.list.tokens_saved", "{token}", "Tokens spared by these lists.")
+
+    def requested(self, method: str, client: str, code: str, seconds: float) -> None:
+        """A client's request was answered."""
+        self._server.record(seconds, {"mcp.method.name": known_method(method), "pml.client": client, **_error(code)})
+
+    def called(self, upstream: str, method: str, tool: str, code: str, seconds: float) -> None:
+        """An upstream answered a request, or did not."""
+        name = self._tools.label(upstream, tool)
+        attributes = {"mcp.method.name": known_method(method), "pml.upstream": upstream, **_error(code)}
+        self._client.record(seconds, {**attributes, "gen_ai.tool.name": name} if name else attributes)
+
+    def searched(self, seconds: float) -> None:
+        """The catalog was searched."""
+        self._search.record(seconds)
+
+    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
+        """`count` clients were given a list of that many tokens."""
+        self._lists.add(count, {"pml.mode": mode})
+        self._tokens.add(count * tokens, {"pml.mode": mode})
+        self._saved.add(count * saved, {"pml.mode": mode})
+
+
+def _error(code: str) -> dict[str, str]:
+    return {} if code in (OK, INPUT_REQUIRED) else {"error.type": known_outcome(code)}
+
+
+@asynccontextmanager
+async def open_otel(target: OtlpTarget) -> AsyncIterator[None]:
+    """Providers for this process; a program that has set its own keeps them, and what is recorded goes there."""
+    # The variables of the environment win over what the gateway calls itself.
+    own = Resource.create({"service.name": "pml-gateway", "service.version": __version__})
+    resource = own.merge(OTELResourceDetector().detect())
+    async with AsyncExitStack() as stack:
+        if target.traces and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            spans = OTLPSpanExporter(endpoint=_endpoint(target, "traces"), timeout=EXPORT_SECONDS)
+            tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+            tracer_provider.add_span_processor(BatchSpanProcessor(spans))
+            trace.set_tracer_provider(tracer_provider)
+            stack.push_async_callback(_shut_down, tracer_provider.shutdown)
+        if target.metrics and not isinstance(metrics.get_meter_provider(), MeterProvider):
+            measured = OTLPMetricExporter(endpoint=_endpoint(target, "metrics"), timeout=EXPORT_SECONDS)
+            reader = PeriodicExportingMetricReader(measured)
+            meter_provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+            metrics.set_meter_provider(meter_provider)
+            stack.push_async_callback(_shut_down, meter_provider.shutdown)
+        yield
+
+
+async def _shut_down(shutdown: Callable[[], None]) -> None:
+    """Send what is left, if the collector takes it in time."""
+    with anyio.move_on_after(EXPORT_SECONDS, shield=True):
+        await anyio.to_thread.run_sync(shutdown, abandon_on_cancel=True)
+
+
+def _endpoint(target: OtlpTarget, signal: str) -> str | None:
+    return None if target.endpoint is None else f"{target.endpoint.rstrip('/')}/v1/{signal}"

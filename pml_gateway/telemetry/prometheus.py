@@ -1,0 +1,93 @@
+"""Events of requests become Prometheus metrics, in a registry of their own and with a bounded number of series."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
+from pml_gateway.telemetry.observe import INPUT_REQUIRED, OK
+
+_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""From the gateway's own share of a call to the default deadline."""
+
+_SEARCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class PrometheusMetrics:
+    """What `/metrics` shows. Tools beyond the limit count as `other`; values that clients invent are never labels."""
+
+    def __init__(self, max_tools: int) -> None:
+        self.registry = CollectorRegistry()
+        self._tools = BoundedTools(max_tools)
+        ProcessCollector(registry=self.registry)
+        registry = self.registry
+        self._requests = Counter(
+            "pml_requests", "Requests of clients.", ("method", "client", "outcome"), registry=registry
+        )
+        self._request_seconds = Histogram(
+            "pml_request_seconds", "Time to answer clients.", ("method",), buckets=_SECONDS, registry=registry
+        )
+        self._errors = Counter("pml_errors", "Requests of clients that failed, by code.", ("code",), registry=registry)
+        self._calls = Counter(
+            "pml_upstream_requests",
+            "Requests to upstreams.",
+            ("upstream", "method", "tool", "outcome"),
+            registry=registry,
+        )
+        self._call_seconds = Histogram(
+            "pml_upstream_request_seconds",
+            "Time upstreams take, waiting in the gateway included.",
+            ("upstream", "method", "tool"),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._search_seconds = Histogram(
+            "pml_search_seconds", "Time to search the catalog.", buckets=_SEARCH_SECONDS, registry=registry
+        )
+        self._lists = Counter("pml_lists", "Lists of tools given to clients.", ("mode",), registry=registry)
+        self._list_tools = Counter("pml_list_tools", "Tools on these lists.", ("mode",), registry=registry)
+        self._list_tokens = Counter(
+            "pml_list_tokens", "Tokens (o200k_base) of these lists.", ("mode",), registry=registry
+        )
+        self._list_tokens_saved = Counter(
+            "pml_list_tokens_saved",
+            "Tokens spared by these lists, against all tools of the same clients.",
+            ("mode",),
+            registry=registry,
+        )
+
+    def add(self, collector: Collector) -> None:
+        """Also show what `collector` finds at the moment of a scrape."""
+        self.registry.register(collector)
+
+    def requested(self, method: str, client: str, code: str, seconds: float) -> None:
+        """A client's request was answered."""
+        shown, outcome = known_method(method), known_outcome(code)
+        self._requests.labels(shown, client, outcome).inc()
+        self._request_seconds.labels(shown).observe(seconds)
+        if outcome not in (OK, INPUT_REQUIRED):
+            self._errors.labels(outcome).inc()
+
+    def called(self, upstream: str, method: str, tool: str, code: str, seconds: float) -> None:
+        """An upstream answered a request, or did not."""
+        labels = (upstream, known_method(method), self._tools.label(upstream, tool))
+        self._calls.labels(*labels, known_outcome(code)).inc()
+        self._call_seconds.labels(*labels).observe(seconds)
+
+    def searched(self, seconds: float) -> None:
+        """The catalog was searched."""
+        self._search_seconds.observe(seconds)
+
+    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
+        """`count` clients were given a list of that many tools and tokens."""
+        self._lists.labels(mode).inc(count)
+        self._list_tools.labels(mode).inc(count * tools)
+        self._list_tokens.labels(mode).inc(count * tokens)
+        self._list_tokens_saved.labels(mode).inc(count * saved)
+
+    def exposed(self, accept: str) -> tuple[bytes, str]:
+        """The page for a scraper that accepts `accept`, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
