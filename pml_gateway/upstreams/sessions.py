@@ -20,6 +20,7 @@ from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
 from pml_gateway.upstreams.translate import translate
+from pml_gateway.upstreams.waiting import first_of
 
 logger = get_logger(__name__)
 
@@ -64,7 +65,7 @@ class OwnSession:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
-                    await _first_of(connection.lost, connection.ended, self.closing)
+                    await first_of(connection.lost, connection.ended, self.closing)
                     with anyio.move_on_after(CLOSING_SECONDS):
                         while self.users and not connection.lost.is_set():
                             await self.left.wait()
@@ -297,14 +298,3 @@ async def _set_log_level(session: OwnSession, connection: Connection, level: str
         await connection.session.send_raw("logging/setLevel", {"level": level}, timeout=LOG_LEVEL_SECONDS)
     except MCPError as error:
         logger.debug("logging/setLevel refused: %s", error.message)
-
-
-async def _first_of(*events: anyio.Event) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            tasks.cancel_scope.cancel()
-
-        for event in events:
-            tasks.start_soon(wait, event)

@@ -14,7 +14,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
@@ -367,7 +367,12 @@ class Upstream:
             raise
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
-            raise translate(exc, self.upstream_id) from exc
+            error = translate(exc, self.upstream_id)
+            if isinstance(error, UpstreamProtocolError):
+                error.details.setdefault("executed", "yes")
+            elif isinstance(error, UpstreamUnavailableError | UpstreamTimeoutError):
+                error.details.setdefault("executed", "unknown")
+            raise error from exc
 
 
 class _ExpiredError(UpstreamUnavailableError):
