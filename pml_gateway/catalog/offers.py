@@ -98,7 +98,7 @@ class OfferTable:
         listed = self.find(OfferKind.RESOURCE, uri)
         if listed is not None and permits(listed.upstream_id, listed.name):
             return [Route(listed.upstream_id, listed.name)]
-        routes = [*self._addressed(uri), *self._by_template(uri, permits), *self._by_origin(uri, permits)]
+        routes = self._addressed(uri) or [*self._by_template(uri, permits), *self._by_origin(uri, permits)]
         return list(dict.fromkeys(route for route in routes if permits(route.upstream_id, route.uri)))
 
     def public_uri(self, upstream_id: str, uri: str) -> str:
@@ -146,7 +146,7 @@ class OfferTable:
                 origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
         return origins
 
-    def _addressed(self, uri: str) -> Iterable[Route]:
+    def _addressed(self, uri: str) -> list[Route]:
         upstream_id, own = split_public_uri(uri)
         said = self.upstreams.get(upstream_id)
         return [Route(upstream_id, own)] if said is not None and said.has_resources else []

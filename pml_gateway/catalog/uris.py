@@ -82,20 +82,27 @@ def spellings(uri: str) -> frozenset[str]:
     for _ in range(_DECODINGS):
         decoded = unquote(decoded)
         found.add(decoded)
-    return frozenset(found | {_normal(each) for each in found})
+    return frozenset(found.union(*(_normal(each) for each in found)))
 
 
-def _normal(uri: str) -> str:
+def _normal(uri: str) -> tuple[str, str]:
+    """Without dot segments: with the authority apart from the path, and as one with it, as careless servers have it."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         head, colon, rest = uri.partition(":")
-        return head.lower() + colon + rest
+        return uri, head.lower() + colon + rest
     authority, slash, path = rest.partition("/")
+    path = path.lstrip("/")
+    start = f"{scheme.lower()}://"
+    return f"{start}{authority.lower()}{slash}{_without_dots(path)}", f"{start}{_without_dots(rest)}"
+
+
+def _without_dots(path: str) -> str:
     segments: list[str] = []
     for segment in path.replace("\\", "/").split("/"):
         if segment == "..":
             del segments[-1:]
         elif segment not in ("", "."):
             segments.append(segment)
-    last = "/" if path.endswith("/") and segments else ""
-    return f"{scheme.lower()}://{authority.lower()}{slash}{'/'.join(segments)}{last}"
+    lead = path[: len(path) - len(path.lstrip("/"))]
+    return lead + "/".join(segments) + ("/" if path.endswith("/") and segments else "")

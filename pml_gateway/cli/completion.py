@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
         settings = load_settings(config_file=config).settings
     except GatewayError:
         return
-    paths = Paths.from_environ(os.environ)
+    paths = Paths.from_environ()
     naming = settings.naming
     manifest = ManifestFile.of(paths.manifest_dir, paths.identity(config), naming.prefix, naming.max_length).load()
     for upstream_id, entry in manifest.entries.items():

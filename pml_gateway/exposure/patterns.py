@@ -19,6 +19,16 @@ class ToolPatterns:
     exact: frozenset[str]
     globs: re.Pattern[str] | None
 
+    @property
+    def matches_all(self) -> bool:
+        """Whether an entry is the glob that fits everything."""
+        return "*" in self.exact
+
+    @property
+    def names_any(self) -> bool:
+        """Whether there is any entry."""
+        return bool(self.exact)
+
     def matches(self, tool: CatalogTool) -> bool:
         """Whether any entry names this tool."""
         return self.matches_any((tool.qualified_name, tool.source))

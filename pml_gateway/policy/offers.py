@@ -22,6 +22,11 @@ class OfferView:
         self._allow = allow
         self._denied = denied
 
+    @property
+    def hides_any(self) -> bool:
+        """Whether a rule may hide something from the client."""
+        return not self._allow.matches_all or any(patterns.names_any for patterns in self._denied)
+
     def permits(self, upstream_id: str, name: str) -> bool:
         """Whether the client may use what an upstream calls `name`, listed or not."""
         written = spellings(name) if ":" in name else (name,)

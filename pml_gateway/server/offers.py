@@ -131,8 +131,9 @@ class OfferRequests:
             try:
                 return await self._ask(ctx, route.upstream_id, {**params, "uri": route.uri})
             except GatewayError as error:
-                unknown = error.details.get("jsonrpc_code") in (RESOURCE_NOT_FOUND, INVALID_PARAMS)
-                if route is routes[-1] or not unknown:
+                # Where something is hidden, the server's own words would tell it from what does not exist.
+                is_last_word = route is routes[-1] and not view.offers.hides_any
+                if is_last_word or not _is_unknown(error):
                     raise
         raise resource_not_found(params["uri"], ctx.protocol_version)
 
@@ -156,7 +157,12 @@ class OfferRequests:
         uri = _own_params(ctx)["uri"]
         if not view.offers.routes(uri):
             raise resource_not_found(uri, ctx.protocol_version)
-        await self._followers.subscribe_session(ctx, scope_of(ctx), uri)
+        try:
+            await self._followers.subscribe_session(ctx, scope_of(ctx), uri)
+        except GatewayError as error:
+            if _is_unknown(error) and view.offers.hides_any:
+                raise resource_not_found(uri, ctx.protocol_version) from error
+            raise
         return {}
 
     async def _unsubscribe(self, ctx: Context, _view: View) -> JsonObject:
@@ -181,15 +187,16 @@ def _own_params(ctx: Context) -> JsonObject:
     return {key: value for key, value in given.items() if key not in ("_meta", "inputResponses", "requestState")}
 
 
+def _is_unknown(error: GatewayError) -> bool:
+    return error.details.get("jsonrpc_code") in (RESOURCE_NOT_FOUND, INVALID_PARAMS)
+
+
 def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
     """The upstream of a visible template or resource, and its own URI (or template)."""
-    template = view.offers.find(OfferKind.TEMPLATE, uri)
-    if template is not None:
-        return template.upstream_id, template.name
-    routes = view.offers.routes(uri)
-    if not routes:
+    offer = view.offers.find(OfferKind.TEMPLATE, uri) or view.offers.find(OfferKind.RESOURCE, uri)
+    if offer is None:
         raise resource_not_found(uri, version)
-    return routes[0].upstream_id, routes[0].uri
+    return offer.upstream_id, offer.name
 
 
 def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) -> list[JsonObject]:

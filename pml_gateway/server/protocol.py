@@ -13,6 +13,7 @@ from mcp.server.models import InitializationOptions
 from pml_gateway import __version__
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_instructions, offered_capabilities
+from pml_gateway.server.client_sessions import ClientSessions
 from pml_gateway.server.draining import count_requests
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context, options_of, scope_of
@@ -117,5 +118,6 @@ def build_server(
     server.middleware.insert(0, count_requests(gateway.call_in_flight))
     watch_requests(server, scope_of, telemetry)
     server.middleware.append(finished_list)
+    ClientSessions(gateway).serve(server)
     offers.register(server)
     return server

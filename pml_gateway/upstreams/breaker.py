@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ class Breaker:
 
     def report(self) -> JsonObject:
         """The state for people and programs."""
-        waiting = {"retry_after_seconds": round(self.retry_after, 1)} if self.retry_after else {}
+        waiting = {"retry_after_seconds": _tenths(self.retry_after)} if self.retry_after else {}
         return {"state": self.state.value, "failures": self.failures, **waiting}
 
     def check_pause(self) -> None:
@@ -188,5 +189,10 @@ class Breaker:
     def _refusal(self, seconds: float) -> GatewayError:
         """The reason as a new object: raising the same one again and again would grow its traceback."""
         reason = self._reason or UpstreamUnavailableError(f"{self._upstream_id}: not reachable")
-        details = {**reason.details, "executed": "no", "retry_after_seconds": round(seconds, 1)}
+        details = {**reason.details, "executed": "no", "retry_after_seconds": _tenths(seconds)}
         return type(reason)(reason.message, hint=reason.hint, details=details)
+
+
+def _tenths(seconds: float) -> float:
+    """Rounded up: nobody is told to try again in 0 s."""
+    return math.ceil(seconds * 10) / 10

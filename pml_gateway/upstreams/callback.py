@@ -15,6 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.shared.auth import AuthorizationCodeResult
 
 from pml_gateway.errors import InvalidInputError, UpstreamAuthError, innermost
+from pml_gateway.upstreams.challenge import plain
 from pml_gateway.upstreams.tokens import login_command
 
 MAX_REQUEST = 32 * 1024
@@ -68,7 +69,7 @@ class Callback:
         if "error" in given:
             reason = given.get("error_description") or given["error"]
             why = "consent was denied" if given["error"] == "access_denied" else "the authorization server refused"
-            return UpstreamAuthError(f"{self.upstream_id}: {why}: {_plain(reason)}", hint=again)
+            return UpstreamAuthError(f"{self.upstream_id}: {why}: {plain(reason)}", hint=again)
         return AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
 
     async def result(self) -> AuthorizationCodeResult:
@@ -121,10 +122,6 @@ def _parameters(url: str) -> dict[str, str]:
         return {name: values[0] for name, values in parse_qs(urlsplit(url.strip()).query).items()}
     except ValueError:
         return {}
-
-
-def _plain(text: str) -> str:
-    return "".join(character for character in text if character.isprintable())[:200]
 
 
 @asynccontextmanager

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 _PARAMETER = r'(?:^|[\s,]){name}\s*=\s*(?:"([^"]*)"|([^\s,]+))'
 MAX_SCOPE = 500
 
+MAX_TEXT = 200
+
+
+def plain(text: str) -> str:
+    """What a server said, short and without characters that a terminal obeys."""
+    return "".join(character for character in text if character.isprintable())[:MAX_TEXT]
+
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
@@ -19,7 +26,7 @@ class Challenge:
     @property
     def is_bearer(self) -> bool:
         """Whether the server wants a token as OAuth gives them."""
-        return self.header.lower().startswith("bearer")
+        return re.search(r"(?:^|,\s*)bearer\b", self.header, re.IGNORECASE) is not None
 
     @property
     def missing_scope(self) -> str | None:

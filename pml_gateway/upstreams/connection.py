@@ -22,6 +22,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.listing import ListKind
 from pml_gateway.upstreams.offers import unannounced
+from pml_gateway.upstreams.pace import Pace
 from pml_gateway.upstreams.pages import all_pages
 from pml_gateway.upstreams.questions import OpenCall, Questions
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
@@ -169,6 +170,7 @@ async def _session(
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()
+    dispatcher.pace = Pace()
     session = PassthroughSession(
         dispatcher,
         header_maps,

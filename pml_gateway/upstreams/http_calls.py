@@ -22,6 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.upstreams.call_stream import CallStream, OnNotice
 from pml_gateway.upstreams.questions import OpenCall
 from pml_gateway.upstreams.session import PassthroughSession
@@ -33,12 +34,11 @@ from pml_gateway.upstreams.transport import (
     SessionUnknownError,
 )
 
-MAX_ANSWER_BYTES = 128 * 1024 * 1024
-"""One JSON answer or event; a larger one is refused rather than held in memory."""
-
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
-_REDIRECTS = range(300, 400)
+_REDIRECTS = (307, 308)
+"""The two that say that nothing was done; after any other, the request is not to be made again."""
+
 _ids = itertools.count(1)
 
 
@@ -86,6 +86,8 @@ class HttpCalls:
             raise
         except aiohttp.ClientConnectorError as exc:
             raise UpstreamUnavailableError(f"cannot connect ({exc.strerror})", details={"executed": "no"}) from exc
+        except BodyError as exc:
+            raise UpstreamProtocolError(str(exc)) from exc
         except (aiohttp.ClientError, OSError) as exc:
             reason = f"the connection failed during the call ({type(exc).__name__})"
             raise UpstreamUnavailableError(reason, details={"executed": "unknown"}) from exc
@@ -110,22 +112,26 @@ class HttpCalls:
                 raise SessionUnknownError
             if response.status in _REDIRECTS:
                 return None
-            if response.status >= 400:
+            if response.status >= 300:
                 raise await self._refusal(response)
             if response.content_type == "text/event-stream":
                 async with stream:
-                    return await self._from_events(response, headers, stream)
-            return _message(await _read(response))
+                    return await self._from_events(response, body["id"], headers, stream)
+            message = _message(await _read(response, self._http.max_bytes))
+            if _is_for_another(message, body["id"]):
+                raise UpstreamProtocolError(f"the answer is to request {str(message['id'])[:40]!r}, not to this one")
+            return message
 
     async def _from_events(
-        self, response: aiohttp.ClientResponse, headers: Mapping[str, str], stream: CallStream
+        self, response: aiohttp.ClientResponse, request_id: str, headers: Mapping[str, str], stream: CallStream
     ) -> JsonObject:
         """The answer among the events; a server may end the stream and have the rest fetched by event id."""
         last_id, pause = "", 1.0
         for _ in range(MAX_RESUMPTIONS):
-            async for event in _events(response):
+            async for event in _events(response, self._http.max_bytes):
                 last_id, pause = event.id or last_id, event.retry_seconds or pause
-                if event.data and (answer := await stream.take(_message(event.data))) is not None:
+                answer = await stream.take(_message(event.data)) if event.data else None
+                if answer is not None and not _is_for_another(answer, request_id):
                     return answer
             if not last_id:
                 break
@@ -153,7 +159,7 @@ class HttpCalls:
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
         challenge = ", ".join(response.headers.getall("www-authenticate", ()))
-        return await self._http.refusal(response.status, challenge) or await _failure(response)
+        return await self._http.refusal(response.status, challenge) or await _failure(response, self._http.max_bytes)
 
     async def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
         session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
@@ -161,6 +167,7 @@ class HttpCalls:
             session["cookie"] = "; ".join(f"{name}={value}" for name, value in self._http.cookies.items())
         return {
             "accept": "application/json, text/event-stream",
+            "accept-encoding": ACCEPTED_ENCODING,
             "content-type": "application/json",
             **session,
             **stamped,
@@ -188,18 +195,18 @@ class _Event:
         self.data = b"\n".join(data)
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
+async def _events(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[_Event]:
     """The events of a stream, whichever line ends it uses."""
     buffer = bytearray()
-    async for chunk in response.content.iter_any():
+    async for chunk in unpacked(response.content.iter_any(), _encoding(response), None):
         searched = max(len(buffer) - 3, 0)
         buffer += chunk
-        if len(buffer) > MAX_ANSWER_BYTES:
-            raise UpstreamProtocolError(f"an event is larger than {MAX_ANSWER_BYTES} bytes")
         while (end := _end_of_event(buffer, searched)) is not None:
             yield _Event(bytes(buffer[: end[0]]))
             del buffer[: end[1]]
             searched = 0
+        if len(buffer) > max_bytes:
+            raise BodyError(f"an event is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
     if buffer.strip():
         yield _Event(bytes(buffer))
 
@@ -211,15 +218,13 @@ def _end_of_event(buffer: bytearray, start: int) -> tuple[int, int] | None:
     return min(found, default=None)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise UpstreamProtocolError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
-        parts.append(chunk)
-    return b"".join(parts)
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    pieces = unpacked(response.content.iter_any(), _encoding(response), max_bytes)
+    return b"".join([piece async for piece in pieces])
+
+
+def _encoding(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-encoding", "")
 
 
 def _message(content: bytes) -> JsonObject:
@@ -232,6 +237,11 @@ def _message(content: bytes) -> JsonObject:
     return message
 
 
+def _is_for_another(answer: JsonObject, request_id: str) -> bool:
+    """Whether it is the result of another request; of errors, servers often do not know which they answer."""
+    return "result" in answer and answer.get("id", request_id) != request_id
+
+
 def _result(message: JsonObject) -> JsonObject:
     error = message.get("error")
     if isinstance(error, dict):
@@ -242,10 +252,15 @@ def _result(message: JsonObject) -> JsonObject:
     return result
 
 
-async def _failure(response: aiohttp.ClientResponse) -> Exception:
+async def _failure(response: aiohttp.ClientResponse, max_bytes: int) -> Exception:
+    if response.status < 400:
+        return UpstreamProtocolError(
+            f"the server answered with a redirect (HTTP {response.status}), which no call follows",
+            hint="use the address it redirects to",
+        )
     try:
-        error = _message(await _read(response)).get("error")
-    except UpstreamProtocolError:
+        error = _message(await _read(response, max_bytes)).get("error")
+    except (UpstreamProtocolError, BodyError):
         error = None
     if isinstance(error, dict):
         return _mcp_error(error)
@@ -281,6 +296,10 @@ async def open_http_calls(
     connector = aiohttp.TCPConnector(ssl=httpx2.create_ssl_context(), limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
     async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        connector=connector,
+        timeout=timeout,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
     ) as client:
         yield HttpCalls(client, url, session, http, on_notice).call_tool

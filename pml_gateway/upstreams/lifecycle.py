@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
@@ -29,6 +29,7 @@ from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+from pml_gateway.upstreams.waiting import first_of
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.authorization import Authorization
@@ -106,7 +107,7 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._due = Due()
-        self._http = HttpSide(authorization)
+        self._http = HttpSide(defaults.max_message_bytes, authorization)
         self._retired = False
 
     def want(self) -> None:
@@ -125,6 +126,12 @@ class Lifecycle:
         """Refuse calls that wait for a connection, now and from now on."""
         self._retired = True
         self._set_state(self.state)
+
+    @property
+    def _where_to_look(self) -> str:
+        if self.definition.resolved_transport is not Transport.STDIO:
+            return "is it running, and is the url that of its MCP endpoint?"
+        return f"its messages: pml upstreams logs {self.upstream_id}"
 
     async def replace(self, connection: Connection) -> None:
         """End this connection, whose session the server no longer knows, and wait until it is not the live one."""
@@ -212,7 +219,7 @@ class Lifecycle:
                     if not established.is_set() and error.details.get("executed"):
                         error = UpstreamUnavailableError(
                             f"{self.upstream_id}: the server ended or closed the connection while starting",
-                            hint=f"its messages: pml upstreams logs {self.upstream_id}",
+                            hint=self._where_to_look,
                         )
                     outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
@@ -236,7 +243,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Connection]:
-        self._http = HttpSide(self._authorization)
+        self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         async with open_connection(
             self.upstream_id,
             self.definition,
@@ -258,7 +265,7 @@ class Lifecycle:
     @asynccontextmanager
     async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
-        http = HttpSide()
+        http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
             async with open_connection(
                 self.upstream_id,
@@ -347,10 +354,8 @@ class Lifecycle:
             poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, self.defaults.refresh_interval)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_first_of, (connection.lost, connection.ended, self._due.event), tasks.cancel_scope)
-                await anyio.sleep(pause)
-                tasks.cancel_scope.cancel()
+            with anyio.move_on_after(pause):
+                await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
             poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
@@ -366,7 +371,7 @@ class Lifecycle:
         self._was_stable = self._was_stable or not lost_quickly
         if again:
             return _StartAgainError(closed)
-        return UpstreamUnavailableError(closed, hint=f"its messages: pml upstreams logs {self.upstream_id}")
+        return UpstreamUnavailableError(closed, hint=self._where_to_look)
 
     def _take_notice(self, method: str, params: JsonObject) -> None:
         kind = announced_kind(method)
@@ -383,14 +388,3 @@ class Lifecycle:
 
 class _StartAgainError(UpstreamUnavailableError):
     """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
-
-
-async def _first_of(events: Sequence[anyio.Event], scope: anyio.CancelScope) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            scope.cancel()
-
-        for event in events:
-            tasks.start_soon(wait, event)

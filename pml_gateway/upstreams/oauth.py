@@ -22,6 +22,7 @@ from pml_gateway.config.auth import LOOPBACK_HOSTS, AuthDefinition
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.upstreams.challenge import plain
 from pml_gateway.upstreams.tokens import StoredLogin, login_command
 
 HTTP_SECONDS = 15.0
@@ -245,7 +246,7 @@ async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
         why = f": {code[1]}" if code else ""
         raise UpstreamAuthError(f"{upstream_id}: the authorization server gave no token{why}", hint=hint) from None
     except OAuthFlowError as exc:
-        raise UpstreamAuthError(f"{upstream_id}: {str(exc)[:200]}", hint=hint) from None
+        raise UpstreamAuthError(f"{upstream_id}: {plain(str(exc))}", hint=hint) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as exc:
         raise UpstreamUnavailableError(
             f"{upstream_id}: the server or its authorization server cannot be reached ({type(exc).__name__})",

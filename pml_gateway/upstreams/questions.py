@@ -30,7 +30,7 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 TOLD = frozenset({LOG, ELICITATION_COMPLETE})
 """Notifications that belong to the client of a call."""
 
-_ANNOUNCED = {"roots": (), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
+_ANNOUNCED = {"roots": ("listChanged",), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
 _ASKED = {"roots/list": "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
 
 
@@ -72,7 +72,7 @@ def abilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Abilities
         return NO_ABILITIES
     given = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
     announced: JsonObject = {
-        name: {detail: {} for detail in details if detail in given[name]}
+        name: {detail: given[name][detail] for detail in details if detail in given[name]}
         for name, details in _ANNOUNCED.items()
         if name in given
     }

@@ -19,12 +19,20 @@ from mcp.shared.dispatcher import (
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, ClientCapabilities
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    LOG_LEVEL_META_KEY,
+    ClientCapabilities,
+    JSONRPCNotification,
+    JSONRPCRequest,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.pace import Pace
 from pml_gateway.upstreams.questions import TOLD, OpenCall, Questions
 from pml_gateway.upstreams.transport import noting_refusal
 
@@ -33,9 +41,18 @@ HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 
 
 class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
-    """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself."""
+    """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself.
+
+    What the peer sends unasked is taken at a bounded pace: the SDK begins a task for each.
+    """
 
     lost: anyio.Event
+    pace: Pace
+
+    async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
+            await self.pace.keep()
+        await super()._dispatch(item, *rest)
 
     async def run(
         self,

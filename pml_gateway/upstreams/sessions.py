@@ -20,11 +20,15 @@ from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
 from pml_gateway.upstreams.translate import translate
+from pml_gateway.upstreams.waiting import first_of
 
 logger = get_logger(__name__)
 
 CLOSING_SECONDS = 10.0
 """How long a session that closes waits for its calls, and opening one waits for an idle one to make room for it."""
+
+LOG_LEVEL_SECONDS = 5.0
+"""How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
 OpenBeside = Callable[[Questions], AbstractAsyncContextManager[Connection]]
 """Opens one more connection to the upstream."""
@@ -61,7 +65,7 @@ class OwnSession:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
-                    await _first_of(connection.lost, connection.ended, self.closing)
+                    await first_of(connection.lost, connection.ended, self.closing)
                     with anyio.move_on_after(CLOSING_SECONDS):
                         while self.users and not connection.lost.is_set():
                             await self.left.wait()
@@ -182,13 +186,23 @@ class OwnSessions:
 
     async def notify(self, client_id: str, method: str) -> None:
         """Tell the upstream something of a client, in this client's sessions."""
-        for session in list(self._sessions):
-            if session.key.client_id == client_id and session.is_usable:
-                try:
-                    connection = await session.connection()
-                    await connection.session.notify_raw(method, {})
-                except (GatewayError, MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-                    logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
+        for session in self._of(client_id):
+            try:
+                connection = await session.connection()
+                await connection.session.notify_raw(method, {})
+            except (GatewayError, MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
+
+    async def set_log_level(self, client_id: str, level: str) -> None:
+        """Tell the upstream how much a client wants to know, in this client's sessions."""
+        for session in self._of(client_id):
+            try:
+                await _set_log_level(session, await session.connection(), level)
+            except GatewayError as error:
+                logger.debug("the log level did not reach %s: %s", self._upstream_id, error)
+
+    def _of(self, client_id: str) -> list[OwnSession]:
+        return [session for session in self._sessions if session.key.client_id == client_id and session.is_usable]
 
     async def _take(self, key: SessionKey) -> OwnSession:
         if (session := self._free(key)) is None:
@@ -281,17 +295,6 @@ async def _set_log_level(session: OwnSession, connection: Connection, level: str
     if connection.era == MODERN:
         return
     try:
-        await connection.session.send_raw("logging/setLevel", {"level": level}, timeout=5)
+        await connection.session.send_raw("logging/setLevel", {"level": level}, timeout=LOG_LEVEL_SECONDS)
     except MCPError as error:
         logger.debug("logging/setLevel refused: %s", error.message)
-
-
-async def _first_of(*events: anyio.Event) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            tasks.cancel_scope.cancel()
-
-        for event in events:
-            tasks.start_soon(wait, event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     GatewayError,
@@ -15,6 +15,8 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
     innermost,
 )
+from pml_gateway.upstreams.bodies import CUT_SHORT
+from pml_gateway.upstreams.faults import AnswerFault
 from pml_gateway.upstreams.transport import HttpSide
 
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")
@@ -22,6 +24,9 @@ _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 
 _HTTP_FAILED = "Server returned an error response"
 """What the SDK says of a status for which the body gives no error."""
+
+_UNREADABLE = "Failed to parse JSON response: "
+"""What the SDK says of a body that is no message; the reason follows."""
 
 
 def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None = None) -> GatewayError:
@@ -33,12 +38,19 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"
         return cause
-    if http and http.failed_with and isinstance(cause, MCPError) and cause.message == _HTTP_FAILED:
+    if isinstance(cause, MCPError) and cause.message == _HTTP_FAILED:
+        status = http.failed_with if http else None
         return UpstreamUnavailableError(
-            f"{upstream_id}: the server answered with HTTP {http.failed_with}",
-            details={"http_status": http.failed_with},
+            f"{upstream_id}: the server answered with HTTP {status or 'status 500 or above'}",
+            details={"http_status": status} if status else {},
         )
     match cause:
+        case MCPError() if isinstance(fault := cause.error.data, AnswerFault):
+            return UpstreamProtocolError(f"{upstream_id}: {fault.reason}", hint=fault.hint)
+        case MCPError(code=code, message=message) if code == PARSE_ERROR and message.startswith(_UNREADABLE):
+            reason = message.removeprefix(_UNREADABLE).splitlines()[0][:300]
+            kind = UpstreamUnavailableError if reason.startswith(CUT_SHORT) else UpstreamProtocolError
+            return kind(f"{upstream_id}: {reason}")
         case MCPError(code=code, message=message) if (code, message) == _CLOSED:
             return UpstreamUnavailableError(
                 f"{upstream_id}: the connection ended before the answer",

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol
 
 import httpx2
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnavailableError
+from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.upstreams.challenge import Challenge
+from pml_gateway.upstreams.child_log import log_path
+from pml_gateway.upstreams.children import Children, open_children
 from pml_gateway.upstreams.environment import child_environment
+from pml_gateway.upstreams.stdio import open_child
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
     from pml_gateway.upstreams.authorization import Authorization
-
-MAX_LOG_BYTES = 1024 * 1024
-"""A child's stderr file is started anew beyond this size."""
 
 SESSION_HEADER = "mcp-session-id"
 
@@ -37,22 +38,24 @@ SERVER_FAILED = (*range(500, 600), 429)
 """The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
 
 
+_NOTIFICATION = b'"method":"notifications/'
+NOTIFICATION_STARTS = 200
+"""Bytes of a message among which its method stands, as the SDK writes them."""
+
+
 class SessionUnknownError(Exception):
     """A server answered 404 to a session it knew before: it executed nothing, and a new session is needed."""
 
 
-MAX_EVENT_BYTES = 128 * 1024 * 1024
-"""One server-sent event; the SDK's own limit of 1 MiB loses large lists without a word."""
-
-
 @dataclass(slots=True)
 class HttpSide:
-    """What HTTP says beside the message streams, which the SDK keeps to itself.
+    """What a transport is told and says beside the message streams; of HTTP, what the SDK keeps to itself.
 
-    `refused` is the error for the last answer to the SDK's client, if it refused the credentials; `failed_with` the
-    status by which it said that the server cannot answer.
+    `max_bytes` is the size of the largest message that is taken; `refused` the error for the last answer to the SDK's
+    client, if it refused the credentials; `failed_with` the status by which it said that the server cannot answer.
     """
 
+    max_bytes: int = 64 * 1024**2
     authorization: Authorization | None = None
     refused: GatewayError | None = None
     failed_with: int | None = None
@@ -124,8 +127,11 @@ async def open_streams(
     logs_dir: Path,
     connect_timeout: float,
     http: HttpSide,
+    children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
     """Open the transport; secrets are resolved here and live no longer than the connection.
+
+    No message of more than `http.max_bytes` is taken. Processes are told to `children`, which one gateway shares.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
@@ -133,7 +139,7 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, logs_dir) as streams:
+            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
                 yield streams
         case Transport.HTTP:
             # mcp.client.streamable_http takes 0.1 s to import, which gateways with stdio upstreams alone never need.
@@ -142,7 +148,7 @@ async def open_streams(
             async with (
                 _http_client(definition, connect_timeout, http) as client,
                 streamable_http_client(
-                    resolve(definition.url or ""), http_client=client, max_sse_event_size=MAX_EVENT_BYTES
+                    resolve(definition.url or ""), http_client=client, max_sse_event_size=http.max_bytes
                 ) as streams,
             ):
                 yield streams
@@ -162,18 +168,21 @@ async def open_streams(
 
 @asynccontextmanager
 async def _open_stdio(
-    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path
+    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
 ) -> AsyncIterator[TransportStreams]:
     parameters = _parameters(upstream_id, definition)
-    with _open_log(upstream_id, logs_dir) as log:
-        try:
-            async with stdio_client(parameters, errlog=log) as streams:
+    log_file = log_path(logs_dir, upstream_id)
+    try:
+        with nullcontext(given) if given is not None else open_children() as children:
+            async with open_child(
+                upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
+            ) as streams:
                 yield streams
-        except (FileNotFoundError, PermissionError) as exc:
-            raise UpstreamUnavailableError(
-                f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
-                hint=f"install it or correct servers.{upstream_id}.command",
-            ) from exc
+    except (FileNotFoundError, PermissionError) as exc:
+        raise UpstreamUnavailableError(
+            f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
+            hint=f"install it or correct servers.{upstream_id}.command",
+        ) from exc
 
 
 def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
@@ -196,27 +205,26 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
     )
 
 
-def _open_log(upstream_id: str, logs_dir: Path) -> TextIO:
-    logs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = logs_dir / f"{_file_name(upstream_id)}.log"
-    too_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
-    return path.open("w" if too_large else "a", encoding="utf-8", errors="replace")
-
-
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
+        bound(response, http.max_bytes)
         await http.note(response.status_code, response.headers.get("www-authenticate", ""))
         http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
         # Balancers keep a session at one machine by a cookie.
         http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
 
+    async def limit(request: httpx2.Request) -> None:
+        # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
+        if request.method == "DELETE" or _NOTIFICATION in request.content[:NOTIFICATION_STARTS]:
+            request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
+
     return httpx2.AsyncClient(
-        headers=resolved_headers(definition),
+        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
-        event_hooks={"response": [watch]},
+        event_hooks={"request": [limit], "response": [watch]},
     )
 
 
@@ -234,7 +242,3 @@ def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:
                 hint="often a line break at the end of a file or variable",
             )
     return headers
-
-
-def _file_name(upstream_id: str) -> str:
-    return "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)

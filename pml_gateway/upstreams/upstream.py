@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,7 +14,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
@@ -29,7 +30,7 @@ from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
-from pml_gateway.upstreams.suspended import SuspendedCalls
+from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
 
@@ -99,6 +100,7 @@ class Upstream:
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
+        self.set_log_level = self._own_sessions.set_log_level
         self.want = self._lifecycle.want
         self.reconnect = self._lifecycle.reconnect
         self.drain = self._activity.drain
@@ -245,10 +247,12 @@ class Upstream:
         """One request in which the upstream may ask; it is repeated only while nobody has been asked."""
         deadline = anyio.current_time() + limit
         calls: list[OpenCall] = []
+        # A suspended call is given up as a whole when its client does not come back.
+        patience = math.inf if isinstance(audience, SuspendedCall) else self.defaults.question_timeout
 
         async def attempt() -> JsonObject:
             self.breaker.check()
-            call = OpenCall(audience, self.defaults.question_timeout)
+            call = OpenCall(audience, patience)
             calls.append(call)
             async with AsyncExitStack() as stack:
                 borrowed = await stack.enter_async_context(self._own_sessions.taken(call, deadline)) if own else None
@@ -363,7 +367,12 @@ class Upstream:
             raise
         # Translated in one place, whatever the transport raised.
         except Exception as exc:
-            raise translate(exc, self.upstream_id) from exc
+            error = translate(exc, self.upstream_id)
+            if isinstance(error, UpstreamProtocolError):
+                error.details.setdefault("executed", "yes")
+            elif isinstance(error, UpstreamUnavailableError | UpstreamTimeoutError):
+                error.details.setdefault("executed", "unknown")
+            raise error from exc
 
 
 class _ExpiredError(UpstreamUnavailableError):

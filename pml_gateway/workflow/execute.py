@@ -12,6 +12,7 @@ import anyio
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.results.content import exceeds
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.deadlines import within
 from pml_gateway.workflow.expressions import is_true
 from pml_gateway.workflow.loops import gathered
 from pml_gateway.workflow.outcome import (
@@ -112,7 +113,7 @@ class Run:
         self._places = anyio.Semaphore(self.plan.budget.max_parallel)
         self._reads = SharedReads()
         self._begun.difference_update(waiting)
-        with anyio.move_on_after(self.plan.budget.max_seconds - self._spent) as deadline:
+        with within(self.plan.budget.max_seconds - self._spent) as deadline:
             async with anyio.create_task_group() as tasks:
                 for step in self.plan.steps:
                     if step.index not in self.outcomes:
@@ -257,7 +258,7 @@ class Run:
             if self._stopped_by is not None:
                 return self._stopped(self._stopped_by)
             self._begun.add(step.index)
-            with anyio.move_on_after(step.timeout):
+            with within(step.timeout):
                 try:
                     return await _outcome(await tools.call(invocation), invocation)
                 except GatewayError as error:

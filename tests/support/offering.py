@@ -143,12 +143,12 @@ class OfferingUpstream(FakeUpstream):
         """Tell every connected client that a list changed."""
         if self.modern:
             await self.bus.publish(PromptsListChanged() if kind == "prompts" else ResourcesListChanged())
-        for session in [] if self.modern else self.sessions:
+        for session in () if self.modern else self.sessions[-1:]:
             await getattr(session, f"send_{kind.removesuffix('s')}_list_changed")()
 
     async def announce_update(self, uri: str) -> None:
         """Tell every connected client that a resource changed."""
         if self.modern:
             await self.bus.publish(ResourceUpdated(uri=uri))
-        for session in [] if self.modern else self.sessions:
+        for session in () if self.modern else self.sessions[-1:]:
             await session.send_resource_updated(uri)

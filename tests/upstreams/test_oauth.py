@@ -24,6 +24,7 @@ from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.status import gateway_status, read_logins
 from pml_gateway.upstreams.callback import Callback
 from pml_gateway.upstreams.login import Show, log_in, log_out
+from pml_gateway.upstreams.questions import Abilities
 from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.upstreams.test_transports import gateway_to, listening, sse_app
@@ -294,6 +295,37 @@ async def test_a_token_is_sent_to_the_url_it_was_given_for_and_no_other(tmp_path
         async with gateway(tmp_path, other) as (opened, _):
             assert isinstance(opened.pool.upstreams["remote"].last_error, UpstreamAuthError)
         assert set(other.bearers) == {""}
+
+
+class Someone:
+    """A client of its own, who can be asked nothing."""
+
+    client_id = "someone"
+    is_one_client = True
+    abilities = Abilities()
+    answers_later = False
+    log_level = "warning"
+
+    async def ask(self, method: str, params: dict[str, Any], on_progress: object) -> dict[str, Any]:
+        raise AssertionError(f"{method} is never asked")
+
+    async def tell(self, method: str, params: dict[str, Any]) -> None:
+        return
+
+
+async def test_a_session_of_one_client_is_let_in_and_refused_alike(tmp_path: Path) -> None:
+    async with protected() as stand:
+        await logged_in(tmp_path, stand)
+        before = len(stand.bearers)
+        async with gateway(tmp_path, stand, sessions="per_client") as (_, caller):
+            opened = len(stand.bearers)
+            result = await caller.call(RequestScope(), "remote__whoami", {}, CallOptions(audience=Someone()))
+            assert result["content"][0]["text"] == "did whoami"
+            assert len(stand.bearers) > opened + 1
+            assert "" not in stand.bearers[before:]
+            await stand.server.revoke_token(next(iter(stand.server.access.values())))
+            error = error_of(await call(caller))
+            assert (error["code"], error["hint"]) == ("UPSTREAM_AUTH", HINT)
 
 
 async def test_a_redirect_to_another_origin_takes_no_token_with_it(tmp_path: Path) -> None:

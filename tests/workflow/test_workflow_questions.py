@@ -62,9 +62,10 @@ async def test_a_workflow_goes_on_after_the_answer_without_running_finished_step
         assert [step["result"] for step in answer["steps"]] == ["plain", "hello Ada", "hello Ada"]
         assert [call["name"] for call in fake.calls] == ["plain", "ask", "ask"]
         again = await resumed(served, "execute_workflow", {"steps": steps}, first)
-        other = await resumed(served, "execute_workflow", {"steps": steps}, first, requestState="x" * 32)
-        assert again["structuredContent"] == other["structuredContent"]
         assert again["structuredContent"]["error"]["code"] == "NOT_FOUND"
+        params = {"name": "execute_workflow", "arguments": {"steps": steps}, "requestState": "x" * 32}
+        forged = await served.message("tools/call", params)
+        assert forged["error"]["data"] == {"reason": "invalid_request_state"}
     assert len(fake.calls) == 3
 
 
@@ -110,8 +111,8 @@ async def test_another_client_cannot_answer_and_an_older_one_is_told_why_it_cann
             "inputResponses": {"0.who": ANSWER},
             "requestState": first["requestState"],
         }
-        refused = await served.result("tools/call", params, headers=theirs)
-        assert refused["structuredContent"]["error"]["code"] == "NOT_FOUND"
+        refused = await served.message("tools/call", params, headers=theirs)
+        assert refused["error"]["data"] == {"reason": "invalid_request_state"}
         allowed = await served.result("tools/call", params, headers=mine)
         assert allowed["structuredContent"]["slots"][0]["result"] == "hello Ada"
         async with served.handshake(key="a" * 24) as session:

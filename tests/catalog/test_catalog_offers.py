@@ -1,0 +1,152 @@
+"""Names and URIs of offers: kept, told apart, stable, and every one of them leads back to its own server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared.uri_template import UriTemplate
+
+from pml_gateway.catalog.offer_fields import offer_for_version, sound_offer
+from pml_gateway.catalog.offer_uris import with_public_uris
+from pml_gateway.catalog.offers import OfferKind, OfferTable, Route, build_offers
+from pml_gateway.catalog.uris import matches_template, spellings
+from pml_gateway.upstreams.listing import Offers
+
+SERVERS = ("a", "b", "c d/ü")
+URIS = st.one_of(
+    st.from_regex(r"[a-z]{1,3}://[a-z]{0,2}(/[a-z0-9%.]{0,3}){0,3}(\?[a-z]=1)?", fullmatch=True),
+    st.sampled_from(["x://1", "file:///a", "urn:x:1", "pml://a/x://1", "pml://b:2/x://1", "not a uri", "é"]),
+)
+LISTINGS = st.fixed_dictionaries({server: st.lists(URIS, max_size=6, unique=True) for server in SERVERS})
+
+
+def offering(uris: list[str], templates: list[str] | None = None, **extra: Any) -> Offers:
+    return Offers(
+        resources=tuple({"uri": uri, "name": uri} for uri in uris),
+        templates=tuple({"uriTemplate": each, "name": each} for each in templates or ()),
+        has_resources=True,
+        **extra,
+    )
+
+
+def anybody(_upstream_id: str, _name: str) -> bool:
+    return True
+
+
+@given(LISTINGS, LISTINGS)
+def test_every_listed_uri_leads_to_its_own_server_whatever_others_list(
+    before: dict[str, list[str]], now: dict[str, list[str]]
+) -> None:
+    first = build_offers({server: offering(uris) for server, uris in before.items()})
+    table = build_offers({server: offering(uris) for server, uris in now.items()}, first.names)
+    resources = table.of_kind(OfferKind.RESOURCE)
+    assert len({each.public for each in resources}) == len(resources) == sum(map(len, now.values()))
+    for each in resources:
+        assert table.routes(each.public, anybody) == [Route(each.upstream_id, each.name)]
+        assert table.public_uri(each.upstream_id, each.name) == each.public
+        earlier = first.names[OfferKind.RESOURCE].get((each.upstream_id, each.name))
+        assert earlier in (None, each.public)
+
+
+@given(LISTINGS, URIS, st.sampled_from(SERVERS))
+def test_any_uri_in_an_answer_leads_back_to_the_server_that_gave_it(
+    listed: dict[str, list[str]], uri: str, server: str
+) -> None:
+    templates = ["x://{a}", "file:///{+path}"]
+    table = build_offers({each: offering(uris, templates) for each, uris in listed.items()})
+    if uri.startswith(("http:", "https:")):
+        return
+    result = with_public_uris({"content": [{"type": "resource_link", "name": "n", "uri": uri}]}, server, table)
+    assert table.routes(result["content"][0]["uri"], anybody)[0] == Route(server, uri)
+
+
+VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "x://{a}",
+        "x://{a}/fixed/{b}",
+        "file:///{+a}",
+        "x://h{/a,b}",
+        "x://h{?a,b}",
+        "x://h{a}{#b}",
+        "x://h{.a}/{b}",
+        "x://h{;a,b}",
+        "x://h?k=1{&a,b}",
+    ],
+)
+@given(VALUES, VALUES)
+def test_what_a_template_expands_to_fits_it(template: str, a: str, b: str) -> None:
+    assert matches_template(template, UriTemplate.parse(template).expand({"a": a, "b": b}))
+
+
+@pytest.mark.parametrize(
+    ("template", "uri"),
+    [("x://{a}", "x://a/b"), ("x://{a}/end", "x://a/other"), ("x://{a}", "y://a"), ("x://fixed", "x://fixed/more")],
+)
+def test_other_uris_do_not_fit(template: str, uri: str) -> None:
+    assert not matches_template(template, uri)
+
+
+def test_the_template_that_fits_most_closely_is_asked_first() -> None:
+    table = build_offers({"a": offering([], ["x://{+any}"]), "b": offering([], ["x://docs/{page}"])})
+    assert table.routes("x://docs/1", anybody)[0] == Route("b", "x://docs/1")
+    assert table.routes("x://other", anybody)[0] == Route("a", "x://other")
+
+
+def test_an_unlisted_uri_goes_to_the_server_of_its_origin_or_to_nobody() -> None:
+    table = build_offers({"a": offering(["x://host/1"]), "b": offering(["y://host/1"])})
+    assert table.routes("y://host/2", anybody) == [Route("b", "y://host/2")]
+    assert table.routes("z://host/2", anybody) == []
+
+
+def test_a_renamed_name_is_free_of_any_that_is_listed() -> None:
+    prompts = {"a": ("p", "b__p"), "b": ("p",)}
+    table = build_offers(
+        {server: Offers(prompts=tuple({"name": name} for name in names)) for server, names in prompts.items()}
+    )
+    public = {(each.upstream_id, each.name): each.public for each in table.offers}
+    assert public == {("a", "p"): "p", ("a", "b__p"): "b__p", ("b", "p"): "b__p_2"}
+
+
+def test_a_name_waits_for_an_owner_that_is_away() -> None:
+    first = build_offers({"a": offering(["x://1"]), "b": offering([])})
+    away = build_offers({"a": None, "b": offering(["x://1"])}, first.names)
+    assert [each.public for each in away.offers] == ["pml://b/x://1"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["s://private/x", "S://private/x", "s://%70rivate/x", "s://%2570rivate/x", "s://private/./x", "s://a/../private/x"],
+)
+def test_one_uri_has_many_spellings(written: str) -> None:
+    assert "s://private/x" in spellings(written)
+
+
+def test_wrongly_typed_fields_are_left_out_and_versions_get_what_they_know() -> None:
+    raw = {
+        "name": 3,
+        "title": "T",
+        "size": True,
+        "mimeType": ["text"],
+        "annotations": {"priority": 7, "audience": ["user"]},
+        "icons": [{"src": "https://example.com/i.png"}, "broken"],
+        "uri": "x://1",
+    }
+    sound = sound_offer(raw, "resources")
+    assert sound == {
+        "title": "T",
+        "annotations": {"audience": ["user"]},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "name": "x://1",
+    }
+    assert offer_for_version(sound, "2024-11-05") == {"annotations": {"audience": ["user"]}, "name": "x://1"}
+
+
+def test_an_empty_table_has_no_route() -> None:
+    assert OfferTable().routes("x://1", anybody) == []

@@ -1,0 +1,185 @@
+"""Clients are told of the resources they follow and of the lists they see, once, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from tests.support.memory import settings_for, tool
+from tests.support.offering import OfferingUpstream, prompt, resource
+from tests.support.raw import decoded
+from tests.support.serving import Serving, serving
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 10
+
+
+@pytest.fixture(params=[False, True], ids=["old upstream", "new upstream"])
+def modern(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    with anyio.fail_after(LIMIT):
+        while not true():
+            await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def session(served: Serving, key: str | None = None) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A handshake client, and what it was told: the URI of an update, or the method of another notice."""
+    told: list[str] = []
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, mcp_types.ResourceUpdatedNotification):
+            told.append(str(message.params.uri))
+        elif not isinstance(message, Exception):
+            told.append(str(getattr(message, "method", message)))
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(
+            streamable_http_client(served.url, http_client=http), mode="legacy", message_handler=on_message
+        ) as client,
+    ):
+        # The stream of notices is opened beside the session, which its first use waits for.
+        await client.list_prompts()
+        yield client, told
+
+
+async def subscribe(client: Client, uri: str) -> None:
+    request = mcp_types.SubscribeRequest(params=mcp_types.SubscribeRequestParams(uri=uri))
+    await client.session.send_request(request, mcp_types.EmptyResult)
+
+
+async def unsubscribe(client: Client, uri: str) -> None:
+    request = mcp_types.UnsubscribeRequest(params=mcp_types.UnsubscribeRequestParams(uri=uri))
+    await client.session.send_request(request, mcp_types.EmptyResult)
+
+
+def active(upstream: OfferingUpstream) -> list[str]:
+    """What the upstream is asked to tell of."""
+    if not upstream.modern:
+        return sorted(upstream.subscribed)
+    return sorted(uri for uris in upstream.streams for uri in uris)
+
+
+async def test_two_clients_share_one_subscription_that_ends_with_the_last(tmp_path: Path, modern: bool) -> None:
+    upstream = OfferingUpstream(modern=modern, resources=[resource("x://a"), resource("x://b")])
+    async with serving(tmp_path, {"up": upstream}) as served:
+        await served.gateway.refresh(LIMIT)
+        async with session(served) as (first, told_first), Client(served.url) as second:
+            await subscribe(first, "x://a")
+            await until(lambda: active(upstream) == ["x://a"])
+            async with second.listen(resource_subscriptions=["x://a"]) as stream:
+                await upstream.announce_update("x://a")
+                await upstream.announce_update("x://b")
+                with anyio.fail_after(LIMIT):
+                    assert getattr(await stream.__anext__(), "uri", None) == "x://a"
+                await until(lambda: told_first == ["x://a"])
+                assert active(upstream) == ["x://a"]
+                await unsubscribe(first, "x://a")
+                await upstream.announce_update("x://a")
+                with anyio.fail_after(LIMIT):
+                    await stream.__anext__()
+                assert active(upstream) == ["x://a"]
+            await until(lambda: active(upstream) == [])
+            assert told_first == ["x://a"]
+
+
+async def test_a_lost_connection_is_subscribed_anew_and_what_may_have_been_missed_is_told(
+    tmp_path: Path, modern: bool
+) -> None:
+    upstream = OfferingUpstream(modern=modern, resources=[resource("x://a")])
+    async with serving(tmp_path, {"up": upstream}) as served:
+        await served.gateway.refresh(LIMIT)
+        async with session(served) as (client, told):
+            await subscribe(client, "x://a")
+            upstream.subscribed.clear()
+            upstream.sessions.clear()
+            upstream.kill()
+            await until(lambda: upstream.opened >= 2 and told == ["x://a"])
+            await upstream.announce_update("x://a")
+            await until(lambda: told == ["x://a", "x://a"])
+
+
+async def test_an_upstream_that_refuses_a_subscription_is_quoted(tmp_path: Path) -> None:
+    upstream = OfferingUpstream(resources=[resource("x://a")])
+
+    async def refuse(_ctx: Any, method: str, _params: dict[str, Any]) -> dict[str, Any] | None:
+        if method == "resources/subscribe":
+            raise MCPError(-32050, "not today", {"why": "holiday"})
+        return None
+
+    upstream.answer = refuse
+    async with serving(tmp_path, {"up": upstream}) as served:
+        await served.gateway.refresh(LIMIT)
+        async with served.handshake() as raw:
+            sent = await anyio.to_thread.run_sync(lambda: decoded(raw.send("resources/subscribe", {"uri": "x://a"})))
+            assert sent["error"] == {"code": -32050, "message": "not today", "data": {"why": "holiday"}}
+
+
+async def test_a_client_is_told_once_and_only_of_lists_it_sees_change(
+    tmp_path: Path, modern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"wide": "key-of-the-wide-client", "narrow": "key-of-the-narrow-client"}
+    for name, key in keys.items():
+        monkeypatch.setenv(f"PML_TEST_{name.upper()}", key)
+    upstreams = {
+        "a": OfferingUpstream(modern=modern, tools=[tool("t")], prompts=[prompt("p")], resources=[resource("x://a")]),
+        "b": OfferingUpstream(modern=modern, tools=[tool("t")], prompts=[prompt("q")]),
+    }
+    clients = {
+        "wide": {"key": "${env:PML_TEST_WIDE}"},
+        "narrow": {"key": "${env:PML_TEST_NARROW}", "allow": ["a:*"]},
+    }
+    async with serving(tmp_path, upstreams, clients=clients) as served:
+        await served.gateway.refresh(LIMIT)
+        async with (
+            session(served, keys["wide"]) as (_, wide),
+            session(served, keys["narrow"]) as (_, narrow),
+        ):
+            upstreams["b"].prompts.append(prompt("new"))
+            for _ in range(3):
+                await upstreams["b"].announce("prompts")
+            await until(lambda: bool(wide))
+            upstreams["a"].resources.append(resource("x://new"))
+            await upstreams["a"].announce("resources")
+            await until(lambda: bool(narrow) and len(wide) == 2)
+            assert wide == ["notifications/prompts/list_changed", "notifications/resources/list_changed"]
+            assert narrow == ["notifications/resources/list_changed"]
+
+
+async def test_a_client_that_may_no_longer_see_a_resource_is_told_of_it_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "key-of-a-client-that-loses"
+    monkeypatch.setenv("PML_TEST_LOSING", key)
+    upstream = OfferingUpstream(resources=[resource("x://a"), resource("x://b")])
+    before = {"one": {"key": "${env:PML_TEST_LOSING}"}}
+    after = {"one": {"key": "${env:PML_TEST_LOSING}", "deny": ["up:x://a"]}}
+    async with serving(tmp_path, {"up": upstream}, clients=before) as served:
+        await served.gateway.refresh(LIMIT)
+        async with session(served, key) as (client, told):
+            await subscribe(client, "x://a")
+            await subscribe(client, "x://b")
+            served.gateway.apply_settings(settings_for({"up": upstream}, clients=after))
+            await until(lambda: active(upstream) == ["x://b"])
+            # The stream of notices was ended with the rights of before; the client opens it again in its own time.
+            with anyio.fail_after(LIMIT):
+                while "x://b" not in told:
+                    await upstream.announce_update("x://a")
+                    await upstream.announce_update("x://b")
+            assert "x://a" not in told
