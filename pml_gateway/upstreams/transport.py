@@ -38,6 +38,11 @@ SERVER_FAILED = (*range(500, 600), 429)
 """The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
 
 
+_NOTIFICATION = b'"method":"notifications/'
+NOTIFICATION_STARTS = 200
+"""Bytes of a message among which its method stands, as the SDK writes them."""
+
+
 class SessionUnknownError(Exception):
     """A server answered 404 to a session it knew before: it executed nothing, and a new session is needed."""
 
@@ -209,12 +214,17 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
         http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
 
+    async def limit(request: httpx2.Request) -> None:
+        # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
+        if request.method == "DELETE" or _NOTIFICATION in request.content[:NOTIFICATION_STARTS]:
+            request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
+
     return httpx2.AsyncClient(
         headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
-        event_hooks={"response": [watch]},
+        event_hooks={"request": [limit], "response": [watch]},
     )
 
 
