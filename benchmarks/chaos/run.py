@@ -188,7 +188,13 @@ def _outcomes(calls: Sequence[Call]) -> list[dict[str, object]]:
 def _command(folder: Path, plan: Plan, stand: Stand) -> list[str]:
     settings = {
         "gateway": {"tools_exposure": "full_proxy"},
-        "upstreams": {"call_timeout": plan.call_timeout, "connect_timeout": 5, "refresh_interval": 5},
+        # All shorter than by default, or a run would be waiting more than anything else.
+        "upstreams": {
+            "call_timeout": plan.call_timeout,
+            "connect_timeout": 5,
+            "refresh_interval": 5,
+            "breaker": {"pause": 5},
+        },
         "http": {"shutdown_seconds": 8},
         "servers": {upstream_id: upstream.entry() for upstream_id, upstream in stand.upstreams.items()},
     }

@@ -21,6 +21,7 @@ from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.logs import logs
+from pml_gateway.cli.offers import prompts, resources
 from pml_gateway.cli.operate import refresh, tokens, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
 from pml_gateway.cli.serve import serve
@@ -62,6 +63,8 @@ app.command()(serve)
 app.command()(tools)
 app.command()(search)
 app.command()(schema)
+app.command()(prompts)
+app.command()(resources)
 app.command(cls=CallCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})(call)
 app.command()(tokens)
 upstreams_app.command()(logs)

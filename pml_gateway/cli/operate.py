@@ -134,9 +134,9 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
         if report["pid"] is not None:
             say(f"gateway {report['pid']}, mode {report['mode']}, {report['tools']} tools", style="bold")
         print_table(
-            ("server", "state", "login", "tools", "latency", "age"),
+            ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
             (
-                (row["server"], _state(row), _login(row), row["tools"], _milliseconds(row), _age(row))
+                (row["server"], _state(row), _login(row), row["tools"], *_offered(row), _milliseconds(row), _age(row))
                 for row in report["upstreams"]
             ),
         )
@@ -171,6 +171,11 @@ def _login(row: JsonObject) -> str:
             return "by header"
         case _:
             return "not needed"
+
+
+def _offered(row: JsonObject) -> tuple[object, object]:
+    """Gateways of an earlier version do not count what is offered beside tools."""
+    return row.get("prompts", ""), row.get("resources", 0) + row.get("templates", 0) if "resources" in row else ""
 
 
 def _milliseconds(row: JsonObject) -> str:

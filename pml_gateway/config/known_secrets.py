@@ -25,7 +25,7 @@ class KnownSecrets:
         text = value.strip()
         if text in self._values or len(text) < MIN_LENGTH or _is_path(text):
             return
-        for form in {text, quote(text, safe="")}:
+        for form in {text, quote(text, safe="", errors="surrogatepass")}:
             while len(self._values) >= MAX_KNOWN:
                 del self._values[next(iter(self._values))]
             self._values[form] = None

@@ -27,7 +27,7 @@ from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache, composites_of
 from pml_gateway.upstreams.listing import Listed, Offers, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
-from pml_gateway.upstreams.transport import OpenStreams, open_streams
+from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites, with_composites
 from pml_gateway.workflow.limits import limits_of
@@ -310,7 +310,7 @@ def _remembered_names(manifest: Manifest) -> Catalog:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: Settings, paths: Paths, *, identity: str, connect: bool = True, open_streams: OpenStreams = open_streams
+    settings: Settings, paths: Paths, *, identity: str, connect: bool = True, open_streams: OpenStreams | None = None
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 

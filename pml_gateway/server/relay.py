@@ -47,6 +47,9 @@ class RequestAudience:
         if method == ELICITATION_COMPLETE:
             await self._session._connection.notify(method, params)
             return
+        if self.answers_later and self.log_level is None:
+            # A stateless client gets no logs unless its request asks for them.
+            return
         await self._session._request_outbound.notify(method, params)
 
 

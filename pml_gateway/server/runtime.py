@@ -25,7 +25,7 @@ from pml_gateway.server.reload import LoadSettings, follow_files
 from pml_gateway.server.resource_followers import ResourceFollowers
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.telemetry.opened import open_watching
-from pml_gateway.upstreams.transport import OpenStreams, open_streams
+from pml_gateway.upstreams.transport import OpenStreams
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -59,7 +59,7 @@ async def open_runtime(
     identity: str,
     load: LoadSettings,
     on_open: OnOpen | None = None,
-    open_streams: OpenStreams = open_streams,
+    open_streams: OpenStreams | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current."""
     async with (

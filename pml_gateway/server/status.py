@@ -6,6 +6,7 @@ import os
 import time
 
 from pml_gateway import __version__
+from pml_gateway.catalog.offers import OfferKind
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
@@ -34,12 +35,17 @@ def gateway_status(gateway: Gateway) -> JsonObject:
 def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
     tools = [tool for tool in gateway.state.catalog.tools if tool.upstream_id == upstream.upstream_id]
     listed = upstream.last_listed
+    offers = gateway.state.catalog.offers
     return {
         "server": upstream.upstream_id,
         "state": upstream.state.value,
         "transport": upstream.definition.resolved_transport.value,
         "era": listed.era if listed else None,
         "tools": len(tools),
+        **{
+            str(kind): sum(1 for each in offers.of_kind(kind) if each.upstream_id == upstream.upstream_id)
+            for kind in OfferKind
+        },
         "stale": upstream.state is UpstreamState.FAILED and bool(tools),
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
         "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,10 @@ import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.upstreams.children import open_children
 from pml_gateway.upstreams.listing import Remembered
-from pml_gateway.upstreams.transport import OpenStreams, open_streams
+from pml_gateway.upstreams.transport import OpenStreams
+from pml_gateway.upstreams.transport import open_streams as open_transport
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 if TYPE_CHECKING:
@@ -117,9 +120,11 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 @asynccontextmanager
 async def open_pool(
-    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams = open_streams
+    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None
 ) -> AsyncIterator[UpstreamPool]:
     """A pool whose connections and child processes end with this context."""
-    async with anyio.create_task_group() as tasks:
-        yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=open_streams)
-        tasks.cancel_scope.cancel()
+    with open_children() as children:
+        async with anyio.create_task_group() as tasks:
+            opener = open_streams or partial(open_transport, children=children)
+            yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener)
+            tasks.cancel_scope.cancel()

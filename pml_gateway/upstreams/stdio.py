@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 
 from pml_gateway.log import get_logger
 from pml_gateway.upstreams.child_log import ChildLog, open_child_log
+from pml_gateway.upstreams.children import Children
 from pml_gateway.upstreams.framing import Lines, Skipped, read_line
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceErr
 
 @asynccontextmanager
 async def open_child(
-    upstream_id: str, parameters: StdioServerParameters, *, log_file: Path, max_bytes: int
+    upstream_id: str, parameters: StdioServerParameters, *, log_file: Path, max_bytes: int, children: Children
 ) -> AsyncIterator[TransportStreams]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
@@ -56,24 +57,25 @@ async def open_child(
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         written, logged = anyio.Event(), anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes)
-            tasks.start_soon(_write, process, outgoing, incoming, written)
-            tasks.start_soon(_keep_log, process, log, logged)
-            try:
-                yield received, sent
-            finally:
-                # Every wait in here is bounded.
-                with anyio.CancelScope(shield=True):
-                    received.close()
-                    sent.close()
-                    await _within(FLUSH_SECONDS, written)
-                    await _stop(upstream_id, process)
-                    await _within(FLUSH_SECONDS, logged)
-                    for stream in (received, sent, incoming, outgoing):
-                        stream.close()
-                _close_transport(process)
-                tasks.cancel_scope.cancel()
+        with children.watched(process.pid):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes)
+                tasks.start_soon(_write, process, outgoing, incoming, written)
+                tasks.start_soon(_keep_log, process, log, logged)
+                try:
+                    yield received, sent
+                finally:
+                    # Every wait in here is bounded.
+                    with anyio.CancelScope(shield=True):
+                        received.close()
+                        sent.close()
+                        await _within(FLUSH_SECONDS, written)
+                        await _stop(upstream_id, process)
+                        await _within(FLUSH_SECONDS, logged)
+                        for stream in (received, sent, incoming, outgoing):
+                            stream.close()
+                    _close_transport(process)
+                    tasks.cancel_scope.cancel()
 
 
 async def _read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from pml_gateway.errors import GatewayError, SecretError, UpstreamUnavailableErr
 from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.upstreams.challenge import Challenge
 from pml_gateway.upstreams.child_log import log_path
+from pml_gateway.upstreams.children import Children, open_children
 from pml_gateway.upstreams.environment import child_environment
 from pml_gateway.upstreams.stdio import open_child
 
@@ -35,6 +36,11 @@ CREDENTIALS_REFUSED = (401, 403)
 SESSION_UNKNOWN = 404
 SERVER_FAILED = (*range(500, 600), 429)
 """The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
+
+
+_NOTIFICATION = b'"method":"notifications/'
+NOTIFICATION_STARTS = 200
+"""Bytes of a message among which its method stands, as the SDK writes them."""
 
 
 class SessionUnknownError(Exception):
@@ -121,10 +127,11 @@ async def open_streams(
     logs_dir: Path,
     connect_timeout: float,
     http: HttpSide,
+    children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
     """Open the transport; secrets are resolved here and live no longer than the connection.
 
-    No message of more than `http.max_bytes` is taken.
+    No message of more than `http.max_bytes` is taken. Processes are told to `children`, which one gateway shares.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
@@ -132,7 +139,7 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes) as streams:
+            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
                 yield streams
         case Transport.HTTP:
             # mcp.client.streamable_http takes 0.1 s to import, which gateways with stdio upstreams alone never need.
@@ -161,13 +168,16 @@ async def open_streams(
 
 @asynccontextmanager
 async def _open_stdio(
-    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int
+    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
 ) -> AsyncIterator[TransportStreams]:
     parameters = _parameters(upstream_id, definition)
     log_file = log_path(logs_dir, upstream_id)
     try:
-        async with open_child(upstream_id, parameters, log_file=log_file, max_bytes=max_bytes) as streams:
-            yield streams
+        with nullcontext(given) if given is not None else open_children() as children:
+            async with open_child(
+                upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
+            ) as streams:
+                yield streams
     except (FileNotFoundError, PermissionError) as exc:
         raise UpstreamUnavailableError(
             f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
@@ -204,13 +214,26 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
         http.cookies.update(dict(response.cookies))
         http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
 
+    async def limit(request: httpx2.Request) -> None:
+        # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
+        if request.method == "DELETE" or _NOTIFICATION in _start(request):
+            request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
+
     return httpx2.AsyncClient(
         headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
-        event_hooks={"response": [watch]},
+        event_hooks={"request": [limit], "response": [watch]},
     )
+
+
+def _start(request: httpx2.Request) -> bytes:
+    try:
+        return request.content[:NOTIFICATION_STARTS]
+    except httpx2.RequestNotRead:
+        # A request that is redirected; the first one had its limit.
+        return b""
 
 
 def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import anyio
+import pytest
+
 from benchmarks.chaos.answers import ACT, LOOK, proof
 from benchmarks.chaos.faults import disturbances
 from benchmarks.chaos.load import RESULT, UNTYPED, WRONG, Call, judge
+from benchmarks.chaos.run import Plan, chaos
 from benchmarks.chaos.verdict import Check, check_calls, check_growth, check_journals, check_memory
 from benchmarks.figures import Figures
+
+LIMIT_SECONDS = 240
 
 
 def made(nonce: str, outcome: str = RESULT, *, tool: str = ACT, seconds: float = 0.1, executed: str = "") -> Call:
@@ -73,3 +79,14 @@ def test_more_descriptors_children_and_memory_than_before_are_noticed() -> None:
     assert check_growth(before, before, slack=5).holds
     assert check_growth(before, more, slack=5).found == "descriptors: 30 became 36; children: 4 became 5"
     assert not check_memory(before, more, limit=0.1).holds
+
+
+@pytest.mark.anyio
+async def test_a_short_run_keeps_every_promise() -> None:
+    plan = Plan(
+        calls=300, upstreams=5, clients=4, every=30, call_timeout=2, late_seconds=None, memory_growth=None, seed=2
+    )
+    with anyio.fail_after(LIMIT_SECONDS):
+        report = await chaos(plan)
+    assert not broken(report.checks), [check.row() for check in report.checks if not check.holds]
+    assert report.counts["disturbances"], "something happened"

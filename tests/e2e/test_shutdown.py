@@ -146,7 +146,7 @@ def test_sigterm_over_http_cancels_upstream_what_takes_too_long(tmp_path: Path, 
     settings = {"servers": {"up": make(*traces.arguments)}, "http": {"shutdown_seconds": 7}}
     answers: list[Any] = []
     with running_gateway(tmp_path / "home", settings) as gateway:
-        assert "up__slow" in names(gateway.url)
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
         with calling(gateway.url, traces.slow(600), answers):
             wait_for(traces.started.exists, "the call is in flight")
             assert gateway.stop() == 0
@@ -155,10 +155,27 @@ def test_sigterm_over_http_cancels_upstream_what_takes_too_long(tmp_path: Path, 
     wait_for(traces.are_gone, "children are gone")
 
 
+def test_sigterm_cancels_what_takes_too_long_at_a_server_over_http(tmp_path: Path, traces: Traces) -> None:
+    url_file, answers = tmp_path / "url", list[Any]()
+    upstream = subprocess.Popen([sys.executable, str(UPSTREAM), "--http", str(url_file), *traces.arguments])
+    try:
+        wait_for(url_file.exists, "the server listens")
+        settings = {"servers": {"up": {"url": url_file.read_text()}}, "http": {"shutdown_seconds": 7}}
+        with running_gateway(tmp_path / "home", settings) as gateway:
+            wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
+            with calling(gateway.url, traces.slow(600), answers):
+                wait_for(traces.started.exists, "the call is in flight")
+                assert gateway.stop() == 0
+        wait_for(traces.was_cancelled, "the server hears of it")
+    finally:
+        upstream.kill()
+        upstream.wait(10)
+
+
 def test_sigterm_over_http_ends_a_launched_server_that_will_not_leave(tmp_path: Path, traces: Traces) -> None:
     settings = {"servers": {"up": launched("--stubborn", *traces.arguments)}, "http": {"shutdown_seconds": 7}}
     with running_gateway(tmp_path / "home", settings) as gateway:
-        assert "up__slow" in names(gateway.url)
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
         assert gateway.stop() == 0
     wait_for(traces.are_gone, "children are gone")
 
@@ -197,10 +214,10 @@ def test_a_stdio_client_that_leaves_during_a_call_ends_the_gateway_and_the_call(
 
 def test_a_stateless_client_that_leaves_during_a_call_cancels_it_upstream(tmp_path: Path, traces: Traces) -> None:
     with running_gateway(tmp_path / "home", {"servers": {"up": entry(*traces.arguments)}}) as gateway:
-        assert "up__slow" in names(gateway.url)
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
         leave_during_call(gateway, traces)
         wait_for(traces.was_cancelled, "the upstream hears of it")
-        assert "up__slow" in names(gateway.url), "and the gateway serves on"
+        assert "up__slow" in names(gateway.url), "the gateway serves on"
         assert gateway.stop() == 0
 
 
@@ -222,7 +239,7 @@ def leave_during_call(gateway: GatewayProcess, traces: Traces) -> None:
 def test_a_handshake_client_may_cancel_a_call_upstream(tmp_path: Path, traces: Traces) -> None:
     settings = {"servers": {"up": entry(*traces.arguments)}}
     with running_gateway(tmp_path / "home", settings) as gateway, HandshakeSession(gateway.url) as session:
-        assert "up__slow" in names(gateway.url)
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
         caller = threading.Thread(target=lambda: session.send("tools/call", traces.slow(600)))
         caller.start()
         wait_for(traces.started.exists, "the call is in flight")
@@ -230,3 +247,28 @@ def test_a_handshake_client_may_cancel_a_call_upstream(tmp_path: Path, traces: T
         wait_for(traces.was_cancelled, "the upstream hears of it")
         caller.join(30)
         assert not caller.is_alive()
+
+
+def test_a_second_sigterm_ends_the_gateway_at_once_and_its_children_soon(tmp_path: Path, traces: Traces) -> None:
+    settings = {"servers": {"up": launched("--stubborn", *traces.arguments)}, "http": {"shutdown_seconds": 3600}}
+    answers: list[Any] = []
+    with running_gateway(tmp_path / "home", settings) as gateway:
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
+        with calling(gateway.url, traces.slow(600), answers):
+            wait_for(traces.started.exists, "the call is in flight")
+            gateway.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: any("finishing calls" in line for line in gateway.log), "the first signal is heard")
+            assert gateway.stop() == -signal.SIGTERM
+    wait_for(traces.are_gone, "children are gone")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--stubborn",)])
+def test_children_do_not_outlive_a_gateway_that_is_killed(
+    tmp_path: Path, traces: Traces, arguments: tuple[str, ...]
+) -> None:
+    servers = {"up": launched(*arguments, *traces.arguments)}
+    with running_gateway(tmp_path / "home", {"servers": servers}) as gateway:
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
+        gateway.process.kill()
+        gateway.process.wait(10)
+    wait_for(traces.are_gone, "children are gone")

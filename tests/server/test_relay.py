@@ -82,3 +82,21 @@ async def test_a_question_is_answered_by_the_client_of_the_call(
             assert len(plain) == (1 if path in ("call_batch", "execute_workflow") else 0)
             if not upstream_is_modern:
                 assert len([call for call in fake.calls if call["name"] == tool]) == 1
+
+
+@ERAS
+@UPSTREAM_ERAS
+async def test_prompts_and_resources_ask_as_tools_do(
+    tmp_path: Path, client_is_modern: bool, upstream_is_modern: bool
+) -> None:
+    ada = Person("ada")
+    async with (
+        gateway(tmp_path, modern=upstream_is_modern) as (served, _),
+        ada.client(served.url, modern=client_is_modern) as client,
+    ):
+        with anyio.fail_after(LIMIT):
+            prompt = await client.get_prompt("ask")
+            resource = await client.read_resource("ask://who")
+    assert prompt.messages[0].content.text == "ada: who"  # type: ignore[union-attr]
+    assert resource.contents[0].text == "ada: who"  # type: ignore[union-attr]
+    assert ada.asked == ["who", "who"]

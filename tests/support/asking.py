@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import mcp_types
 from mcp.client.client import Client
+from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
@@ -88,9 +89,59 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
     return {**text_result(" and ".join(known)), **done}
 
 
-def asking(*, modern: bool = False) -> FakeUpstream:
+@dataclass
+class AskingUpstream(FakeUpstream):
+    """The upstream; its prompt and its resource ask as well. It records the log levels that sessions set."""
+
+    levels: list[tuple[Any, str]] = field(default_factory=list)
+    connections: list[Any] = field(default_factory=list)
+
+    def server(self) -> Server[Any]:
+        server = super().server()
+
+        async def note_connection(ctx: Any, call_next: Any) -> Any:
+            if ctx.method == "notifications/initialized":
+                self.connections.append(ctx.session._connection)
+            return await call_next(ctx)
+
+        server.middleware.append(note_connection)
+
+        async def prompts(_ctx: Any, _params: Any) -> Any:
+            return mcp_types.ListPromptsResult(prompts=[mcp_types.Prompt(name="ask")])
+
+        async def resources(_ctx: Any, _params: Any) -> Any:
+            return mcp_types.ListResourcesResult(resources=[mcp_types.Resource(uri="ask://who", name="ask")])
+
+        async def get(ctx: Any, _params: Any) -> Any:
+            result = await act(ctx, {"name": "ask", "arguments": {"text": "who"}})
+            if "content" not in result:
+                return result
+            done = {key: value for key, value in result.items() if key == "resultType"}
+            return {"messages": [{"role": "user", "content": result["content"][0]}], **done}
+
+        async def read(ctx: Any, params: Any) -> Any:
+            result = await act(ctx, {"name": "ask", "arguments": {"text": "who"}})
+            if "content" not in result:
+                return result
+            cached = {"ttlMs": 0, "cacheScope": "private"} if "resultType" in result else {}
+            done = {key: value for key, value in result.items() if key == "resultType"}
+            return {"contents": [{"uri": params.uri, "text": result["content"][0]["text"]}], **done, **cached}
+
+        async def set_level(ctx: Any, params: Any) -> Any:
+            self.levels.append((ctx.session._connection, params.level))
+            return mcp_types.EmptyResult()
+
+        server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, set_level)
+        server.add_request_handler("prompts/list", mcp_types.PaginatedRequestParams, prompts)
+        server.add_request_handler("prompts/get", mcp_types.GetPromptRequestParams, get)
+        server.add_request_handler("resources/list", mcp_types.PaginatedRequestParams, resources)
+        server.add_request_handler("resources/read", mcp_types.ReadResourceRequestParams, read)
+        return server
+
+
+def asking(*, modern: bool = False) -> AskingUpstream:
     """The upstream, of one era."""
-    return FakeUpstream([tool(name, properties={"text": {"type": "string"}}) for name in TOOLS], act, modern=modern)
+    return AskingUpstream([tool(name, properties={"text": {"type": "string"}}) for name in TOOLS], act, modern=modern)
 
 
 @asynccontextmanager

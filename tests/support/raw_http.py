@@ -48,6 +48,7 @@ class RawServer:
 
     misbehave: Misbehave
     at: str
+    session_id: str = ""
     port: int = 0
     seen: list[RawRequest] = field(default_factory=list)
 
@@ -68,16 +69,19 @@ class RawServer:
 
     async def _answer(self, request: RawRequest) -> None:
         method = request.message.get("method")
-        if self.at in (method, "*"):
+        if self.at in (method, request.method, "*"):
             await self.misbehave(request)
         elif method == "initialize":
             version = request.message["params"]["protocolVersion"]
             info = {"name": "raw", "version": "1"}
             value = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
-            await request.send(response(result(request.message, value)))
+            headers = {"mcp_session_id": self.session_id} if self.session_id else {}
+            await request.send(response(result(request.message, value), **headers))
         elif method == "tools/list":
             tools = [{"name": "t", "inputSchema": {"type": "object"}}]
             await request.send(response(result(request.message, {"tools": tools})))
+        elif method == "tools/call":
+            await request.send(response(result(request.message, {"content": [{"type": "text", "text": "fine"}]})))
         elif request.method != "POST":
             await request.send(response(b"", status="405 Method Not Allowed"))
         elif "id" not in request.message:
@@ -97,9 +101,9 @@ async def _read(stream: anyio.abc.SocketStream) -> RawRequest:
 
 
 @asynccontextmanager
-async def raw_server(misbehave: Misbehave, at: str) -> AsyncIterator[RawServer]:
-    """Listen on a free port; requests of the method `at` (`*`: all) go to `misbehave`."""
-    server = RawServer(misbehave, at)
+async def raw_server(misbehave: Misbehave, at: str, session_id: str = "") -> AsyncIterator[RawServer]:
+    """Listen on a free port; requests of the method `at`, of MCP or HTTP (`*`: all), go to `misbehave`."""
+    server = RawServer(misbehave, at, session_id)
     async with (
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
         anyio.create_task_group() as tasks,

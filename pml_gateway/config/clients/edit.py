@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from pml_gateway.config.clients.discover import ClientFile
 from pml_gateway.config.clients.model import Scope
 from pml_gateway.config.clients.own import ENTRY_NAME, OwnEntry, own_kind
 from pml_gateway.config.clients.places import Surroundings
-from pml_gateway.config.clients.show import masked_text
+from pml_gateway.config.clients.show import masked_diff
 from pml_gateway.config.clients.three_way import merged
 from pml_gateway.config.clients.translate import Origin, translated
 from pml_gateway.config.files import OWNER_ONLY, locked, write_atomically
@@ -54,15 +53,10 @@ class ClientEdit:
     @property
     def diff(self) -> str:
         """The change as a unified diff, with credentials masked."""
-        name = str(self.file.path)
-        secrets = [self.secret] if self.secret else []
-        texts = (self.file.text, self.after or "")
-        before, after = (
-            masked_text(text, self.file.block, secrets).removeprefix("\ufeff").splitlines(keepends=True)
-            for text in texts
+        texts = [text.removeprefix("\ufeff") for text in (self.file.text, self.after or "")]
+        return masked_diff(
+            str(self.file.path), texts[0], texts[1], self.file.block, [self.secret] if self.secret else []
         )
-        lines = difflib.unified_diff(before, after, name, name)
-        return "".join(line.rstrip("\r\n") + "\n" for line in lines)
 
 
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> tuple[str, ...]:

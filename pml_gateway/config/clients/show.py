@@ -1,7 +1,8 @@
-"""A client's file becomes text that is safe to show: every credential masked where it stands."""
+"""A change of a client's file becomes a diff that is safe to show: every credential masked where it stands."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,44 +11,83 @@ from typing import Any
 from pml_gateway.config.clients.block import Block, ClientFileError
 from pml_gateway.config.masking import MASK, is_secret_name, mask_arguments, mask_secret, mask_text
 
+CONTEXT_LINES = 3
+
 _CLIENT_VARIABLE = re.compile(r"(?:(?:Bearer|Basic|Token)\s+)?\$\{?[A-Za-z_][\w:-]*\}?\Z")
+_HUNK = re.compile(r"(?<=\A@@ )(-)(\d+)((?:,\d+)? \+)(\d+)")
 _VALUES = frozenset({"env", "environment", "headers", "http_headers"})
 
 
-def masked_text(text: str, block: Block, secrets: Iterable[str] = ()) -> str:
-    """`text`, laid out as before; of `secrets` nothing is shown wherever it stands."""
-    try:
-        values = block.values(text)
-    except ClientFileError:
-        return "".join(mask_text(line) for line in text.splitlines(keepends=True))
-    pairs = dict(_pairs(values, ()))
+def masked_diff(name: str, before: str, after: str, block: Block, secrets: Iterable[str] = ()) -> str:
+    """The change as a unified diff; of `secrets` nothing is shown wherever it stands."""
+    text = _diff(name, before, after)
+    pairs: dict[str, str] = {}
+    for whole in (before, after):
+        try:
+            pairs |= dict(_pairs(block.values(whole), (), text))
+        except ClientFileError:
+            text = "".join(mask_text(line) for line in text.splitlines(keepends=True))
     for original in sorted(pairs, key=len, reverse=True):
-        masked = pairs[original]
-        for written in {json.dumps(original, ensure_ascii=False), json.dumps(original), f"'{original}'"}:
-            text = text.replace(written, written[0] + masked + written[-1])
+        for written in _written(original):
+            text = text.replace(written, written[0] + pairs[original] + written[-1])
     for secret in secrets:
         text = text.replace(json.dumps(secret)[1:-1], MASK).replace(secret, MASK)
     return text
 
 
-def _pairs(value: Any, at: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every text that is a credential or holds one, and how it is shown."""
+def _diff(name: str, before: str, after: str) -> str:
+    """A unified diff; what is the same at both ends is not compared, since files can have megabytes of it."""
+    first, second = before.splitlines(), after.splitlines()
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    tail = 0
+    while tail < min(len(first), len(second)) - same and first[-1 - tail] == second[-1 - tail]:
+        tail += 1
+    skipped, kept = max(0, same - CONTEXT_LINES), max(0, tail - CONTEXT_LINES)
+    lines = difflib.unified_diff(
+        first[skipped : len(first) - kept],
+        second[skipped : len(second) - kept],
+        name,
+        name,
+        lineterm="",
+        n=CONTEXT_LINES,
+    )
+    return "".join(f"{_HUNK.sub(lambda match: _moved(match, skipped), line)}\n" for line in lines)
+
+
+def _moved(match: re.Match[str], lines: int) -> str:
+    return f"{match[1]}{int(match[2]) + lines}{match[3]}{int(match[4]) + lines}"
+
+
+def _written(text: str) -> set[str]:
+    """How a text can stand between its quotes in a file."""
+    return {json.dumps(text, ensure_ascii=False), json.dumps(text), f"'{text}'"}
+
+
+def _pairs(value: Any, at: tuple[str, ...], shown: str) -> Iterator[tuple[str, str]]:
+    """Every text of `shown` that is a credential or holds one, and what stands there instead."""
     match value:
         case Mapping():
             for key, item in value.items():
-                yield from _pairs(item, (*at, str(key)))
+                yield from _pairs(item, (*at, str(key)), shown)
         case list():
-            texts = [item if isinstance(item, str) else "" for item in value]
+            texts = [item if isinstance(item, str) and _is_in(item, shown) else "" for item in value]
             for item, masked in zip(value, mask_arguments(texts), strict=True):
                 if isinstance(item, str):
-                    yield from _different(item, masked)
+                    if _is_in(item, shown):
+                        yield from _different(item, masked)
                 else:
-                    yield from _pairs(item, at)
-        case str() if _CLIENT_VARIABLE.match(value):
+                    yield from _pairs(item, at, shown)
+        case str() if _CLIENT_VARIABLE.match(value) or not _is_in(value, shown):
             return
         case str():
             is_secret = not _VALUES.isdisjoint(at[-2:-1]) or is_secret_name(at[-1] if at else "")
             yield from _different(value, mask_secret(value) if is_secret else mask_text(value))
+
+
+def _is_in(text: str, shown: str) -> bool:
+    return any(written in shown for written in _written(text))
 
 
 def _different(original: str, masked: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,44 @@
+"""`pml prompts` and `pml resources` with a real server behind them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.support.process import run_pml, write_settings
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("s")
+@server.prompt()
+def review(language: str) -> str:
+    return f"Review this {language}."
+@server.resource("note://one")
+def one() -> str:
+    return "first note"
+@server.resource("note://page/{number}")
+def page(number: str) -> str:
+    return f"page {number}"
+server.run()
+"""
+
+
+def test_prompts_and_resources_are_listed_got_and_read(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    write_settings(tmp_path, {"servers": {"s": {"command": sys.executable, "args": [str(script)]}}})
+    listed = json.loads(run_pml(tmp_path, "prompts", "--json").stdout)["prompts"]
+    assert [(row["server"], row["name"]) for row in listed] == [("s", "review")]
+    got = run_pml(tmp_path, "prompts", "review", "--arg", "language=python").stdout
+    assert "Review this python." in got
+    assert "language" in run_pml(tmp_path, "prompts").stdout
+    shown = run_pml(tmp_path, "resources").stdout
+    assert "note://one" in shown
+    assert "note://page/{number}" in shown
+    assert run_pml(tmp_path, "resources", "note://page/7").stdout.strip() == "page 7"
+    (row,) = json.loads(run_pml(tmp_path, "upstreams", "--json").stdout)["gateways"][0]["upstreams"]
+    assert (row["prompts"], row["resources"], row["templates"]) == (1, 1, 1)
+    refused = run_pml(tmp_path, "prompts", "nothing")
+    assert refused.returncode == 1
+    assert "no server offers 'nothing'" in refused.stderr
