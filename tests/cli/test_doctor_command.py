@@ -36,9 +36,9 @@ def doctor(home: Path, *options: str, columns: int = 1000, **variables: str) -> 
     return done.returncode, done.stdout
 
 
-def findings(home: Path, *options: str, code: int = 0, **variables: str) -> list[dict[str, Any]]:
+def findings(home: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
     """The findings that are no good news."""
-    returned, output = doctor(home, "--json", *options, **variables)
+    returned, output = doctor(home, "--json", *options)
     report = json.loads(output)
     assert (returned, report["exit_code"]) == (code, code), output
     return [finding for finding in report["findings"] if finding["severity"] != "ok"]
