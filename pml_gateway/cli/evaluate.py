@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import fail, note, print_json, printable, say, warn
+from pml_gateway.cli.tables import print_table
 from pml_gateway.config.paths import Paths
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.signature import first_sentence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 QUERY_FILE = "eval.jsonl"
 INDEX_SECONDS = 120
 
-eval_app = typer.Typer(name="eval", help="Measure how well search finds tools.", no_args_is_help=False)
+eval_app = typer.Typer(name="eval", no_args_is_help=False)
 
 ToolsOption = Annotated[
     Path | None, typer.Option("--tools", metavar="FILE", help="Tools (JSONL) instead of the own catalog.")
@@ -86,7 +87,10 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a first query for each of your tools; put them in your own words, then run `pml eval`."""
+    """Write a first query for each of your tools; put them in your own words, then run `pml eval`.
+
+    Example: pml eval init --output queries.jsonl
+    """
     command = Command(config, as_json=as_json)
     target = output or _query_file()
     try:

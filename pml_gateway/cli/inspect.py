@@ -8,7 +8,8 @@ import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, print_json, print_table, say
+from pml_gateway.cli.output import fail, print_json, say
+from pml_gateway.cli.tables import print_table
 from pml_gateway.errors import GatewayError, ToolNotFoundError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def search(
     query: Annotated[str, typer.Argument(help="What the tool should do; '*' lists the servers.")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=50)] = 5,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=50, help="Hits at most.")] = 5,
     server: Annotated[
         str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
     ] = None,

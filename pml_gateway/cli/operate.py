@@ -8,7 +8,8 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, note, print_json, say, warn
+from pml_gateway.cli.tables import print_table
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ async def _tokens(command: Command, query: str | None) -> JsonObject:
         }
 
 
-upstreams_app = typer.Typer(
-    name="upstreams", help="The servers behind the gateway: how they are, and what they need.", no_args_is_help=False
-)
+upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
 
 @upstreams_app.callback(invoke_without_command=True)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import fail, note, print_json, say, warn
+from pml_gateway.cli.tables import print_table
 from pml_gateway.config.approval import Approval, approve
 from pml_gateway.config.paths import PROJECT_NAME, Paths
 from pml_gateway.config.project import find_project_file
@@ -25,6 +26,8 @@ def trust(
 
     The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
     clients and lists are ignored.
+
+    Example: pml trust ~/src/shop
     """
     if revoke and list_all:
         raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")
