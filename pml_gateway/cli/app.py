@@ -14,6 +14,7 @@ from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
+from pml_gateway.cli.doctor import doctor
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
@@ -61,6 +62,7 @@ app.command()(init)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
+app.command()(doctor)
 app.command()(serve)
 app.command()(tools)
 app.command()(search)

@@ -85,9 +85,20 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
 
 async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:
     """The answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
+    answers, dead = await ask_sockets(paths, command, timeout, **arguments)
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return answers
+
+
+async def ask_sockets(
+    paths: Paths, command: str, timeout: float = 30.0, **arguments: str
+) -> tuple[list[JsonObject], list[Path]]:
+    """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
+    dead: list[Path] = []
     answers: list[JsonObject] = []
     if not paths.run_dir.is_dir():
-        return answers
+        return answers, dead
     for path in sorted(paths.run_dir.glob("*.sock")):
         try:
             with anyio.fail_after(timeout), _reachable(path) as address:
@@ -96,10 +107,10 @@ async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **argu
                     line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
                     answers.append(json.loads(line))
         except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+            dead.append(path)
         except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
             answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
-    return answers
+    return answers, dead
 
 
 @contextmanager

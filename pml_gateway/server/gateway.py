@@ -125,8 +125,12 @@ class Gateway:
     async def searchable(self, timeout: float = 5.0) -> GatewayState:
         """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
         await self.ready()
-        await self._indexer.wait(timeout)
+        await self.indexed(timeout)
         return self.state
+
+    async def indexed(self, timeout: float) -> bool:
+        """Whether the index over the catalog of now is built within `timeout` seconds."""
+        return await self._indexer.wait(timeout)
 
     def apply_settings(self, settings: Settings) -> None:
         """Serve by new settings: upstreams that did not change keep their sessions, and calls in flight go on."""

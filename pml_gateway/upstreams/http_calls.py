@@ -19,6 +19,7 @@ import mcp_types
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import from_json
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
@@ -33,6 +34,9 @@ from pml_gateway.upstreams.transport import (
     HttpSide,
     SessionUnknownError,
 )
+
+MAX_DEPTH = 200
+"""Nesting that pydantic reads, and a little less than it writes: what is deeper cannot be passed on."""
 
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
@@ -234,7 +238,19 @@ def _message(content: bytes) -> JsonObject:
         raise UpstreamProtocolError(f"the answer is no JSON: {content[:80]!r}") from None
     if not isinstance(message, dict):
         raise UpstreamProtocolError("the answer is no JSON-RPC message")
+    if _is_too_deep(content):
+        raise UpstreamProtocolError(f"the answer is nested deeper than {MAX_DEPTH} levels")
     return message
+
+
+def _is_too_deep(content: bytes) -> bool:
+    if content.count(b"{") + content.count(b"[") <= MAX_DEPTH:
+        return False
+    try:
+        from_json(content)
+    except ValueError as error:
+        return "recursion limit" in str(error)
+    return False
 
 
 def _is_for_another(answer: JsonObject, request_id: str) -> bool:

@@ -26,12 +26,13 @@ async def repeated(
 ) -> ResultT:
     """The outcome of `attempt`, made again after transport failures only and before `deadline` (`anyio.current_time`).
 
-    `may_repeat` is asked after a failure.
+    `may_repeat` is asked after a failure. What the last failure says of execution holds for all attempts.
 
     Raises:
         GatewayError: the last failure, or the first where the upstream refuses to be tried again.
     """
     failure: GatewayError | None = None
+    reached = False
     for number in range(MAX_RETRIES + 1):
         if number:
             pause = FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.5, 1.0)
@@ -40,7 +41,12 @@ async def repeated(
             await anyio.sleep(pause)
         try:
             return await attempt()
-        except UpstreamUnavailableError as error:
+        except GatewayError as error:
+            if reached and error.details.get("executed") == "no":
+                error.details["executed"] = "unknown"
+            reached = error.details.get("executed") != "no"
+            if not isinstance(error, UpstreamUnavailableError):
+                raise
             if failure is not None and "retry_after_seconds" in error.details:
                 break
             failure = error

@@ -6,6 +6,7 @@ they belong to. With `sessions: per_client` a client has one session, for all of
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -26,6 +27,12 @@ logger = get_logger(__name__)
 
 CLOSING_SECONDS = 10.0
 """How long a session that closes waits for its calls, and opening one waits for an idle one to make room for it."""
+
+PATIENCE = 0.25
+"""Seconds to wait for a session of the same client: most calls are short, and another one may be another process."""
+
+SHARE = 4
+"""One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
 
 LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
@@ -136,12 +143,12 @@ class OwnSessions:
         self._open_beside = open_beside
         self._background = background
         self._max_sessions = max_sessions
+        self._max_of_one = 1 if per_client else max(max_sessions // SHARE, 1)
         self._max_queue = max_queue
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._per_client = per_client
         self._sessions: list[OwnSession] = []
-        self._turns = anyio.Lock()
         self._changed = anyio.Event()
         self._waiting = 0
 
@@ -210,33 +217,41 @@ class OwnSessions:
                 raise self._busy()
             self._waiting += 1
             try:
-                # One after the other, in the order they came.
-                async with self._turns:
-                    session = await self._next(key)
+                session = await self._next(key)
             finally:
                 self._waiting -= 1
         session.users += 1
         return session
 
     async def _next(self, key: SessionKey) -> OwnSession:
-        while True:
-            if (session := self._free(key)) is not None:
-                return session
-            if len(self._sessions) < self._max_sessions:
+        patient_until = anyio.current_time() + PATIENCE
+        while (session := self._free(key)) is None:
+            mine = sum(each.key == key for each in self._sessions)
+            if mine >= self._max_of_one:
+                await self._change(math.inf)
+            elif mine and anyio.current_time() < patient_until:
+                await self._change(patient_until)
+            elif len(self._sessions) < self._max_sessions:
                 return self._open(key)
-            idle = [session for session in self._sessions if not session.users]
-            if idle:
-                oldest = min(idle, key=lambda session: session.last_used)
-                oldest.closing.set()
-                with anyio.move_on_after(CLOSING_SECONDS):
-                    await oldest.closed.wait()
-                self._forget(oldest)
-                continue
-            if self._per_client and all(session.key != key for session in self._sessions):
+            elif idle := [each for each in self._sessions if not each.users]:
+                await self._close(min(idle, key=lambda each: each.last_used))
+            elif self._per_client:
                 # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
                 raise self._busy()
-            self._changed = anyio.Event()
+            else:
+                await self._change(math.inf)
+        return session
+
+    async def _change(self, until: float) -> None:
+        """Wait for a session to become free or to end."""
+        with anyio.move_on_at(until):
             await self._changed.wait()
+
+    async def _close(self, session: OwnSession) -> None:
+        session.closing.set()
+        with anyio.move_on_after(CLOSING_SECONDS):
+            await session.closed.wait()
+        self._forget(session)
 
     def _free(self, key: SessionKey) -> OwnSession | None:
         """The client's session that was used last, so that the others become idle."""
@@ -276,11 +291,13 @@ class OwnSessions:
         self._tell()
 
     def _tell(self) -> None:
-        self._changed.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     def _busy(self) -> UpstreamBusyError:
         return UpstreamBusyError(
-            f"{self._upstream_id}: all of its {self._max_sessions} sessions for single clients are in use",
+            f"{self._upstream_id}: no session is free; one client may have {self._max_of_one}, all together "
+            f"{self._max_sessions}",
             hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
             details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
         )

@@ -216,7 +216,7 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
 
     async def limit(request: httpx2.Request) -> None:
         # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
-        if request.method == "DELETE" or _NOTIFICATION in request.content[:NOTIFICATION_STARTS]:
+        if request.method == "DELETE" or _NOTIFICATION in _start(request):
             request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
 
     return httpx2.AsyncClient(
@@ -226,6 +226,14 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"request": [limit], "response": [watch]},
     )
+
+
+def _start(request: httpx2.Request) -> bytes:
+    try:
+        return request.content[:NOTIFICATION_STARTS]
+    except httpx2.RequestNotRead:
+        # A request that is redirected; the first one had its limit.
+        return b""
 
 
 def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:

@@ -155,6 +155,23 @@ def test_sigterm_over_http_cancels_upstream_what_takes_too_long(tmp_path: Path, 
     wait_for(traces.are_gone, "children are gone")
 
 
+def test_sigterm_cancels_what_takes_too_long_at_a_server_over_http(tmp_path: Path, traces: Traces) -> None:
+    url_file, answers = tmp_path / "url", list[Any]()
+    upstream = subprocess.Popen([sys.executable, str(UPSTREAM), "--http", str(url_file), *traces.arguments])
+    try:
+        wait_for(url_file.exists, "the server listens")
+        settings = {"servers": {"up": {"url": url_file.read_text()}}, "http": {"shutdown_seconds": 7}}
+        with running_gateway(tmp_path / "home", settings) as gateway:
+            wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
+            with calling(gateway.url, traces.slow(600), answers):
+                wait_for(traces.started.exists, "the call is in flight")
+                assert gateway.stop() == 0
+        wait_for(traces.was_cancelled, "the server hears of it")
+    finally:
+        upstream.kill()
+        upstream.wait(10)
+
+
 def test_sigterm_over_http_ends_a_launched_server_that_will_not_leave(tmp_path: Path, traces: Traces) -> None:
     settings = {"servers": {"up": launched("--stubborn", *traces.arguments)}, "http": {"shutdown_seconds": 7}}
     with running_gateway(tmp_path / "home", settings) as gateway:

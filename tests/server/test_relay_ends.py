@@ -36,7 +36,8 @@ class Upstream:
         self.outcomes: list[str] = []
         self.withdraw = anyio.Event()
         self.late = anyio.Event()
-        self.fake = FakeUpstream([tool(name) for name in ("ask", "withdraw", "leave", "plain")], self.act)
+        self.waiting = anyio.Event()
+        self.fake = FakeUpstream([tool(name) for name in ("ask", "withdraw", "leave", "wait", "plain")], self.act)
 
     async def ask(self, ctx: Any, text: str = "who") -> None:
         question = question_of("ask", text)
@@ -59,6 +60,12 @@ class Upstream:
                     tasks.start_soon(self.ask, ctx)
                     await self.withdraw.wait()
                     tasks.cancel_scope.cancel()
+            case "wait":
+                self.waiting.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    self.outcomes.append("cancelled")
             case "leave":
                 # Answers while its question is open.
                 connection = ctx.session._connection
@@ -119,6 +126,21 @@ async def test_a_client_that_leaves_cancels_its_call_and_what_it_was_asked(tmp_p
         await until(lambda: upstream.outcomes)
         assert upstream.outcomes == ["cancelled"]
         await until(lambda: all(not session.users for session in pool_of(served)._sessions))
+
+
+@ERAS
+async def test_a_call_that_is_cancelled_while_its_upstream_works_is_cancelled_there(
+    tmp_path: Path, modern: bool
+) -> None:
+    upstream, ada = Upstream(), Person("ada")
+    async with serving(tmp_path, {"up": upstream.fake}) as served, ada.client(served.url, modern=modern) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "up__wait", {})
+            await upstream.waiting.wait()
+            tasks.cancel_scope.cancel()
+        await until(lambda: upstream.outcomes == ["cancelled"])
+        await until(lambda: all(not session.users for session in pool_of(served)._sessions))
+        await client.call_tool("up__plain", {})
 
 
 async def test_a_question_that_the_upstream_withdraws_is_withdrawn_from_the_client(tmp_path: Path) -> None:

@@ -191,3 +191,27 @@ async def test_sessions_of_a_client_that_is_idle_are_closed(tmp_path: Path) -> N
         assert len(sessions) == 1
         await until(lambda: len(sessions) == 0)
         assert (await client.call_tool("up__ask", {"text": "who"})).content[0].text == "ada: who"  # type: ignore[union-attr]
+
+
+async def test_the_end_of_an_elicitation_in_a_browser_is_told_after_the_call(tmp_path: Path) -> None:
+    ada, bob, fake = Person("ada"), Person("bob"), asking()
+    told: list[tuple[str, str]] = []
+
+    def hearing(name: str) -> Any:
+        async def hear(message: Any) -> None:
+            if getattr(message, "method", "") == "notifications/elicitation/complete":
+                told.append((name, message.params.elicitation_id))
+
+        return hear
+
+    async with (
+        serving(tmp_path, {"up": fake}) as served,
+        ada.client(served.url, modern=False, message_handler=hearing("ada")) as client,
+        bob.client(served.url, modern=False, message_handler=hearing("bob")) as other,
+    ):
+        await client.call_tool("up__visit", {"text": "go"})
+        await other.call_tool("up__ask", {"text": "go"})
+        for connection in fake.connections:
+            await connection.notify("notifications/elicitation/complete", {"elicitationId": "e1"})
+        await until(lambda: told)
+    assert told == [("ada", "e1")]

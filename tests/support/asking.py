@@ -94,9 +94,17 @@ class AskingUpstream(FakeUpstream):
     """The upstream; its prompt and its resource ask as well. It records the log levels that sessions set."""
 
     levels: list[tuple[Any, str]] = field(default_factory=list)
+    connections: list[Any] = field(default_factory=list)
 
     def server(self) -> Server[Any]:
         server = super().server()
+
+        async def note_connection(ctx: Any, call_next: Any) -> Any:
+            if ctx.method == "notifications/initialized":
+                self.connections.append(ctx.session._connection)
+            return await call_next(ctx)
+
+        server.middleware.append(note_connection)
 
         async def prompts(_ctx: Any, _params: Any) -> Any:
             return mcp_types.ListPromptsResult(prompts=[mcp_types.Prompt(name="ask")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import mcp_types
+import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
@@ -28,6 +30,7 @@ def main() -> None:
         "--cancelled", type=Path, help="append a line to this file for every slow call that is cancelled"
     )
     parser.add_argument("--stubborn", action="store_true", help="stay when stdin ends and when asked to terminate")
+    parser.add_argument("--http", type=Path, help="serve HTTP on a free port, and write its URL to this file")
     options = parser.parse_args()
     if options.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -39,12 +42,12 @@ def main() -> None:
     if options.hang_while is not None and options.hang_while.exists():
         time.sleep(600)
         sys.exit(1)
-    anyio.run(_serve, options.tools, options.cancelled)
+    anyio.run(_serve, options.tools, options.cancelled, options.http)
     if options.stubborn:
         time.sleep(600)
 
 
-async def _serve(count: int, cancelled: Path | None) -> None:
+async def _serve(count: int, cancelled: Path | None, url_file: Path | None) -> None:
     names = ["echo", "slow", "environment", "crash", *(f"extra_{number}" for number in range(count))]
     tools = [
         mcp_types.Tool(name=name, description=f"{name} does what its name says.", input_schema=TEXT) for name in names
@@ -74,8 +77,19 @@ async def _serve(count: int, cancelled: Path | None) -> None:
         return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text=text)])
 
     server: Server[Any] = Server("upstream", version="1", on_list_tools=on_list, on_call_tool=on_call)
+    if url_file is not None:
+        await _serve_http(server, url_file)
+        return
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
+
+
+async def _serve_http(server: Server[Any], url_file: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url_file.with_suffix(".new").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", encoding="utf-8")
+    url_file.with_suffix(".new").rename(url_file)
+    config = uvicorn.Config(server.streamable_http_app(), log_level="warning", timeout_graceful_shutdown=1)
+    await uvicorn.Server(config).serve(sockets=[listener])
 
 
 def _note(cancelled: Path | None) -> None:

@@ -9,9 +9,10 @@ import anyio
 import pytest
 
 from pml_gateway.config.settings import BreakerSettings
-from pml_gateway.errors import ErrorCode, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.server.status import gateway_status
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
+from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.slots import CallSlots
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving
@@ -214,6 +215,23 @@ async def test_only_what_is_declared_repeatable_is_sent_again_after_a_crash(
             assert result["content"][0]["text"] == "second"
         else:
             assert error_of(result)["details"]["executed"] == "unknown"
+
+
+@pytest.mark.parametrize("last", [UpstreamUnavailableError, UpstreamTimeoutError])
+async def test_a_repeated_call_that_was_not_sent_at_last_may_still_have_been_executed_before(
+    last: type[GatewayError],
+) -> None:
+    failures: list[GatewayError] = [
+        last("not sent", details={"executed": "no"}),
+        UpstreamUnavailableError("sent", details={"executed": "unknown"}),
+    ]
+
+    async def attempt() -> None:
+        raise failures.pop() if len(failures) > 1 else failures[0]
+
+    with pytest.raises(last) as failed:
+        await repeated(attempt, anyio.current_time() + 60)
+    assert failed.value.details == {"executed": "unknown"}
 
 
 async def test_a_repeatable_call_that_times_out_is_not_sent_again(tmp_path: Path) -> None:

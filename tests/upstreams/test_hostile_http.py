@@ -190,3 +190,25 @@ async def test_a_server_that_never_answers_what_nobody_waits_for_is_used_again(t
             with anyio.fail_after(30):
                 await gateway.refresh(25)
         assert at in [each.method for each in server.seen] + [each.message.get("method") for each in server.seen]
+
+
+@pytest.mark.parametrize("depth", [150, 250, 500, 900, 980, 2_000, 10_000, 100_000])
+@pytest.mark.parametrize("place", ["structured", "meta", "error"])
+async def test_deeply_nested_answers_are_taken_or_refused_by_name(tmp_path: Path, place: str, depth: int) -> None:
+    async def answer(request: RawRequest) -> None:
+        nested = '{"a":' * depth + "1" + "}" * depth
+        bodies = {
+            "structured": f'"result":{{"content":[],"structuredContent":{nested}}}',
+            "meta": f'"result":{{"content":[{{"type":"text","text":"x","_meta":{nested}}}]}}',
+            "error": f'"error":{{"code":-1,"message":"no","data":{nested}}}',
+        }
+        await request.send(response(f'{{"jsonrpc":"2.0","id":"{request.message["id"]}",{bodies[place]}}}'.encode()))
+
+    async with raw_server(answer, "tools/call") as server, beside(tmp_path, {"url": server.url}) as (_, caller):
+        for name, arguments in (("bad__t", {}), ("call_tool", {"name": "bad__t", "arguments": {}})):
+            result_of_call = await call(caller, name, arguments)
+            assert result_of_call.keys() & {"content", "structuredContent"}
+            if depth > 200:
+                assert error_of(result_of_call)["code"] == "UPSTREAM_ERROR"
+            if place == "error":
+                assert error_of(result_of_call)["code"] == "UPSTREAM_ERROR"
