@@ -11,8 +11,7 @@ from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.flags import Flag, flags_of, read_flags
-from pml_gateway.cli.output import ExitCode, fail, print_json, say
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say
 from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundError
 
 if TYPE_CHECKING:

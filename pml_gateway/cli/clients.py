@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, warn
 from pml_gateway.config.clients.connections import Connections
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_place
 from pml_gateway.config.clients.edit import ClientEdit, apply, connected, disconnected

@@ -10,8 +10,7 @@ import typer
 
 from pml_gateway.cli.completion import preset_names
 from pml_gateway.cli.context import Command
-from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.advice import (
     foreign_variables,
     intent_sources,

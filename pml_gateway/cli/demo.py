@@ -11,8 +11,7 @@ import anyio
 import typer
 
 from pml_gateway.cli.context import Command
-from pml_gateway.cli.output import messages, note, print_json, say
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import messages, note, print_json, print_table, say
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.telemetry import logs
 

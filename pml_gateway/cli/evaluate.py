@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, note, print_json, printable, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
 from pml_gateway.config.paths import Paths
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.signature import first_sentence

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import known_client_names
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
 from pml_gateway.config.clients.importing import ImportPlan, plan_import
 from pml_gateway.config.clients.known import CLIENT_NAMES

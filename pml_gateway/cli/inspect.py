@@ -8,8 +8,7 @@ import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, print_json, say
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import fail, print_json, print_table, say
 from pml_gateway.errors import GatewayError, ToolNotFoundError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import print_json, say
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.errors import GatewayError, InvalidInputError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, note, print_json, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, note, print_json, print_table, say, warn
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from pml_gateway.cli.tables import show_table
 from pml_gateway.errors import ConfigurationError, GatewayError
 
 
@@ -64,6 +66,11 @@ def print_diff(diff: str) -> None:
     for line in diff.splitlines():
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
         say(line, style=style)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under headings, readable at 80 columns and without colour: long cells wrap, nothing is cut."""
+    show_table(answers(), columns, [tuple(Text(printable(str(cell))) for cell in row) for row in rows])
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-
-from pml_gateway.cli.output import answers, printable
 
 GAP = 2
 READABLE_COLUMNS = 26
@@ -16,10 +15,8 @@ READABLE_COLUMNS = 26
 INDENT = 4
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
     """Print rows under headings. What does not fit wraps: the widest column, under its row where it is long."""
-    cells = [tuple(Text(printable(str(cell))) for cell in row) for row in rows]
-    console = answers()
     widths = [
         max(len(name), *(_width(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
     ]

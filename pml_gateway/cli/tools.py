@@ -9,8 +9,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
-from pml_gateway.cli.output import print_json, say
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
 

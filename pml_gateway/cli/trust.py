@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pml_gateway.cli.output import fail, note, print_json, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.config.approval import Approval, approve
 from pml_gateway.config.paths import PROJECT_NAME, Paths
 from pml_gateway.config.project import find_project_file

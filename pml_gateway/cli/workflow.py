@@ -11,8 +11,7 @@ import typer
 from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import workflow_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, say, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, warn
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.errors import GatewayError, InvalidInputError
 

@@ -12,8 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.config import config_app
-from pml_gateway.cli.output import ExitCode, exit_code, fail, warn
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import ExitCode, exit_code, fail, print_table, warn
 from pml_gateway.cli.trust import trust
 from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError

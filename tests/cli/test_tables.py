@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.cli.tables import print_table
+from pml_gateway.cli.output import print_table
 
 NAME = "github__create_pull_request_review_comment_on_a_line_of_a_file"
 
