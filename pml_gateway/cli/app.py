@@ -35,7 +35,6 @@ app = typer.Typer(
     name="pml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.",
 )
 
 
@@ -51,7 +50,12 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees."""
+    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.
+
+    Start with: pml demo, pml init, pml connect CLIENT. Exit codes: 0 done, 1 failed, 2 usage, 78 configuration.
+
+    Example: pml search "create an issue"
+    """
 
 
 app.command()(demo)
