@@ -14,6 +14,7 @@ from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.demo import demo
+from pml_gateway.cli.doctor import doctor
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
@@ -24,6 +25,7 @@ from pml_gateway.cli.offers import prompts, resources
 from pml_gateway.cli.operate import refresh, tokens, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
 from pml_gateway.cli.serve import serve
+from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust
 from pml_gateway.cli.workflow import workflow_app
@@ -33,7 +35,6 @@ app = typer.Typer(
     name="pml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.",
 )
 
 
@@ -49,7 +50,12 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees."""
+    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.
+
+    Start with: pml demo, pml init, pml connect CLIENT. Exit codes: 0 done, 1 failed, 2 usage, 78 configuration.
+
+    Example: pml search "create an issue"
+    """
 
 
 app.command()(demo)
@@ -57,6 +63,7 @@ app.command()(init)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
+app.command()(doctor)
 app.command()(serve)
 app.command()(tools)
 app.command()(search)
@@ -70,6 +77,7 @@ upstreams_app.command()(login)
 upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
+app.add_typer(stats_app)
 app.command()(lineage)
 app.add_typer(config_app)
 app.add_typer(eval_app)

@@ -85,13 +85,16 @@ def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
 
 def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """References of enabled servers and of clients that stand for nothing right now."""
-    warnings = []
+    return tuple(f"{key}: {error}" for key, error in unresolved(settings, environ))
+
+
+def unresolved(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, SecretError]]:
+    """The key of each reference that stands for nothing right now, and why."""
     for key, text in _reference_texts(settings):
         try:
             resolve(text, environ)
         except SecretError as exc:
-            warnings.append(f"{key}: {exc}")
-    return tuple(warnings)
+            yield key, exc
 
 
 def foreign_variables(settings: Settings) -> tuple[str, ...]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal
 
 from pml_gateway.config.clients.compare import covers, same_server, united
@@ -16,13 +13,12 @@ from pml_gateway.config.clients.literals import VariableNames, without_literals
 from pml_gateway.config.clients.own import own_kind
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.clients.translate import Origin, Translation, translated
+from pml_gateway.config.commands import obstacles
 from pml_gateway.config.env_file import stored_variables
 from pml_gateway.config.secrets import references
 from pml_gateway.config.settings import Settings
 
 Outcome = Literal["added", "merged", "present", "skipped", "gateway"]
-
-RUNNERS = ("npx", "node", "npm", "pnpm", "bunx", "deno", "uvx", "uv", "python", "python3", "pipx", "docker", "podman")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
 
@@ -221,16 +217,5 @@ def _startable(definition: Mapping[str, Any], environ: Mapping[str, str]) -> Ite
         return
     path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
     folder = definition.get("cwd")
-    if folder and not references(folder) and not Path(folder).expanduser().is_dir():
-        yield f"working directory {folder} does not exist"
-    written = Path(command).expanduser()
-    candidate = str(Path(folder or "") / written) if "/" in command or "\\" in command else command
-    if shutil.which(candidate, path=path) is None:
-        near = get_close_matches(Path(command).name, _commands(path), n=1, cutoff=0.7)
-        hint = f"did you mean {near[0]}?" if near else "install it, or correct servers.<name>.command"
-        yield f"command {command} is not found; {hint}"
-
-
-def _commands(path: str | None) -> list[str]:
-    """The usual runners that are installed."""
-    return [name for name in RUNNERS if shutil.which(name, path=path)]
+    found = obstacles(command, folder=None if folder and references(folder) else folder, path=path)
+    yield from map(str, found)

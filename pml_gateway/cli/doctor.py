@@ -1,0 +1,156 @@
+"""`pml doctor`: what is wrong with a gateway and its surroundings, and the command that puts it right."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import ExitCode, answers, messages, note, print_json, say
+from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.config.load import load_settings
+from pml_gateway.config.settings import LogSettings
+from pml_gateway.telemetry import logs
+
+if TYPE_CHECKING:
+    from pml_gateway.server.doctor.finding import Finding
+    from pml_gateway.types import JsonObject
+
+MAX_DETAILS = 6
+INDENT = " " * 10
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red", "fixed": "green"}
+
+
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Put right what is safe: modes of files, sockets nobody serves.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all servers. [default: the slowest's own]"),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for what is wrong, and say what puts it right.
+
+    Checks configuration, secrets, commands, files, clients, ports and packages, and starts every server to see whether
+    it answers. Exits with 0 (warnings allowed), 1 where something does not work, 78 where the configuration is wrong.
+
+    Example: pml doctor --fix
+    """
+    command = Command(config, as_json=as_json)
+    found = command.run(lambda: _examined(command, timeout))
+    if fix:
+        found = [finding.repaired() for finding in found]
+    status = _status(found)
+    if as_json:
+        print_json(_report(found, status))
+    else:
+        _show(found, fix=fix)
+    raise typer.Exit(status)
+
+
+async def _examined(command: Command, timeout: float | None) -> list[Finding]:
+    # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
+    from pml_gateway.server.doctor.examine import Case, examine
+
+    # Servers' faults are findings; the log would say them again, in the middle of the report.
+    logs.configure(LogSettings(level="error"))
+    paths = command.paths
+    case = Case(
+        paths,
+        Path(command.identity),
+        command.identity,
+        Surroundings.here(Path.cwd()),
+        lambda: load_settings(config_file=command.config_file),
+        timeout,
+    )
+    with messages().status("looking") as shown:
+        return await examine(case, shown.update)
+
+
+def _status(found: Sequence[Finding]) -> ExitCode:
+    errors = [finding for finding in found if finding.severity == "error" and not finding.is_fixed]
+    if any(finding.area == "configuration" for finding in errors):
+        return ExitCode.CONFIGURATION
+    return ExitCode.FAILED if errors else ExitCode.OK
+
+
+def _report(found: Sequence[Finding], status: ExitCode) -> JsonObject:
+    return {
+        "exit_code": int(status),
+        "counts": _counts(found),
+        "findings": [
+            {
+                "area": finding.area.value,
+                "severity": finding.severity.value,
+                "subject": finding.subject or None,
+                "what": finding.what,
+                "fix": finding.fix or None,
+                "details": list(finding.details),
+                "can_be_fixed": finding.repair is not None,
+                "fixed": finding.is_fixed,
+            }
+            for finding in found
+        ],
+    }
+
+
+def _counts(found: Sequence[Finding]) -> dict[str, int]:
+    words = [_word(finding) for finding in found]
+    return {word: words.count(word) for word in STYLES}
+
+
+def _word(finding: Finding) -> str:
+    return "fixed" if finding.is_fixed else finding.severity.value
+
+
+def _show(found: Sequence[Finding], *, fix: bool) -> None:
+    area = ""
+    for finding in found:
+        if finding.area != area:
+            area = finding.area
+            say(area, style="bold")
+        _show_finding(finding)
+    counts = _counts(found)
+    parts = [
+        f"{counts[word]} {word}{'' if word == 'fixed' or counts[word] == 1 else 's'}"
+        for word in ("error", "warning", "note", "fixed")
+        if counts[word]
+    ]
+    say()
+    say(", ".join(parts) if parts else "everything is in order", style="bold")
+    if not fix and any(finding.repair for finding in found):
+        note("pml doctor --fix puts right what is safe")
+
+
+def _show_finding(finding: Finding) -> None:
+    word = _word(finding)
+    what = f"{finding.subject}: {finding.what}" if finding.subject else finding.what
+    first, *rest = _wrapped(what)
+    say(f"  {word:<8}{first}", style=STYLES[word] if word != "ok" else "")
+    for line in rest:
+        say(f"{INDENT}{line}")
+    for line in finding.details[:MAX_DETAILS]:
+        say(f"{INDENT}| {line}", style="dim")
+    if len(finding.details) > MAX_DETAILS:
+        say(f"{INDENT}| and {len(finding.details) - MAX_DETAILS} more (--json has them)", style="dim")
+    if finding.fix and not finding.is_fixed:
+        for position, line in enumerate(_wrapped(finding.fix, reserved=5)):
+            say(f"{INDENT}{'fix: ' if not position else '     '}{line}")
+
+
+def _wrapped(text: str, reserved: int = 0) -> list[str]:
+    """Lines for the terminal; a path or a command that is longer than one stays whole, so that it can be copied."""
+    width = max(answers().width - len(INDENT) - reserved, 40)
+    lines = [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+    ]
+    return lines or [""]
