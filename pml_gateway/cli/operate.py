@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
 
 
-upstreams_app = typer.Typer(
-    name="upstreams", help="The servers behind the gateway: how they are, and what they need.", no_args_is_help=False
-)
+upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
 
 @upstreams_app.callback(invoke_without_command=True)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 0.3
 """Changes that come within this time are shown as one."""
 
-CHART_SERVERS = 12
 SUFFIXES = (".svg", ".png")
 
 
@@ -128,15 +127,12 @@ def _show(report: TokenReport) -> None:
     )
     say(f"o200k_base tokens of the tools/list JSON; * is configured; of {report.context_window:,} tokens", style="dim")
     if report.intent is None:
-        warn("no intent: semantic lists meta-tools only, hybrid adds the whitelist; give one with --query")
+        warn("no intent, so that nothing is selected: semantic and hybrid lists are longer with --query")
     say()
+    total = sum(each.tokens for each in report.servers) or 1
     print_table(
         ("SERVER", "TOOLS", "TOKENS", "OF ALL"),
-        (
-            (each.server, each.tools, f"{each.tokens:,}", _share(each.tokens / total if total else 0))
-            for total in (sum(each.tokens for each in report.servers),)
-            for each in report.servers
-        ),
+        ((each.server, each.tools, f"{each.tokens:,}", _share(each.tokens / total)) for each in report.servers),
     )
     say()
     print_table(("DEAREST TOOL", "TOKENS"), ((f"{each.name}", f"{each.tokens:,}") for each in report.dearest))
@@ -156,8 +152,9 @@ def _break_even(report: TokenReport) -> str:
     if found.searches == 0:
         return f"break-even: the meta-tools alone cost more than these {full:,} tokens; full_proxy is cheaper"
     return (
-        f"break-even: with {found.searches} searches in one conversation, meta_only has cost more tokens than\n"
-        f"listing everything once (a search, request and answer: {found.search_tokens}, the median of {found.samples})"
+        f"break-even: with {found.searches} searches in one conversation, meta_only has cost more\n"
+        "tokens than listing everything once (a search, request and answer: "
+        f"{found.search_tokens:,},\nthe median of {found.samples})"
     )
 
 
