@@ -125,7 +125,7 @@ class UpstreamDefinition(BaseModel):
         validation_alias=AliasChoices("headers", "http_headers"),
         description="sent with every request; secrets as references",
     )
-    auth: AuthDefinition | None = None
+    auth: AuthDefinition | None = Field(default=None, description="how to log in; without it, the server says how")
     transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
         default=None,
         validation_alias=AliasChoices("transport", "type"),

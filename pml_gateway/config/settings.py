@@ -60,8 +60,8 @@ class HybridSettings(Section):
         description="score from which a tool is listed: 0.5 / 0.6 / 0.7 keep the right one in 96 / 92 / 87 % of cases",
     )
     max_tokens: int | None = Field(default=None, gt=0, description="o200k_base tokens of the listed upstream tools")
-    fallback: Literal["none"] = Field(
-        default="none", description="what is listed beside the whitelist without an intent"
+    fallback: Literal["none", "usage"] = Field(
+        default="none", description="what fills the list when there is no intent; usage: the most used tools"
     )
     whitelisted_tools: tuple[str, ...] = Field(
         default=(), description="always listed in hybrid: qualified names, `server:tool` and globs"
@@ -278,8 +278,12 @@ class TelemetrySettings(Section):
 class UsageSettings(Section):
     """What is recorded locally about calls."""
 
-    record: bool = Field(default=True, description="record calls, locally")
-    arguments: bool = Field(default=False, description="record their arguments as well")
+    record: bool = Field(default=True, description="record calls, searches and lists on this machine, nowhere else")
+    arguments: bool = Field(default=False, description="record what calls were given as well, secrets masked")
+    max_days: int = Field(default=90, ge=1, description="older records are deleted")
+    max_rows: int = Field(
+        default=200_000, ge=100, description="calls kept, and as many searches and lists; newest stay"
+    )
 
 
 class ClientSettings(Section):
