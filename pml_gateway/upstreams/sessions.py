@@ -37,8 +37,8 @@ SHARE = 4
 LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
-OpenBeside = Callable[[Questions], AbstractAsyncContextManager[Connection]]
-"""Opens one more connection to the upstream."""
+OpenBeside = Callable[[Questions, str], AbstractAsyncContextManager[Connection]]
+"""Opens one more connection to the upstream, preferably in a protocol era."""
 
 
 class SessionKey(NamedTuple):
@@ -46,6 +46,7 @@ class SessionKey(NamedTuple):
 
     client_id: str
     abilities: Abilities
+    era: str
 
 
 class OwnSession:
@@ -68,7 +69,7 @@ class OwnSession:
         try:
             with anyio.CancelScope() as scope:
                 scope.deadline = anyio.current_time() + connect_timeout
-                async with open_beside(self.questions) as connection:
+                async with open_beside(self.questions, self.key.era) as connection:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
@@ -156,7 +157,7 @@ class OwnSessions:
         return len(self._sessions)
 
     @asynccontextmanager
-    async def taken(self, call: OpenCall, deadline: float) -> AsyncIterator[Connection]:
+    async def taken(self, call: OpenCall, era: str, deadline: float) -> AsyncIterator[Connection]:
         """A session for the length of this context, in which its questions are this call's.
 
         Raises:
@@ -166,7 +167,7 @@ class OwnSessions:
         """
         audience = call.audience
         with anyio.move_on_at(deadline) as waiting:
-            session = await self._take(SessionKey(audience.client_id, audience.abilities))
+            session = await self._take(SessionKey(audience.client_id, audience.abilities, era))
         if waiting.cancelled_caught:
             raise self._busy()
         # From here on: servers ask for roots as soon as they are initialized.
