@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pml_gateway.cli.completion import known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
 from pml_gateway.config.clients.importing import ImportPlan, plan_import
@@ -35,7 +36,12 @@ def init(
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="NAME", help=f"Only this client; repeatable: {', '.join(CLIENT_NAMES)}."),
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help=f"Only this client; repeatable: {', '.join(CLIENT_NAMES)}.",
+            autocompletion=known_client_names,
+        ),
     ] = None,
     project: Annotated[
         bool, typer.Option("--project", help="Also files of this project, which others may have written.")

@@ -74,9 +74,7 @@ async def _tokens(command: Command, query: str | None) -> JsonObject:
         }
 
 
-upstreams_app = typer.Typer(
-    name="upstreams", help="The servers behind the gateway: how they are, and what they need.", no_args_is_help=False
-)
+upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
 
 @upstreams_app.callback(invoke_without_command=True)

@@ -51,7 +51,9 @@ class HybridSettings(Section):
     max_underlying_tools: int = Field(default=50, ge=0)
     semantic_threshold: float = Field(default=0.6, ge=0, le=1)
     max_tokens: int | None = Field(default=None, gt=0, description="o200k_base tokens of the listed upstream tools")
-    fallback: Literal["none"] = "none"
+    fallback: Literal["none", "usage"] = Field(
+        default="none", description="what fills the list when there is no intent; usage: the most used tools"
+    )
     whitelisted_tools: tuple[str, ...] = ()
 
 
@@ -230,6 +232,10 @@ class UsageSettings(Section):
 
     record: bool = True
     arguments: bool = False
+    max_days: int = Field(default=90, ge=1, description="older records are deleted")
+    max_rows: int = Field(
+        default=200_000, ge=100, description="calls kept, and as many searches and lists; newest stay"
+    )
 
 
 class ClientSettings(Section):

@@ -30,6 +30,7 @@ from pml_gateway.server.results import error_result
 from pml_gateway.server.rpc_errors import answered_error
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.upstream_requests import ask_upstream
+from pml_gateway.server.usage import UsageNotes
 from pml_gateway.server.validation import check_arguments, check_object
 from pml_gateway.server.wire_results import check_result, for_version, writable
 from pml_gateway.types import JsonObject
@@ -42,8 +43,9 @@ logger = get_logger(__name__)
 class Caller:
     """Serves every call of one gateway; meta-tools are handed in by name."""
 
-    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
+    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool], usage: UsageNotes) -> None:
         self._gateway = gateway
+        self._usage = usage
         self._meta_tools = meta_tools
         self.outcomes = Outcomes(gateway)
         self.suspended = SuspendedRuns()
@@ -124,6 +126,23 @@ class Caller:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
+        with self._usage.calling(self._gateway.state, scope, tool, route, run, arguments) as note:
+            outcome = await self._run(scope, tool, arguments, options, route, if_none_match, run, check, refs)
+            note.result = outcome.result
+            return outcome
+
+    async def _run(
+        self,
+        scope: RequestScope,
+        tool: CatalogTool,
+        arguments: JsonObject,
+        options: CallOptions,
+        route: Route,
+        if_none_match: str | None,
+        run: str,
+        check: Callable[[JsonObject], None] | None,
+        refs: tuple[str, ...] | None,
+    ) -> Outcome:
         replaced = None if refs is None else Resolved(arguments, refs)
         resolved = replaced or await self.outcomes.resolve(scope, arguments)
         check_object(resolved.arguments)

@@ -269,7 +269,7 @@ def test_commands_answer_from_the_manifest_and_call_only_the_server_they_need(tm
     assert called.stdout == "hello there\n", called.stderr
     unknown = run_pml(home, "call", "up__ehco")
     assert unknown.returncode == 1
-    assert "up__echo" in unknown.stdout
+    assert "up__echo" in unknown.stderr
 
 
 def test_no_configuration_is_a_clear_error_with_the_remedy(tmp_path: Path) -> None:
