@@ -56,7 +56,7 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 url = front(stdio_entry())
                 # The gateway finds out which eras a child speaks for the first client that can be asked something;
                 # that takes a start of the child, and some checks of the suite wait for half a second.
-                can_be_asked = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+                can_be_asked: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
                 result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": can_be_asked})
                 yield url
             case "chained":

@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from pml_gateway.errors import innermost
 from pml_gateway.server.request import CallOptions, RequestScope
 from tests.support.listening import listening
 from tests.upstreams.test_transports import gateway_to
@@ -166,9 +167,11 @@ async def test_answers_that_are_none_are_named_errors(
 
 async def test_an_error_of_the_server_is_raised_as_it_was(tmp_path: Path) -> None:
     answer = _json({"id": 1}, {"error": {"code": -32000, "message": "quota", "data": {"n": 1}}})
-    with pytest.raises(MCPError, match="quota") as raised:
+    with pytest.raises(ExceptionGroup) as raised:
         await call(tmp_path, scripted(lambda *_: answer))
-    assert (raised.value.code, raised.value.error.data) == (-32000, {"n": 1})
+    error = innermost(raised.value)
+    assert isinstance(error, MCPError)
+    assert (error.code, error.message, error.error.data) == (-32000, "quota", {"n": 1})
 
 
 async def test_a_redirect_is_left_to_the_sdk_and_followed_within_the_origin(tmp_path: Path) -> None:
