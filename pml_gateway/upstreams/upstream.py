@@ -253,6 +253,9 @@ class Upstream:
         # A suspended call is given up as a whole when its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self.defaults.question_timeout
 
+        # Only here do questions not say which call they belong to.
+        alone = bool(audience.abilities) and own != MODERN and self.definition.resolved_transport is not Transport.HTTP
+
         async def attempt() -> JsonObject:
             self.breaker.check()
             call = OpenCall(audience, patience)
@@ -260,7 +263,8 @@ class Upstream:
             async with AsyncExitStack() as stack:
                 borrowed = None
                 if own is not None:
-                    borrowed = await stack.enter_async_context(self._own_sessions.taken(call, own, deadline))
+                    taken = self._own_sessions.taken(call, own, deadline, alone=alone)
+                    borrowed = await stack.enter_async_context(taken)
                 place = await stack.enter_async_context(self._activity.slots.taken(deadline))
                 call.lend_place = place.lent
                 return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)
