@@ -1,0 +1,143 @@
+"""A client of the official TypeScript SDK at server-everything, directly and through the gateway: the same answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.support.process import environment, running_gateway, write_settings
+
+from .install import Installation
+from .servers import real_servers
+from .typescript import Step, TypeScriptClient, call
+
+pytestmark = pytest.mark.e2e
+
+DOCUMENT = "demo://resource/static/document/architecture.md"
+DEPARTMENT = {"ref": {"type": "ref/prompt", "name": "completable-prompt"}}
+
+EVERYTHING: dict[str, list[Step]] = {
+    "tools": [{"do": "listTools"}, call("echo", message="grüezi"), call("get-sum", a="no number")],
+    "progress": [call("trigger-long-running-operation", duration=0.3, steps=3)],
+    "prompts": [
+        {"do": "listPrompts"},
+        {"do": "getPrompt", "with": {"name": "args-prompt", "arguments": {"city": "Bern"}}},
+        {"do": "getPrompt", "with": {"name": "args-prompt"}},
+    ],
+    "resources": [
+        {"do": "listResources"},
+        {"do": "listResourceTemplates"},
+        {"do": "readResource", "with": {"uri": DOCUMENT}},
+        {"do": "readResource", "with": {"uri": "demo://resource/dynamic/text/7"}},
+        {"do": "readResource", "with": {"uri": "demo://resource/dynamic/text/none"}},
+    ],
+    "completions": [
+        {"do": "complete", "with": {**DEPARTMENT, "argument": {"name": "department", "value": "S"}}},
+        {
+            "do": "complete",
+            "with": {
+                **DEPARTMENT,
+                "argument": {"name": "name", "value": ""},
+                "context": {"arguments": {"department": "Sales"}},
+            },
+        },
+    ],
+    "subscriptions": [
+        {"do": "subscribeResource", "with": {"uri": DOCUMENT}},
+        call("toggle-subscriber-updates"),
+        {"do": "waitForUpdate", "with": DOCUMENT},
+        {"do": "unsubscribeResource", "with": {"uri": DOCUMENT}},
+    ],
+}
+
+QUESTIONS: list[Step] = [
+    call("trigger-elicitation-request"),
+    call("trigger-sampling-request", prompt="why"),
+    call("get-roots-list"),
+]
+CONDITIONAL = {step["with"]["name"] for step in QUESTIONS}
+"""Tools that server-everything has for clients that announce what it asks for."""
+
+ANSWERS = {"roots": {"listChanged": True}, "elicitation": {"form": {}}, "sampling": {}}
+ROOTS = [{"uri": "file:///workspace", "name": "Workspace"}]
+
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d:\d\d [AP]M")
+
+
+@contextmanager
+def gateway(over: Literal["stdio", "http"], home: Path, everything: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """How a client reaches a gateway in front of server-everything, whose names are kept."""
+    settings = {
+        "gateway": {"tools_exposure": "full_proxy"},
+        "naming": {"prefix": "never"},
+        "servers": {"everything": everything},
+    }
+    if over == "http":
+        with running_gateway(home, settings) as process:
+            yield {"url": process.url}
+        return
+    write_settings(home, settings)
+    yield {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"], "env": environment(home)}
+
+
+@pytest.fixture(scope="module")
+def everything(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return real_servers(installation, tmp_path_factory.mktemp("typescript") / "servers")["everything"]
+
+
+def answers(printed: dict[str, Any]) -> list[Any]:
+    """The results, without what differs from one moment to the next, and the gateway's own metadata."""
+    comparable = []
+    for answer in printed["results"]:
+        result = {key: value for key, value in answer.get("result", {}).items() if key not in ("_meta", "progress")}
+        if "tools" in result:
+            # The gateway lists them by name.
+            result["tools"] = sorted(result["tools"], key=lambda tool: str(tool["name"]))
+        comparable.append(_TIME_OF_DAY.sub("TIME", json.dumps({**answer, "result": result}, sort_keys=True)))
+    return comparable
+
+
+@pytest.fixture(scope="module")
+def plain(installation: Installation, everything: dict[str, Any]) -> tuple[TypeScriptClient, list[Step], list[Any]]:
+    """A client that announces nothing, what it does, and what server-everything itself answers."""
+    client, steps = TypeScriptClient(installation), [step for group in EVERYTHING.values() for step in group]
+    return client, steps, answers(client.run(everything, steps))
+
+
+@pytest.mark.parametrize("over", ["stdio", "http"])
+def test_everything_answers_as_it_does_directly(
+    tmp_path: Path,
+    everything: dict[str, Any],
+    plain: tuple[TypeScriptClient, list[Step], list[Any]],
+    over: Literal["stdio", "http"],
+) -> None:
+    client, steps, direct = plain
+    with gateway(over, tmp_path, everything) as target:
+        printed = client.run(target, steps)
+    for step, proxied, expected in zip(steps, answers(printed), direct, strict=True):
+        assert proxied == expected, step
+    assert printed["updates"] == [DOCUMENT]
+    reported = next(answer["result"]["progress"] for answer in printed["results"] if answer["result"].get("progress"))
+    # The SDK forgets whom to tell with the result, and may lose the step that comes right before it.
+    assert reported[:2] == [{"progress": 1, "total": 3}, {"progress": 2, "total": 3}]
+
+
+def test_over_http_tools_that_depend_on_the_client_are_not_listed(
+    tmp_path: Path, installation: Installation, everything: dict[str, Any]
+) -> None:
+    # What is listed is asked for in nobody's name: clients that share the gateway announce different things.
+    client = TypeScriptClient(installation, ANSWERS, ROOTS)
+    with gateway("http", tmp_path, everything) as target:
+        listed, *called = client.run(target, [{"do": "listTools"}, *QUESTIONS])["results"]
+    names = {tool["name"] for tool in listed["result"]["tools"]}
+    assert "echo" in names
+    assert not CONDITIONAL & names
+    for answer in called:
+        assert answer["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
