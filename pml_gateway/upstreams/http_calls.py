@@ -9,7 +9,7 @@ import itertools
 import json
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -131,7 +131,7 @@ class HttpCalls:
     ) -> JsonObject:
         """The answer among the events; a server may end the stream and have the rest fetched by event id."""
         last_id, pause = "", 1.0
-        async with AsyncExitStack() as resumptions:
+        try:
             for _ in range(MAX_RESUMPTIONS):
                 async for event in _events(response, self._http.max_bytes):
                     last_id, pause = event.id or last_id, event.retry_seconds or pause
@@ -140,22 +140,20 @@ class HttpCalls:
                         return answer
                 if not last_id:
                     break
+                await stream.ended_early()
                 await anyio.sleep(pause)
+                resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
                 response.close()
-                response = await resumptions.enter_async_context(self._resumed(headers, last_id))
+                response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
+                if response.status != 200:
+                    # Whatever refuses the rest says nothing of the call, which began before.
+                    raise UpstreamUnavailableError(
+                        f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
+                        details={"http_status": response.status, "executed": "unknown"},
+                    )
+        finally:
+            response.close()
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
-
-    @asynccontextmanager
-    async def _resumed(self, headers: Mapping[str, str], last_id: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The rest of a stream. Whatever refuses it says nothing of the call, which began before."""
-        sent = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
-        async with self._client.get(self._url, headers=sent, allow_redirects=False) as response:
-            if response.status != 200:
-                raise UpstreamUnavailableError(
-                    f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
-                    details={"http_status": response.status, "executed": "unknown"},
-                )
-            yield response
 
     async def _respond(self, body: JsonObject) -> None:
         content = json.dumps({"jsonrpc": "2.0", **body}).encode()
