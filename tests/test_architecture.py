@@ -22,6 +22,7 @@ STAGES = (
     "index",
     "exposure",
     "policy",
+    "usage",
     "results",
     "workflow",
     "server",

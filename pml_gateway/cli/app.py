@@ -22,9 +22,12 @@ from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.logs import logs
 from pml_gateway.cli.offers import prompts, resources
-from pml_gateway.cli.operate import refresh, tokens, upstreams_app
+from pml_gateway.cli.operate import refresh, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
+from pml_gateway.cli.reference import show_reference
 from pml_gateway.cli.serve import serve
+from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust
 from pml_gateway.cli.workflow import workflow_app
@@ -34,7 +37,6 @@ app = typer.Typer(
     name="pml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.",
 )
 
 
@@ -50,7 +52,12 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees."""
+    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.
+
+    Start with: pml demo, pml init, pml connect CLIENT. Exit codes: 0 done, 1 failed, 2 usage, 78 configuration.
+
+    Example: pml search "create an issue"
+    """
 
 
 app.command()(demo)
@@ -72,7 +79,9 @@ upstreams_app.command()(login)
 upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
+app.add_typer(stats_app)
 app.command()(lineage)
+config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)

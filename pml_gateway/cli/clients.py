@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pml_gateway.cli.completion import client_names, known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, warn
 from pml_gateway.config.clients.connections import Connections
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_place
@@ -25,7 +26,9 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
 
-ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help=", ".join(CLIENT_NAMES))]
+ClientArgument = Annotated[
+    str, typer.Argument(metavar="CLIENT", help=", ".join(CLIENT_NAMES), autocompletion=known_client_names)
+]
 ScopeOption = Annotated[
     Scope | None, typer.Option("--scope", help="Which file of the client. [default: the user's, else the project's]")
 ]
@@ -71,7 +74,13 @@ def connect(
         bool, typer.Option("--keep/--replace-servers", help="Leave the servers that the gateway serves in place.")
     ] = False,
     as_client: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="With --http: the entry of `clients:` whose key it uses.")
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="With --http: the entry of `clients:` whose key it uses.",
+            autocompletion=client_names,
+        ),
     ] = None,
     write_key: Annotated[
         bool, typer.Option("--write-key", help="Write the key itself where the client reads no variables.")

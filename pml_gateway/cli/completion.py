@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import typer
 
+from pml_gateway.config.clients.known import CLIENT_NAMES
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.config.reference import reference
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
 from pml_gateway.types import ExposureMode, JsonObject
@@ -36,17 +38,32 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting(_settings(ctx).clients, incomplete)
 
 
+def known_client_names(incomplete: str) -> list[str]:
+    """The clients whose files `pml init` and `pml connect` know."""
+    return _starting(CLIENT_NAMES, incomplete)
+
+
+def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The workflows of the configuration."""
+    return _starting(_settings(ctx).workflows, incomplete)
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """The keys of the configuration."""
+    return _starting([setting.key for setting in reference()], incomplete)
+
+
 def mode_names(incomplete: str) -> list[str]:
     """The exposure modes."""
-    return [mode.value for mode in ExposureMode if mode.value.startswith(incomplete)]
+    return _starting([mode.value for mode in ExposureMode], incomplete)
 
 
 def preset_names(incomplete: str) -> list[str]:
     """The shipped presets."""
-    return [name for name in PRESET_NAMES if name.startswith(incomplete)]
+    return _starting(PRESET_NAMES, incomplete)
 
 
-def _starting(names: Mapping[str, object], incomplete: str) -> list[str]:
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pml_gateway.cli.completion import preset_names
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.advice import (
@@ -27,7 +28,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError, SecretError
 
-config_app = typer.Typer(name="config", help="Show, check and change the configuration.", no_args_is_help=False)
+config_app = typer.Typer(name="config", no_args_is_help=False)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
@@ -39,7 +40,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def config(
     context: typer.Context,
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help=f"Apply a preset: {', '.join(PRESET_NAMES)}.")
+        str | None,
+        typer.Option(
+            "--preset", metavar="NAME", help=f"Apply a preset: {', '.join(PRESET_NAMES)}.", autocompletion=preset_names
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")] = False,
     config_file: ConfigOption = None,
@@ -49,6 +53,8 @@ def config(
 
     `pml config --preset NAME` rewrites the exposure keys of your file and nothing else: servers, whitelist,
     blacklist, clients and comments stay. It shows the change and keeps a backup.
+
+    Example: pml config --preset hybrid_balanced --dry-run
     """
     if context.invoked_subcommand is not None:
         if preset is not None:
@@ -70,7 +76,10 @@ def show(
     config_file: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the configuration in force. Credentials are masked, references stay."""
+    """Show the configuration in force. Credentials are masked, references stay.
+
+    Example: pml config show --origin
+    """
     try:
         loaded = load_settings(config_file=_config_file(context, config_file))
     except ConfigurationError as error:
@@ -96,7 +105,10 @@ def show(
 
 @config_app.command("validate")
 def validate(context: typer.Context, config_file: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Check every source of the configuration; exits with 78 where something has to be corrected."""
+    """Check every source of the configuration; exits with 78 where something has to be corrected.
+
+    Example: pml config validate --json
+    """
     try:
         loaded = load_settings(config_file=_config_file(context, config_file))
     except ConfigurationError as error:
@@ -122,7 +134,10 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
 
 @config_app.command("presets")
 def presets(as_json: JsonOption = False) -> None:
-    """List the presets, from the fewest listed tools to all of them."""
+    """List the presets, from the fewest listed tools to all of them.
+
+    Example: pml config presets
+    """
     try:
         found = [load_preset(name) for name in PRESET_NAMES]
     except ConfigurationError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUERY_FILE = "eval.jsonl"
 INDEX_SECONDS = 120
 
-eval_app = typer.Typer(name="eval", help="Measure how well search finds tools.", no_args_is_help=False)
+eval_app = typer.Typer(name="eval", no_args_is_help=False)
 
 ToolsOption = Annotated[
     Path | None, typer.Option("--tools", metavar="FILE", help="Tools (JSONL) instead of the own catalog.")
@@ -86,7 +86,10 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a first query for each of your tools; put them in your own words, then run `pml eval`."""
+    """Write a first query for each of your tools; put them in your own words, then run `pml eval`.
+
+    Example: pml eval init --output queries.jsonl
+    """
     command = Command(config, as_json=as_json)
     target = output or _query_file()
     try:

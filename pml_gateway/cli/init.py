@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pml_gateway.cli.completion import known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
 from pml_gateway.config.clients.importing import ImportPlan, plan_import
@@ -35,7 +36,12 @@ def init(
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="NAME", help=f"Only this client; repeatable: {', '.join(CLIENT_NAMES)}."),
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help=f"Only this client; repeatable: {', '.join(CLIENT_NAMES)}.",
+            autocompletion=known_client_names,
+        ),
     ] = None,
     project: Annotated[
         bool, typer.Option("--project", help="Also files of this project, which others may have written.")
@@ -67,7 +73,7 @@ def _init(
     found = read_named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
     present = [file for file in found if file.exists]
     is_interactive = not (yes or dry_run or as_json) and sys.stdin.isatty()
-    chosen = [file for file in present if file.scope is not Scope.PROJECT or project or clients or source]
+    chosen = [file for file in present if file.scope is not Scope.PROJECT or project or source]
     left = [file for file in present if file not in chosen and file.entries]
     if not as_json:
         _show_files(present, found)

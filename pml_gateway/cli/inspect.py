@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def search(
     query: Annotated[str, typer.Argument(help="What the tool should do; '*' lists the servers.")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=50)] = 5,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=50, help="Hits at most.")] = 5,
     server: Annotated[
         str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
     ] = None,

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import typer
 
+from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import messages, note, print_json, say, warn
 from pml_gateway.config.problems import did_you_mean
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 LOGIN_SECONDS = 300.0
 
-ServerArgument = Annotated[str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.")]
+ServerArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.", autocompletion=server_names)
+]
 
 
 def login(

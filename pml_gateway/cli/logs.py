@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, note, print_json, say
 from pml_gateway.config.problems import did_you_mean
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 FOLLOW_SECONDS = 0.25
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.", autocompletion=server_names)
+]
 
 
 def logs(

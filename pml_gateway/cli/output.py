@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from pml_gateway.cli.tables import show_table
 from pml_gateway.errors import ConfigurationError, GatewayError
 
 
@@ -70,12 +70,7 @@ def print_diff(diff: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under headings, readable at 80 columns and without colour: long cells wrap, nothing is cut."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for position, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=position == 0)
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    answers().print(table)
+    show_table(answers(), columns, [tuple(Text(printable(str(cell))) for cell in row) for row in rows])
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:

@@ -116,7 +116,12 @@ async def _explained(command: Command, query: str | None, client_name: str | Non
         settings = state.settings.gateway
         judged = await anyio.to_thread.run_sync(
             lambda: verdicts(
-                mode, view.tools, lambda text, limit: state.search(view, text, limit).tools, settings, intent
+                mode,
+                view.tools,
+                lambda text, limit: state.search(view, text, limit).tools,
+                settings,
+                intent,
+                state.used(view),
             )
         )
         excluded = exclusions(state.catalog, client, settings.blacklisted_tools)

@@ -25,6 +25,8 @@ def trust(
 
     The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
     clients and lists are ignored.
+
+    Example: pml trust ~/src/shop
     """
     if revoke and list_all:
         raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pml_gateway.cli.arguments import given_arguments
+from pml_gateway.cli.completion import workflow_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, warn
 from pml_gateway.config.document import parse, read_bytes
@@ -17,12 +18,19 @@ from pml_gateway.errors import GatewayError, InvalidInputError
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
 
-workflow_app = typer.Typer(name="workflow", help="Run, check and list workflows.", no_args_is_help=True)
+workflow_app = typer.Typer(
+    name="workflow",
+    help="Run, check and list workflows.\n\nExample: pml workflow run triage --arg kind=bug --arg id=7",
+    no_args_is_help=True,
+)
 
 
 @workflow_app.command("run")
 def run(
-    target: Annotated[str, typer.Argument(help="A workflow of the configuration, or a file with `steps:`.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="A workflow of the configuration, or a file with `steps:`.", autocompletion=workflow_names),
+    ],
     arguments: Annotated[str | None, typer.Argument(help="Arguments as a JSON object.")] = None,
     argument: Annotated[
         list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="One argument; the value as JSON or text.")

@@ -25,6 +25,8 @@ class Paths:
     auth_dir: Path
     trust_file: Path
     secrets_file: Path
+    usage_file: Path
+    migrations_dir: Path
     connections_file: Path
     backups_dir: Path
 
@@ -44,6 +46,8 @@ class Paths:
             auth_dir=home / "auth",
             trust_file=home / "trust.json",
             secrets_file=home / "secrets.env",
+            usage_file=home / "usage.db",
+            migrations_dir=home / "migrations",
             connections_file=home / "connections.json",
             backups_dir=home / "backups",
         )

@@ -24,6 +24,7 @@ class Reason(StrEnum):
 
     WHITELISTED = "whitelisted"
     HIT = "hit"
+    USED = "among the most used"
     FIRST = "first in catalog order"
     EVERYTHING = "everything is listed"
 
@@ -69,9 +70,13 @@ def expose(
     search: SearchTools,
     settings: GatewaySection,
     intent: str | None,
+    most_used: Sequence[CatalogTool] = (),
 ) -> Exposure:
-    """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones."""
-    exposure = _expose(mode, visible, search, settings, intent)
+    """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones.
+
+    `most_used` are those of the visible tools that were called before, the most used first.
+    """
+    exposure = _expose(mode, visible, search, settings, intent, most_used)
     if settings.style != "namespaces" or mode not in NAMESPACE_MODES or not exposure.meta_tools:
         return exposure
     listed = exposure.names()
@@ -85,6 +90,7 @@ def _expose(
     search: SearchTools,
     settings: GatewaySection,
     intent: str | None,
+    most_used: Sequence[CatalogTool],
 ) -> Exposure:
     match mode:
         case ExposureMode.META_ONLY:
@@ -92,7 +98,7 @@ def _expose(
         case ExposureMode.SEMANTIC:
             return _semantic(visible, search, settings, intent)
         case ExposureMode.HYBRID:
-            return _hybrid(visible, search, settings, intent)
+            return _hybrid(visible, search, settings, intent, most_used)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
             return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything), as_sent=True)
@@ -110,7 +116,11 @@ def _semantic(
 
 
 def _hybrid(
-    visible: Sequence[CatalogTool], search: SearchTools, settings: GatewaySection, intent: str | None
+    visible: Sequence[CatalogTool],
+    search: SearchTools,
+    settings: GatewaySection,
+    intent: str | None,
+    most_used: Sequence[CatalogTool],
 ) -> Exposure:
     hybrid = settings.hybrid
     if not hybrid.expose_underlying_tools:
@@ -121,7 +131,8 @@ def _hybrid(
         first: Iterable[ListedTool] = (ListedTool(tool, Reason.FIRST) for tool in visible)
         return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
     if intent is None:
-        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, [], settings)))
+        used = [ListedTool(tool, Reason.USED) for tool in most_used] if hybrid.fallback == "usage" else []
+        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, used, settings)))
     hits = _hits(search, settings, intent, len(whitelisted))
     return Exposure(
         hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, hits, settings)), selected_by_intent=True

@@ -46,12 +46,13 @@ def verdicts(
     search: SearchTools,
     settings: GatewaySection,
     intent: str | None,
+    most_used: Sequence[CatalogTool] = (),
 ) -> tuple[Verdict, ...]:
     """Why each tool this client may see is listed or not, in catalog order.
 
     What is listed is what `expose` lists; the rest is told from what it had to go by.
     """
-    exposure = expose(mode, visible, search, settings, intent)
+    exposure = expose(mode, visible, search, settings, intent, most_used)
     listed = {each.tool.qualified_name: each for each in exposure.tools}
     legacy = {tool.qualified_name for tool in exposure.legacy}
     places: dict[str, tuple[int, float]] = {}

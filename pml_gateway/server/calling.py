@@ -27,8 +27,10 @@ from pml_gateway.server.namespaces import check_action, is_listed, namespace_cal
 from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
+from pml_gateway.server.rpc_errors import answered_error
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.upstream_requests import ask_upstream
+from pml_gateway.server.usage import UsageNotes
 from pml_gateway.server.validation import check_arguments, check_object
 from pml_gateway.server.wire_results import check_result, for_version, writable
 from pml_gateway.types import JsonObject
@@ -41,8 +43,9 @@ logger = get_logger(__name__)
 class Caller:
     """Serves every call of one gateway; meta-tools are handed in by name."""
 
-    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
+    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool], usage: UsageNotes) -> None:
         self._gateway = gateway
+        self._usage = usage
         self._meta_tools = meta_tools
         self.outcomes = Outcomes(gateway)
         self.suspended = SuspendedRuns()
@@ -51,12 +54,17 @@ class Caller:
     async def call(
         self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
     ) -> JsonObject:
-        """The result of a direct call; failures are results too, never exceptions."""
+        """The result of a direct call; failures are results too.
+
+        Raises:
+            MCPError: the upstream's own error, where one of its tools was called by name.
+        """
+        answered = None
+        state = await self._gateway.ready()
+        view = state.view(scope.client)
+        meta_name = self._meta_name(name, state, view)
+        namespace = namespace_called(state, view, name, arguments)
         try:
-            state = await self._gateway.ready()
-            view = state.view(scope.client)
-            meta_name = self._meta_name(name, state, view)
-            namespace = namespace_called(state, view, name, arguments)
             if state.settings.gateway.direct_calls == "listed":
                 own_name = meta_name or (None if namespace is None else namespace.name)
                 await self._require_listed(state, view, scope, own_name, name)
@@ -73,7 +81,11 @@ class Caller:
             result = for_version(writable(result), version)
             check_result(result, "tools/call", name, version)
         except GatewayError as error:
-            return for_version(writable(error_result(error)), version)
+            result = for_version(writable(error_result(error)), version)
+            if meta_name is None and namespace is None:
+                answered = answered_error(error)
+        if answered is not None:
+            raise answered
         return result
 
     async def as_owner(
@@ -114,6 +126,23 @@ class Caller:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
+        with self._usage.calling(self._gateway.state, scope, tool, route, run, arguments) as note:
+            outcome = await self._run(scope, tool, arguments, options, route, if_none_match, run, check, refs)
+            note.result = outcome.result
+            return outcome
+
+    async def _run(
+        self,
+        scope: RequestScope,
+        tool: CatalogTool,
+        arguments: JsonObject,
+        options: CallOptions,
+        route: Route,
+        if_none_match: str | None,
+        run: str,
+        check: Callable[[JsonObject], None] | None,
+        refs: tuple[str, ...] | None,
+    ) -> Outcome:
         replaced = None if refs is None else Resolved(arguments, refs)
         resolved = replaced or await self.outcomes.resolve(scope, arguments)
         check_object(resolved.arguments)

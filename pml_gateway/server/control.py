@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,26 +29,30 @@ MAX_SOCKET_PATH = 100
 REFRESH_SECONDS = 20.0
 
 
-async def serve_control(gateway: Gateway, paths: Paths) -> None:
+Reload = Callable[[], Awaitable[str | None]]
+"""Loads the configuration and serves by it; gives what is wrong with it, where it is broken."""
+
+
+async def serve_control(gateway: Gateway, paths: Paths, reload: Reload) -> None:
     """Answer commands until the owner's task group ends; without a usable directory the gateway runs on without."""
     try:
         paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _reachable(paths.run_dir / f"{os.getpid()}.sock") as address:
             listener = await anyio.create_unix_listener(address, mode=0o600)
             async with listener:
-                await listener.serve(lambda stream: _answer(gateway, stream))
+                await listener.serve(lambda stream: _answer(gateway, reload, stream))
     except OSError as error:
         logger.warning("no control socket in %s (%s); `pml refresh` will not reach this process", paths.run_dir, error)
     finally:
         (paths.run_dir / f"{os.getpid()}.sock").unlink(missing_ok=True)
 
 
-async def _answer(gateway: Gateway, stream: anyio.abc.SocketStream) -> None:
+async def _answer(gateway: Gateway, reload: Reload, stream: anyio.abc.SocketStream) -> None:
     async with stream:
         with anyio.move_on_after(60):
             try:
                 line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
-                answer = await _execute(gateway, json.loads(line))
+                answer = await _execute(gateway, reload, json.loads(line))
             except ResultStoreError as error:
                 answer = {"error": str(error)}
             except (ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound):
@@ -59,7 +63,7 @@ async def _answer(gateway: Gateway, stream: anyio.abc.SocketStream) -> None:
                 return
 
 
-async def _execute(gateway: Gateway, request: object) -> JsonObject:
+async def _execute(gateway: Gateway, reload: Reload, request: object) -> JsonObject:
     command = request.get("command") if isinstance(request, dict) else None
     match command:
         case "status":
@@ -75,12 +79,15 @@ async def _execute(gateway: Gateway, request: object) -> JsonObject:
             complete = await gateway.refresh(REFRESH_SECONDS)
             await read_logins(gateway)
             return {"complete": complete, **gateway_status(gateway)}
+        case "reload":
+            problem = await reload()
+            return {"error": problem} if problem else gateway_status(gateway)
         case "lineage":
             results = gateway.results
             ref = str(request.get("ref")) if isinstance(request, dict) else ""
             return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
         case _:
-            return {"error": f"unknown command {command!r}; known are status, refresh, reconnect and lineage"}
+            return {"error": f"unknown command {command!r}; known are status, refresh, reload, reconnect and lineage"}
 
 
 async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:

@@ -29,6 +29,8 @@ from pml_gateway.upstreams.listing import Listed, Offers, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.upstream import Upstream
+from pml_gateway.usage.history import ToolKey
+from pml_gateway.usage.ranking import most_used
 from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites, with_composites
 from pml_gateway.workflow.limits import limits_of
 
@@ -52,13 +54,25 @@ COALESCE_SECONDS = 0.03
 Manifests = Callable[[NamingSettings], ManifestFile]
 """The manifest of one way of naming."""
 
+ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
+"""The tools that were called, most used first, where the settings fill lists by them; reads a file."""
+
 
 class Gateway:
     """One gateway process. Built by `open_gateway`; every answer comes from `state`, which is only ever replaced."""
 
     def __init__(
-        self, settings: Settings, manifests: Manifests, indexer: Indexer, pool: UpstreamPool, results: ResultStore
+        self,
+        settings: Settings,
+        manifests: Manifests,
+        indexer: Indexer,
+        pool: UpstreamPool,
+        results: ResultStore,
+        read_ranking: ReadRanking,
+        ranking: tuple[ToolKey, ...],
     ) -> None:
+        self._read_ranking = read_ranking
+        self._ranking = ranking
         self._manifests = manifests
         manifest_file = manifests(settings.naming)
         manifest = manifest_file.load()
@@ -81,7 +95,7 @@ class Gateway:
         self._calls = 0
         self._drained: anyio.Event | None = None
         catalog = self._build(settings, _remembered_names(manifest), frozenset())
-        self.state = GatewayState(settings, catalog, None, WireCache(catalog))
+        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
 
@@ -150,6 +164,23 @@ class Gateway:
         if settings.http != before.http:
             logger.warning("changes under `http:` need a restart")
 
+    async def reload(self, settings: Settings) -> None:
+        """Serve by settings that were loaded anew, and fill lists by the usage until now."""
+        self._ranking = await anyio.to_thread.run_sync(self._read_ranking, settings)
+        if settings != self.state.settings:
+            self.apply_settings(settings)
+        else:
+            self._rank()
+
+    async def rank(self) -> None:
+        """Fill lists by the usage until now; between calls of this they stay as they are."""
+        self._ranking = await anyio.to_thread.run_sync(self._read_ranking, self.state.settings)
+        self._rank()
+
+    def _rank(self) -> None:
+        if self._ranking != self.state.ranking:
+            self._replace(replace(self.state, ranking=self._ranking, lists={}))
+
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
         async with self._refreshing:
@@ -158,6 +189,7 @@ class Gateway:
             self.pool.want_all()
             settled = await self.pool.settled(timeout)
             await self._rebuild()
+            await self.rank()
         return settled
 
     @contextmanager
@@ -284,12 +316,12 @@ class Gateway:
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
         before = self.state
-        self._replace(GatewayState(before.settings, before.catalog, index, before.wire))
+        self._replace(GatewayState(before.settings, before.catalog, index, before.wire, ranking=before.ranking))
 
     def _swap(self, settings: Settings, catalog: Catalog) -> None:
         before = self.state
         wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
-        self._replace(GatewayState(settings, catalog, before.index, wire))
+        self._replace(GatewayState(settings, catalog, before.index, wire, ranking=self._ranking))
         self._indexer.request(settings, catalog)
 
     def _replace(self, after: GatewayState) -> None:
@@ -331,7 +363,12 @@ async def open_gateway(
         def manifests(naming: NamingSettings) -> ManifestFile:
             return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
 
-        gateway = Gateway(settings, manifests, indexer, pool, results)
+        def read_ranking(current: Settings) -> tuple[ToolKey, ...]:
+            by_usage = current.gateway.hybrid.fallback == "usage"
+            return most_used(paths.usage_file, identity) if by_usage else ()
+
+        ranking = await anyio.to_thread.run_sync(read_ranking, settings)
+        gateway = Gateway(settings, manifests, indexer, pool, results, read_ranking, ranking)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)

@@ -23,6 +23,7 @@ from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.server.results import data_result
 from pml_gateway.server.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.server.state import GatewayState
+from pml_gateway.server.usage import UsageNotes
 from pml_gateway.server.workflows import WorkflowTools
 from pml_gateway.types import JsonObject, Ranking
 
@@ -31,11 +32,12 @@ MAX_NAMES = 50
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
-def build_caller(gateway: Gateway) -> Caller:
-    """The caller of a gateway with its meta-tools."""
+def build_caller(gateway: Gateway, usage: UsageNotes | None = None) -> Caller:
+    """The caller of a gateway with its meta-tools; `usage` takes note of what they do."""
     tools: dict[str, MetaTool] = {}
-    caller = Caller(gateway, tools)
-    meta = MetaTools(gateway, caller)
+    notes = usage or UsageNotes()
+    caller = Caller(gateway, tools, notes)
+    meta = MetaTools(gateway, caller, notes)
     stored = StoredResults(gateway)
     workflows = WorkflowTools(gateway, caller)
     tools |= {
@@ -53,9 +55,10 @@ def build_caller(gateway: Gateway) -> Caller:
 class MetaTools:
     """Each method answers one meta-tool; all of them see the catalog through the client's view only."""
 
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, caller: Caller, usage: UsageNotes) -> None:
         self._gateway = gateway
         self._caller = caller
+        self._usage = usage
 
     async def search_tools(self, scope: RequestScope, arguments: JsonObject, _: CallOptions) -> JsonObject:
         """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
@@ -91,6 +94,8 @@ class MetaTools:
             for tool, score in page
         ]
         answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
+        shown = [tool for tool, _ in page[: len(answer["hits"])]]
+        self._usage.searched(state, scope, query, shown, offset)
         if len(answer["hits"]) < len(hits):
             answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
         if len(matching) > offset + limit:

@@ -24,6 +24,7 @@ from pml_gateway.server.observing import watch_requests
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.observe import Telemetry
 
 
@@ -48,6 +49,7 @@ def build_server(
     offers: OfferRequests,
     telemetry: Telemetry | None = None,
     costs: ListCosts | None = None,
+    usage: UsageNotes | None = None,
 ) -> GatewayServer:
     """The MCP server in front of a gateway."""
 
@@ -99,6 +101,8 @@ def build_server(
         finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
         if costs is not None:
             costs.note(scope, finished.tools_json)
+        if usage is not None:
+            usage.listed(gateway.state, scope, intent, finished.tools_json, ctx.protocol_version)
         if scope.accepts_bytes:
             scope.tools_json = finished.tools_json
             return result

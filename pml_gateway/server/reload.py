@@ -43,21 +43,23 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
                 stop_event=stop,
             )
             async for _ in changes:
-                await _reload(gateway, load)
+                await reload(gateway, load)
         except (OSError, RuntimeError) as error:
             logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
         tasks.cancel_scope.cancel()
 
 
-async def _reload(gateway: Gateway, load: LoadSettings) -> None:
+async def reload(gateway: Gateway, load: LoadSettings) -> str | None:
+    """Load the configuration and serve by it; what is wrong with it, where it is broken."""
     try:
         fresh = await anyio.to_thread.run_sync(load)
     except ConfigurationError as error:
         logger.error("configuration rejected, the one before it serves on: %s", error)
-        return
+        return str(error)
     for warning in fresh.warnings:
         logger.warning("%s", warning)
-    gateway.apply_settings(fresh.settings)
+    await gateway.reload(fresh.settings)
+    return None
 
 
 async def _set_when_cancelled(stop: anyio.Event) -> None:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ from pml_gateway.server.list_costs import ListCosts
 from pml_gateway.server.meta_tools import build_caller
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.protocol import GatewayServer, build_server
-from pml_gateway.server.reload import LoadSettings, follow_files
+from pml_gateway.server.reload import LoadSettings, follow_files, reload
 from pml_gateway.server.resource_followers import ResourceFollowers
 from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.opened import open_watching
 from pml_gateway.upstreams.transport import OpenStreams
+from pml_gateway.usage.recorder import open_recorder
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -65,20 +68,22 @@ async def open_runtime(
     async with (
         open_watching(loaded.settings) as watching,
         open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams) as gateway,
+        open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
     ):
-        caller = build_caller(gateway)
+        usage = UsageNotes(identity, recorder)
+        caller = build_caller(gateway, usage)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         telemetry = watching.telemetry
         costs = ListCosts(gateway, telemetry.observers) if telemetry is not None and telemetry.observers else None
-        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers), telemetry, costs)
+        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers), telemetry, costs, usage)
         if costs is not None:
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
-        tasks.start_soon(serve_control, gateway, paths)
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
+        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load))
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
@@ -86,7 +91,7 @@ async def open_runtime(
         tasks.cancel_scope.cancel()
 
 
-def _watched(paths: Paths) -> tuple[Path, ...]:
+def watched_files(paths: Paths) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
     return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
 
@@ -98,3 +103,4 @@ async def _refresh_on_hangup(gateway: Gateway) -> None:
         async for _ in signals:
             logger.info("SIGHUP: refreshing every upstream")
             gateway.pool.want_all()
+            await gateway.rank()

@@ -23,6 +23,7 @@ from pml_gateway.server.meta_definitions import ALIASES, RESERVED
 from pml_gateway.server.planning import argument_problems
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
+from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.limits import limits_of
 
@@ -69,6 +70,7 @@ class GatewayState:
     wire: WireCache
     lists: dict[object, bytes] = field(default_factory=dict)
     offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict)
+    ranking: tuple[ToolKey, ...] = ()
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 
@@ -127,7 +129,12 @@ class GatewayState:
         def search(query: str, limit: int) -> ScoredTools:
             return self.search(view, query, limit).tools
 
-        return expose(mode, view.tools, search, self.settings.gateway, intent)
+        return expose(mode, view.tools, search, self.settings.gateway, intent, self.used(view))
+
+    def used(self, view: View) -> list[CatalogTool]:
+        """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
+        by_key = {(tool.upstream_id, tool.name): tool for tool in view.tools} if self.ranking else {}
+        return [by_key[key] for key in self.ranking if key in by_key]
 
 
 def remember(cache: dict[object, Any], key: object, value: object, limit: int) -> None:

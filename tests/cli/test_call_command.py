@@ -76,6 +76,13 @@ def test_errors_of_the_gateway_are_sentences(home: Path) -> None:
         ("pml tools --mode s", ["semantic"]),
         ("pml search x --server c", ["calc"]),
         ("pml tools --preset hybrid_b", ["hybrid_balanced"]),
+        ("pml upstreams logs c", ["calc"]),
+        ("pml upstreams login c", ["calc"]),
+        ("pml upstreams logout c", ["calc"]),
+        ("pml connect cu", ["cursor"]),
+        ("pml disconnect ze", ["zed"]),
+        ("pml init --client vs", ["vscode"]),
+        ("pml config --preset full", ["full_proxy"]),
     ],
 )
 def test_the_shell_completes_from_the_last_listing(home: Path, line: str, expected: list[str]) -> None:

@@ -61,7 +61,7 @@ gateway:   # all of it
       apply_semantic_filter: true
       semantic_threshold: 0.7
       max_tokens: null
-      fallback: none
+      fallback: usage
   full_proxy:
     expose_meta_tools: false
   # style: tools

@@ -35,7 +35,10 @@ def test_a_preset_sets_what_it_promises_and_only_the_exposure(workspace: Workspa
     assert gateway.hybrid.expose_meta_tools
     assert gateway.hybrid.expose_underlying_tools
     assert gateway.hybrid.apply_semantic_filter
-    assert (gateway.hybrid.max_tokens, gateway.hybrid.fallback) == (None, "none")
+    assert (gateway.hybrid.max_tokens, gateway.hybrid.fallback) == (
+        None,
+        "usage" if name.startswith("hybrid") else "none",
+    )
     assert not gateway.full_proxy.expose_meta_tools
     assert tuple(load_preset(name).leaves()) == EXPOSURE_KEYS
 

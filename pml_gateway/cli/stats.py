@@ -1,0 +1,171 @@
+"""`pml stats`: what was called, how it went, and what the lists saved."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.output import fail, note, print_json, print_table, say
+from pml_gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from pml_gateway.types import JsonObject
+    from pml_gateway.usage.statistics import Statistics
+
+stats_app = typer.Typer(name="stats")
+
+_SPAN = re.compile(r"(\d{1,4})\s*([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+MAX_DAYS_SHOWN = 60
+SHOWN_TOOLS = 10
+
+
+def seconds_of(span: str) -> float:
+    """Seconds of `12h`, `7d` or `2w`.
+
+    Raises:
+        BadParameter: it is written otherwise.
+    """
+    match = _SPAN.fullmatch(span.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise typer.BadParameter(f"{span!r} is no span of time; write for example 12h, 7d or 2w", param_hint="--since")
+    return int(match[1]) * _HOURS[match[2]] * 3600.0
+
+
+@stats_app.callback(invoke_without_command=True)
+def stats(
+    context: typer.Context,
+    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back: 12h, 7d, 2w.")] = "30d",
+    client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="Of one client alone.")] = None,
+    upstream: Annotated[str | None, typer.Option("--upstream", metavar="NAME", help="Of one server alone.")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the recorded usage: calls per day, saved tokens, most used and never used tools, success and latency.
+
+    Example: pml stats --since 7d --upstream github
+    """
+    if context.invoked_subcommand is not None:
+        return
+    span = seconds_of(since)
+    command = Command(config, as_json=as_json)
+    report = command.run(lambda: _report(command, span, client, upstream))
+    if as_json:
+        print_json({"since": since, "client": client, "upstream": upstream, **report})
+        return
+    _show(report, since)
+
+
+@stats_app.command("clear")
+def clear(as_json: JsonOption = False) -> None:
+    """Forget all recorded usage of this machine. Gateways that run go on recording.
+
+    Example: pml stats clear
+    """
+    from pml_gateway.usage import database
+
+    path = Command().paths.usage_file
+    try:
+        calls = database.clear(path)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"cleared_calls": calls, "file": str(path)})
+    else:
+        note(f"forgot {calls:,} calls of {path}")
+
+
+async def _report(command: Command, span: float, client: str | None, upstream: str | None) -> JsonObject:
+    from pml_gateway.policy.client import LOCAL
+    from pml_gateway.usage.history import Wanted, read_history
+    from pml_gateway.usage.statistics import statistics
+
+    now = time.time()
+    wanted = Wanted(command.identity, now - span, client, upstream)
+    history = read_history(command.paths.usage_file, wanted, lists=True)
+    async with command_gateway(command) as gateway:
+        state = await gateway.ready()
+        names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in state.view(LOCAL).tools}
+    known = {key for key in names if upstream in (None, key[0])}
+    days = min(max(round(span / 86400), 1), MAX_DAYS_SHOWN)
+    return _as_json(statistics(history, known, now=now, days=days), names)
+
+
+def _as_json(figures: Statistics, names: dict[tuple[str, str], str]) -> JsonObject:
+    latency = figures.latency
+    return {
+        "calls": figures.calls,
+        "success_rate": figures.success_rate,
+        "latency_seconds": None if latency is None else {"p50": latency.p50, "p95": latency.p95},
+        "errors": dict(figures.errors),
+        "how": dict(figures.how),
+        "days": [{"day": day, "calls": count} for day, count in figures.days],
+        "tools": [
+            {
+                "tool": ":".join(use.tool),
+                "name": names.get(use.tool),
+                "calls": use.calls,
+                "success_rate": use.success_rate,
+                "p50": use.latency.p50,
+                "p95": use.latency.p95,
+            }
+            for use in figures.tools
+        ],
+        "never_used": [names[key] for key in figures.never_used],
+        "searches": figures.searches,
+        "missed_searches": figures.missed_searches,
+        "calls_led_by_search": figures.led_by_search,
+        "lists": figures.lists,
+        "listed_tokens": figures.listed_tokens,
+        "saved_tokens": figures.saved_tokens,
+    }
+
+
+def _show(report: JsonObject, since: str) -> None:
+    from pml_gateway.usage.statistics import sparkline
+
+    if not report["calls"] and not report["lists"]:
+        note(f"nothing was recorded in {since}; `pml serve` records calls unless usage.record is false")
+        return
+    counts = [day["calls"] for day in report["days"]]
+    say(f"calls     {report['calls']:,} in {since}, |{sparkline(counts)}| per day, at most {max(counts):,}")
+    if report["calls"]:
+        errors = ", ".join(f"{code} {count}" for code, count in list(report["errors"].items())[:4])
+        say(f"success   {report['success_rate']:.1%}{f'; {errors}' if errors else ''}")
+        say(f"latency   p50 {_ms(report['latency_seconds']['p50'])}, p95 {_ms(report['latency_seconds']['p95'])}")
+        say(f"called    {', '.join(f'{how} {count:,}' for how, count in report['how'].items())}")
+    say(
+        f"searches  {report['searches']:,}, {report['missed_searches']:,} missed (no hit was called); "
+        f"{report['calls_led_by_search']:,} calls came from one"
+    )
+    whole = report["listed_tokens"] + report["saved_tokens"]
+    share = f" ({report['saved_tokens'] / whole:.0%})" if whole else ""
+    say(f"lists     {report['lists']:,}: {report['listed_tokens']:,} tokens, {report['saved_tokens']:,} saved{share}")
+    if report["tools"]:
+        say()
+        print_table(
+            ("most used", "calls", "success", "p50", "p95"),
+            (
+                (
+                    row["name"] or row["tool"],
+                    row["calls"],
+                    f"{row['success_rate']:.0%}",
+                    _ms(row["p50"]),
+                    _ms(row["p95"]),
+                )
+                for row in report["tools"][:SHOWN_TOOLS]
+            ),
+        )
+    unused = report["never_used"]
+    if unused:
+        more = f", and {len(unused) - SHOWN_TOOLS} more (--json names all)" if len(unused) > SHOWN_TOOLS else ""
+        say()
+        say(f"never used: {len(unused)} tools: {', '.join(unused[:SHOWN_TOOLS])}{more}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"

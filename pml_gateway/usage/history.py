@@ -1,0 +1,191 @@
+"""The usage database becomes recorded calls, searches and lists of one configuration."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.usage.database import open_for_reading
+
+ToolKey = tuple[str, str]
+"""An upstream and its own name of a tool, which stay when the qualified name changes."""
+
+INSIDE = "composite"
+"""How the steps of a composite tool are called; clients neither list nor search those."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call a client made; `query` is the search that led to it, `rank` the tool's place in its answer."""
+
+    at: float
+    tool: ToolKey
+    client: str
+    code: str
+    seconds: float
+    how: str
+    stage: str
+    intent: str | None
+    query: str | None
+    rank: int | None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the tool did what it was asked."""
+        return self.code == "OK"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSearch:
+    """One search; a miss is one after which none of its hits was called."""
+
+    at: float
+    client: str
+    stage: str
+    query: str
+    hits: tuple[ToolKey, ...]
+    missed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLists:
+    """Lists that clients were given, with tokens of o200k_base; `full_tokens` is what full_proxy would have cost."""
+
+    count: int = 0
+    tokens: int = 0
+    full_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are asked for; None is no limit."""
+
+    config: str
+    since: float | None = None
+    client: str | None = None
+    upstream: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was recorded, oldest first."""
+
+    calls: tuple[RecordedCall, ...] = ()
+    searches: tuple[RecordedSearch, ...] = ()
+    lists: RecordedLists = RecordedLists()
+
+
+def read_history(path: Path, wanted: Wanted, *, lists: bool = False) -> History:
+    """The records that are asked for; those of lists only with `lists`, since their tokens have to be counted.
+
+    Raises:
+        GatewayError: the database cannot be read.
+    """
+    with _reading(path) as connection:
+        if connection is None:
+            return History()
+        return History(_calls(connection, wanted), _searches(connection, wanted), _lists(connection, wanted, lists))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    connection = open_for_reading(path)
+    if connection is None:
+        yield None
+        return
+    with closing(connection):
+        try:
+            yield connection
+        except sqlite3.Error as exc:
+            raise GatewayError(f"{path} cannot be read ({exc})", hint="if it is broken, remove the file") from exc
+
+
+def _where(wanted: Wanted, table: str) -> tuple[str, list[object]]:
+    conditions, values = [f"{table}.config = ?"], [wanted.config]
+    given: list[object] = list(values)
+    if wanted.since is not None:
+        conditions.append(f"{table}.at >= ?")
+        given.append(wanted.since)
+    if wanted.client is not None:
+        conditions.append(f"{table}.client = ?")
+        given.append(wanted.client)
+    if wanted.upstream is not None and table == "calls":
+        conditions.append("calls.upstream = ?")
+        given.append(wanted.upstream)
+    return " AND ".join(conditions), given
+
+
+def _calls(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedCall, ...]:
+    where, values = _where(wanted, "calls")
+    rows = connection.execute(
+        "SELECT calls.at, upstream, tool, calls.client, code, seconds, how, calls.stage, intent, query, rank"
+        f" FROM calls LEFT JOIN searches ON searches.key = calls.search WHERE {where} AND how != ? ORDER BY calls.id",
+        (*values, INSIDE),
+    )
+    return tuple(RecordedCall(at, (upstream, tool), *rest) for at, upstream, tool, *rest in rows)
+
+
+def _searches(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedSearch, ...]:
+    where, values = _where(wanted, "searches")
+    rows = connection.execute(
+        "SELECT at, client, stage, query, hits, NOT EXISTS (SELECT 1 FROM calls WHERE search = searches.key)"
+        f" FROM searches WHERE {where} ORDER BY id",
+        values,
+    )
+    return tuple(
+        RecordedSearch(at, client, stage, query, tuple(map(_key, json.loads(hits))), bool(missed))
+        for at, client, stage, query, hits, missed in rows
+    )
+
+
+def _key(pair: list[str]) -> ToolKey:
+    upstream, tool = pair
+    return (upstream, tool)
+
+
+def _lists(connection: sqlite3.Connection, wanted: Wanted, counted: bool) -> RecordedLists:
+    where, values = _where(wanted, "lists")
+    if not counted:
+        return RecordedLists()
+    _count_bodies(connection)
+    # Lists beyond those that were kept whole are judged by the tokens per byte of the others.
+    tokens = "coalesce({0}.tokens, {0}.bytes * (SELECT total(tokens) / total(bytes) FROM bodies WHERE tokens > 0))"
+    [(count, listed, full)] = connection.execute(
+        f"SELECT count(*), total({tokens.format('shown')}), total({tokens.format('whole')}) FROM lists"
+        " JOIN bodies shown ON shown.digest = lists.digest JOIN bodies whole ON whole.digest = lists.full_digest"
+        f" WHERE {where}",
+        values,
+    ).fetchall()
+    return RecordedLists(int(count), round(listed), round(full))
+
+
+def _count_bodies(connection: sqlite3.Connection) -> None:
+    """Count the tokens of lists that nobody counted yet, and let go of their text."""
+    rows = connection.execute("SELECT digest, body FROM bodies WHERE tokens IS NULL AND body IS NOT NULL").fetchall()
+    for digest, body in rows:
+        tokens = count_tokens(zlib.decompress(body).decode())
+        connection.execute("UPDATE bodies SET tokens = ?, body = NULL WHERE digest = ?", (tokens, digest))
+
+
+def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]:
+    """(tool, day since the epoch, calls) of everything recorded for a configuration, in a fixed order.
+
+    Raises:
+        GatewayError: the database cannot be read.
+    """
+    with _reading(path) as connection:
+        if connection is None:
+            return []
+        rows = connection.execute(
+            "SELECT upstream, tool, CAST(at / 86400 AS INTEGER) AS day, count(*) FROM calls"
+            " WHERE config = ? AND how != ? GROUP BY upstream, tool, day ORDER BY day, upstream, tool",
+            (config, INSIDE),
+        )
+        return [((upstream, tool), day, count) for upstream, tool, day, count in rows]

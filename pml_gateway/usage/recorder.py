@@ -1,0 +1,231 @@
+"""Calls, searches and lists become rows of the usage database, written in batches beside the event loop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.config.settings import UsageSettings
+from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
+from pml_gateway.usage.database import open_for_writing, prune
+from pml_gateway.usage.masks import masked, shown_arguments
+
+logger = get_logger(__name__)
+
+BATCH_SECONDS = 0.5
+MAX_WAITING = 10_000
+"""Records in memory that wait for the disk; beyond, the oldest are dropped."""
+
+RETRY_SECONDS = 30.0
+"""Pause after a fault of the disk; a full one may have room again."""
+
+PRUNE_SECONDS = 3600.0
+CLOSE_SECONDS = 3.0
+MAX_UNCOUNTED = 64
+"""Different lists kept until a command counts their tokens; the tokenizer takes 66 MB and 0.15 s of a gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One finished call. `search` names the search that led to it, `rank` the place its tool had there."""
+
+    at: float
+    config: str
+    upstream: str
+    tool: str
+    client: str
+    code: str
+    seconds: float
+    how: str
+    mode: str
+    stage: str
+    intent: str | None = None
+    search: int | None = None
+    rank: int | None = None
+    arguments: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """One search and its hits as (upstream, tool), best first."""
+
+    at: float
+    config: str
+    key: int
+    client: str
+    mode: str
+    stage: str
+    query: str
+    hits: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListRow:
+    """One list that a client was given; `full` makes what full_proxy would have given it."""
+
+    at: float
+    config: str
+    client: str
+    mode: str
+    stage: str
+    body: bytes
+    full: Callable[[], bytes]
+
+
+Row = CallRow | SearchRow | ListRow
+
+_CALL = f"INSERT INTO calls (at, config, upstream, tool, client, code, seconds, how, mode, stage, intent, search, rank, arguments) VALUES ({', '.join('?' * 14)})"  # noqa: E501 - one statement
+_SEARCH = "INSERT INTO searches (at, config, key, client, mode, stage, query, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_LIST = "INSERT INTO lists (at, config, client, mode, stage, digest, full_digest) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+class Recorder:
+    """Takes rows on the event loop and writes them in a thread of its own; no fault of the disk reaches a call."""
+
+    def __init__(self, path: Path, limits: Callable[[], UsageSettings]) -> None:
+        self._path = path
+        self._limits = limits
+        self._waiting: deque[Row] = deque(maxlen=MAX_WAITING)
+        self._arrived = threading.Event()
+        self._closing = threading.Event()
+        self._written = threading.Condition()
+        self._finished = 0
+        self._taken = 0
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._pruned = 0.0
+        self._warned = False
+
+    def add(self, row: Row) -> None:
+        """Take one row; a few microseconds, and never an error."""
+        self._waiting.append(row)
+        self._taken += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pml-usage", daemon=True)
+            self._thread.start()
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    def flush(self, timeout: float = CLOSE_SECONDS) -> bool:
+        """Wait until every row taken so far is written or given up; whether that was so in time. Blocks."""
+        taken = self._taken
+        with self._written:
+            return self._written.wait_for(lambda: self._finished >= taken, timeout)
+
+    def close(self) -> None:
+        """Write what waits, and end; a disk that hangs does not keep the process. Blocks for a moment."""
+        self._closing.set()
+        self._arrived.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._arrived.wait()
+            self._closing.wait(BATCH_SECONDS)
+            self._arrived.clear()
+            if not self._write_waiting():
+                self._closing.wait(RETRY_SECONDS)
+                self._arrived.set()
+        self._write_waiting()
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+
+    def _write_waiting(self) -> bool:
+        """Write all rows that wait; on a fault they wait on, and whatever the queue cannot hold is dropped."""
+        rows = list(self._waiting)
+        try:
+            if rows:
+                if self._connection is None:
+                    self._connection = open_for_writing(self._path)
+                self._write(self._connection, rows)
+                self._warned = False
+        except (OSError, sqlite3.Error) as error:
+            self._give_up(error)
+            return False
+        except (ValueError, TypeError, RecursionError) as error:
+            # A record that cannot be written must not hold up the others for ever, nor end the thread.
+            logger.warning("%d records of usage are dropped (%s)", len(rows), error)
+        for row in rows:
+            # Rows that a full queue pushed out meanwhile were written as well.
+            if self._waiting and self._waiting[0] is row:
+                self._waiting.popleft()
+        with self._written:
+            self._finished = self._taken - len(self._waiting)
+            self._written.notify_all()
+        return True
+
+    def _give_up(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "usage is not recorded (%s); %s is tried again, remove it if it is broken", error, self._path.name
+            )
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _write(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for row in rows:
+                match row:
+                    case CallRow():
+                        *fields, intent, search, rank, arguments = (getattr(row, name) for name in CallRow.__slots__)
+                        connection.execute(_CALL, (*fields, masked(intent), search, rank, shown_arguments(arguments)))
+                    case SearchRow():
+                        about = (row.at, row.config, row.key, row.client, row.mode, row.stage)
+                        connection.execute(_SEARCH, (*about, masked(row.query), json.dumps(row.hits)))
+                    case ListRow():
+                        digests = (_keep_body(connection, row.body), _keep_body(connection, row.full()))
+                        connection.execute(_LIST, (row.at, row.config, row.client, row.mode, row.stage, *digests))
+            now = time.monotonic()
+            if not self._pruned or now - self._pruned > PRUNE_SECONDS:
+                limits = self._limits()
+                prune(connection, time.time() - limits.max_days * 86400, limits.max_rows)
+                self._pruned = now
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _keep_body(connection: sqlite3.Connection, body: bytes) -> str:
+    """The digest of a list; a new one is kept until its tokens are counted, if not too many are."""
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    if connection.execute("SELECT 1 FROM bodies WHERE digest = ?", (digest,)).fetchone() is None:
+        [(uncounted,)] = connection.execute("SELECT count(*) FROM bodies WHERE body IS NOT NULL").fetchall()
+        kept = zlib.compress(body, 6) if uncounted < MAX_UNCOUNTED else None
+        tools = len(json.loads(body))
+        connection.execute(
+            "INSERT OR IGNORE INTO bodies (digest, tools, bytes, tokens, body) VALUES (?, ?, ?, NULL, ?)",
+            (digest, tools, len(body), kept),
+        )
+    return digest
+
+
+@asynccontextmanager
+async def open_recorder(path: Path, limits: Callable[[], UsageSettings]) -> AsyncIterator[Recorder]:
+    """A recorder whose rows are on disk when this context ends."""
+    recorder = Recorder(path, limits)
+    try:
+        yield recorder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(recorder.close)

@@ -1,0 +1,125 @@
+"""What holds for every command there is: help with an example that parses, `--json`, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import commands, home_of, pml
+
+COMMANDS = commands()
+LEAVES = {
+    name: command
+    for name, command in COMMANDS.items()
+    if not hasattr(command, "commands") or command.invoke_without_command
+}
+WITHOUT_JSON = {"pml serve"}
+"""It answers clients, not programs; its log is `--log-format json`."""
+
+WITHOUT_CONFIGURATION = {
+    "pml config",
+    "pml config presets",
+    "pml config reference",
+    "pml stats clear",
+    "pml demo",
+    "pml init",
+    "pml refresh",
+    "pml trust",
+}
+"""They read no settings, or must work while the file has other problems, which they say."""
+
+ANSWERS_ABOUT_IT = {"pml doctor"}
+"""Whose answer is what is wrong."""
+
+ARGUMENTS: dict[str, list[str]] = {
+    "pml call": ["a__b"],
+    "pml connect": ["cursor", "--yes"],
+    "pml disconnect": ["cursor", "--yes"],
+    "pml lineage": ["ref_x"],
+    "pml schema": ["a__b"],
+    "pml search": ["a file"],
+    "pml eval": ["--queries", "queries.jsonl"],
+    "pml upstreams login": ["a"],
+    "pml upstreams logout": ["a"],
+    "pml upstreams logs": ["a"],
+    "pml workflow run": ["a"],
+}
+"""What a command needs to get as far as its configuration."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path) -> Iterator[Path]:
+    with home_of(tmp_path, {}) as home:
+        yield home
+
+
+def options(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_it_does_and_gives_an_example(name: str) -> None:
+    shown = pml(*name.split()[1:], "--help").stdout
+    assert "Example: pml " in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    undescribed = [
+        each.opts[0]
+        for each in COMMANDS[name].params
+        if not getattr(each, "help", None) and not getattr(each, "hidden", False)
+    ]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_in_the_help_parses(name: str) -> None:
+    text = COMMANDS[name].help or ""
+    examples = [line.partition("Example: ")[2] for line in text.splitlines() if "Example: " in line]
+    assert examples
+    for example in examples:
+        assert parsed(example).startswith(name)
+
+
+def parsed(line: str) -> str:
+    """The command that a line is for, after reading its options as that command does."""
+    words = shlex.split(line)
+    assert words[0] == "pml"
+    name, rest = "pml", words[1:]
+    while rest and f"{name} {rest[0]}" in COMMANDS:
+        name = f"{name} {rest.pop(0)}"
+    COMMANDS[name].make_context(name, rest, resilient_parsing=False)
+    return name
+
+
+@pytest.mark.parametrize("name", sorted(LEAVES.keys() - WITHOUT_JSON))
+def test_it_can_answer_in_json(name: str) -> None:
+    assert "--json" in options(LEAVES[name])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_a_usage_error(name: str) -> None:
+    if name != "pml call":  # whose options are those of the tool
+        assert "--no-such-option" in pml(*name.split()[1:], "--no-such-option", code=2).stderr
+
+
+@pytest.mark.parametrize("name", sorted(LEAVES.keys() - WITHOUT_CONFIGURATION))
+def test_a_broken_configuration_ends_it_with_78_and_says_where(name: str, home: Path) -> None:
+    (home / "config.yaml").write_text("gateway: {tool_exposure: hybrid}\n", encoding="utf-8")
+    Path("queries.jsonl").write_text('{"query": "read", "gold": ["a__b"]}\n', encoding="utf-8")
+    words = [*name.split()[1:], *ARGUMENTS.get(name, ())]
+    failed = pml(*words, code=78)
+    assert "tools_exposure" in failed.output
+    assert (failed.stdout == "") is (name not in ANSWERS_ABOUT_IT)
+    if name not in WITHOUT_JSON:
+        answer = json.loads(pml(*words, "--json", code=78).stdout)
+        assert "tools_exposure" in json.dumps(answer)
+
+
+def test_no_servers_is_a_matter_of_configuration() -> None:
+    assert "no servers are configured" in pml("tools", code=78).stderr
+    error = json.loads(pml("tools", "--json", code=78).stdout)["error"]
+    assert set(error) == {"code", "message", "hint", "details"}

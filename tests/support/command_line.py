@@ -1,0 +1,64 @@
+"""The command line in this process: a home with the demo's servers, and what a command printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner, Result
+
+from pml_gateway.cli.app import app
+from pml_gateway.demo.definitions import demo_servers
+from tests.support.process import write_settings
+
+WIDTH = 80
+
+
+@contextmanager
+def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
+    """A home with these settings, which commands use; the working directory is an empty folder beside it."""
+    home, work = folder / "home", folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    write_settings(home, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PML_") and name != "PML_DATA"]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(folder))
+        patch.setenv("PML_HOME", str(home))
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("COLUMNS", str(WIDTH))
+        patch.chdir(work)
+        yield home
+
+
+@contextmanager
+def demo_home(folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A home with the three demo servers, listed once, so that commands answer without starting them."""
+    with home_of(folder, {"servers": demo_servers(folder / "demo"), **(settings or {})}) as home:
+        pml("tools", "--json")
+        yield home
+
+
+def pml(*arguments: str, code: int = 0) -> Result:
+    """Run a command and check its exit code."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, f"pml {' '.join(arguments)}: exit code {result.exit_code}\n{result.output}"
+    return result
+
+
+def commands() -> dict[str, Any]:
+    """Every command by what is typed for it, groups included."""
+    found: dict[str, Any] = {}
+
+    def walk(command: Any, words: tuple[str, ...]) -> None:
+        found[" ".join(words)] = command
+        for name, each in getattr(command, "commands", {}).items():
+            walk(each, (*words, name))
+
+    walk(typer.main.get_command(app), ("pml",))
+    return found
