@@ -23,10 +23,12 @@ from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.logs import logs
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.offers import prompts, resources
-from pml_gateway.cli.operate import refresh, tokens, upstreams_app
+from pml_gateway.cli.operate import refresh, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
+from pml_gateway.cli.reference import show_reference
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust
 from pml_gateway.cli.workflow import workflow_app
@@ -81,6 +83,7 @@ app.command()(refresh)
 app.add_typer(stats_app)
 app.add_typer(migrate_app)
 app.command()(lineage)
+config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)

@@ -83,7 +83,7 @@ async def open_runtime(
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load))
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
@@ -92,7 +92,7 @@ async def open_runtime(
         tasks.cancel_scope.cancel()
 
 
-def _watched(paths: Paths) -> tuple[Path, ...]:
+def watched_files(paths: Paths) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
     return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
 

@@ -36,16 +36,21 @@ class Background:
 
     async def run(self) -> None:
         """Run what is started, for as long as the owner's task group lives."""
-        try:
-            async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
+            try:
                 while True:
-                    while self._new:
-                        context, work = self._new.popleft()
-                        context.run(_start, tasks, work)
+                    self._start_new(tasks)
                     self._started = anyio.Event()
                     await self._started.wait()
-        finally:
-            self._is_over = True
+            finally:
+                # What has not begun yet begins cancelled: somebody waits to hear how it ended.
+                self._is_over = True
+                self._start_new(tasks)
+
+    def _start_new(self, tasks: anyio.abc.TaskGroup) -> None:
+        while self._new:
+            context, work = self._new.popleft()
+            context.run(_start, tasks, work)
 
 
 def _start(tasks: anyio.abc.TaskGroup, work: Work) -> None:

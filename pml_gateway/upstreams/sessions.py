@@ -1,7 +1,8 @@
 """Sessions of an upstream beside its shared one: each is one client's, so that what it asks is asked of that client.
 
 A session of a handshake upstream that may ask serves one call at a time, because its questions do not say which call
-they belong to. With `sessions: per_client` a client has one session, for all of its calls.
+they belong to. With `sessions: per_client` a client has one session, for all of its calls; clients that cannot be told
+apart never use one at the same time.
 """
 
 from __future__ import annotations
@@ -37,15 +38,21 @@ SHARE = 4
 LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
-OpenBeside = Callable[[Questions], AbstractAsyncContextManager[Connection]]
-"""Opens one more connection to the upstream."""
+OpenBeside = Callable[[Questions, str], AbstractAsyncContextManager[Connection]]
+"""Opens one more connection to the upstream, preferably in a protocol era."""
 
 
 class SessionKey(NamedTuple):
-    """Whose a session is, and what its upstream was told that this client can be asked."""
+    """Whose a session is, and what its upstream was told that this client can be asked.
+
+    `is_alone`: a call has the session for itself; `is_only`: the client has no other one of this kind.
+    """
 
     client_id: str
     abilities: Abilities
+    era: str
+    is_alone: bool
+    is_only: bool
 
 
 class OwnSession:
@@ -68,7 +75,7 @@ class OwnSession:
         try:
             with anyio.CancelScope() as scope:
                 scope.deadline = anyio.current_time() + connect_timeout
-                async with open_beside(self.questions) as connection:
+                async with open_beside(self.questions, self.key.era) as connection:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
@@ -94,6 +101,14 @@ class OwnSession:
                 )
             self._outcome.append(error)
         finally:
+            if not self._outcome:
+                self._outcome.append(
+                    UpstreamUnavailableError(
+                        f"{upstream_id}: its configuration changed while the call waited",
+                        hint="call again",
+                        details={"executed": "no"},
+                    )
+                )
             self.closing.set()
             self._opened.set()
             self.closed.set()
@@ -143,7 +158,6 @@ class OwnSessions:
         self._open_beside = open_beside
         self._background = background
         self._max_sessions = max_sessions
-        self._max_of_one = 1 if per_client else max(max_sessions // SHARE, 1)
         self._max_queue = max_queue
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
@@ -156,8 +170,14 @@ class OwnSessions:
         return len(self._sessions)
 
     @asynccontextmanager
-    async def taken(self, call: OpenCall, deadline: float) -> AsyncIterator[Connection]:
+    async def taken(self, call: OpenCall, era: str, deadline: float, *, alone: bool) -> AsyncIterator[Connection]:
         """A session for the length of this context, in which its questions are this call's.
+
+        Args:
+            call: whose client it is taken for.
+            era: the protocol era it is to speak.
+            deadline: of the wait for a session (`anyio.current_time`).
+            alone: whether questions do not say which call they belong to.
 
         Raises:
             UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
@@ -165,10 +185,12 @@ class OwnSessions:
             GatewayError: the session could not be opened.
         """
         audience = call.audience
+        is_only = self._per_client and audience.is_one_client
+        key = SessionKey(audience.client_id, audience.abilities, era, alone or not is_only, is_only)
         with anyio.move_on_at(deadline) as waiting:
-            session = await self._take(SessionKey(audience.client_id, audience.abilities))
+            session = await self._take(key)
         if waiting.cancelled_caught:
-            raise self._busy()
+            raise self._busy(key)
         # From here on: servers ask for roots as soon as they are initialized.
         session.questions.add(call)
         try:
@@ -214,7 +236,7 @@ class OwnSessions:
     async def _take(self, key: SessionKey) -> OwnSession:
         if (session := self._free(key)) is None:
             if self._waiting > self._max_queue:
-                raise self._busy()
+                raise self._busy(key)
             self._waiting += 1
             try:
                 session = await self._next(key)
@@ -227,7 +249,7 @@ class OwnSessions:
         patient_until = anyio.current_time() + PATIENCE
         while (session := self._free(key)) is None:
             mine = sum(each.key == key for each in self._sessions)
-            if mine >= self._max_of_one:
+            if mine >= self._most_of(key):
                 await self._change(math.inf)
             elif mine and anyio.current_time() < patient_until:
                 await self._change(patient_until)
@@ -237,7 +259,7 @@ class OwnSessions:
                 await self._close(min(idle, key=lambda each: each.last_used))
             elif self._per_client:
                 # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
-                raise self._busy()
+                raise self._busy(key)
             else:
                 await self._change(math.inf)
         return session
@@ -258,9 +280,12 @@ class OwnSessions:
         mine = [
             session
             for session in self._sessions
-            if session.key == key and session.is_usable and (self._per_client or not session.users)
+            if session.key == key and session.is_usable and not (session.users and key.is_alone)
         ]
         return max(mine, key=lambda session: session.last_used, default=None)
+
+    def _most_of(self, key: SessionKey) -> int:
+        return 1 if key.is_only else max(self._max_sessions // SHARE, 1)
 
     def _open(self, key: SessionKey) -> OwnSession:
         session = OwnSession(key)
@@ -294,9 +319,9 @@ class OwnSessions:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    def _busy(self) -> UpstreamBusyError:
+    def _busy(self, key: SessionKey) -> UpstreamBusyError:
         return UpstreamBusyError(
-            f"{self._upstream_id}: no session is free; one client may have {self._max_of_one}, all together "
+            f"{self._upstream_id}: no session is free; one client may have {self._most_of(key)}, all together "
             f"{self._max_sessions}",
             hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
             details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},

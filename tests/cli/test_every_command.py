@@ -21,7 +21,16 @@ LEAVES = {
 WITHOUT_JSON = {"pml serve"}
 """It answers clients, not programs; its log is `--log-format json`."""
 
-WITHOUT_CONFIGURATION = {"pml config", "pml config presets", "pml demo", "pml init", "pml refresh", "pml trust"}
+WITHOUT_CONFIGURATION = {
+    "pml config",
+    "pml config presets",
+    "pml config reference",
+    "pml stats clear",
+    "pml demo",
+    "pml init",
+    "pml refresh",
+    "pml trust",
+}
 """They read no settings, or must work while the file has other problems, which they say."""
 
 ANSWERS_ABOUT_IT = {"pml doctor"}

@@ -7,6 +7,7 @@ Everything goes to `.e2e/` in the repository, or to `PML_E2E_HOME`. A second run
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -77,6 +78,14 @@ def home() -> Path:
 def install(folder: Path | None = None) -> Installation:
     """Install what is missing and return where it is; raises `InstallationError` naming everything that failed."""
     installation = Installation(folder or home())
+    installation.home.mkdir(parents=True, exist_ok=True)
+    # Test processes side by side share one installation: the first installs, the others wait and find it done.
+    with (installation.home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed(installation)
+
+
+def _installed(installation: Installation) -> Installation:
     parts: list[tuple[str, Path, dict[str, str], Callable[[Installation], None]]] = [
         ("npm packages", installation.npm, NPM_PACKAGES, _install_npm),
         ("PyPI packages", installation.home / "python", PYPI_PACKAGES, _install_pypi),
