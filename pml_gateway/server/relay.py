@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.dispatcher import CallOptions, Outbound, ProgressFnT
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -38,9 +38,10 @@ class RequestAudience:
         self.log_level = _log_level(ctx)
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """The client's answer, over the channel of its own request."""
+        """The client's answer, over the channel of its own request; over its session's, once that is answered."""
         options: CallOptions = {} if on_progress is None else {"on_progress": on_progress}
-        channel = self._session._request_outbound  # the SDK's public methods rebuild what they send and get
+        request = self._session._request_outbound  # the SDK's public methods rebuild what they send and get
+        channel: Outbound = request if request.can_send_request else self._session._connection.outbound
         return await channel.send_raw_request(method, question_for(method, params, self._version), options)
 
     async def tell(self, method: str, params: JsonObject) -> None:

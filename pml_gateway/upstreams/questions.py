@@ -30,8 +30,11 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 TOLD = frozenset({LOG, ELICITATION_COMPLETE})
 """Notifications that belong to the client of a call."""
 
+ROOTS = "roots/list"
+"""A question about the client itself: servers ask it when a session begins or the roots change, and keep the answer."""
+
 _ANNOUNCED = {"roots": ("listChanged",), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
-_ASKED = {"roots/list": "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
+_ASKED = {ROOTS: "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ class OpenCall:
         self._question_timeout = question_timeout
         self._deadlines = running()
         self._questions: set[anyio.CancelScope] = set()
-        self._has_ended = False
+        self.has_ended = False
         self._withdrawn = anyio.Event()
 
     def begin(self) -> None:
@@ -143,37 +146,44 @@ class OpenCall:
         Raises:
             MCPError: the client cannot be asked this, refuses, is silent, or its call is over.
         """
-        if self._has_ended:
+        if self.has_ended:
             raise _too_late()
         refusal = self.audience.abilities.refusal(method, params)
         if refusal is not None:
             raise MCPError(*refusal)
         self.has_asked = True
-        self.asked_roots = self.asked_roots or method == "roots/list"
+        self.asked_roots = self.asked_roots or method == ROOTS
         with anyio.CancelScope() as scope:
             self._questions.add(scope)
             try:
                 with paused(self._deadlines):
                     async with self.lend_place():
-                        with anyio.move_on_after(self._question_timeout):
-                            return await self.audience.ask(method, params, on_progress)
-                        message = f"no answer within {self._question_timeout:g} s"
-                        raise MCPError(REQUEST_TIMEOUT, message)
+                        return await self.ask(method, params, on_progress)
             finally:
                 self._questions.discard(scope)
                 if not self._questions:
                     self._withdrawn.set()
         raise _too_late()
 
+    async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
+        """The answer of its client, whether or not the call goes on.
+
+        Raises:
+            MCPError: the client refuses or is silent.
+        """
+        with anyio.move_on_after(self._question_timeout):
+            return await self.audience.ask(method, params, on_progress)
+        raise MCPError(REQUEST_TIMEOUT, f"no answer within {self._question_timeout:g} s")
+
     async def tell(self, method: str, params: JsonObject) -> None:
         """Pass on what the upstream tells during the call."""
-        if self._has_ended or (method == LOG and not wants_log(self.audience.log_level, params)):
+        if self.has_ended or (method == LOG and not wants_log(self.audience.log_level, params)):
             return
         await self.audience.tell(method, params)
 
     async def end(self) -> None:
         """Withdraw open questions; later ones are refused."""
-        self._has_ended = True
+        self.has_ended = True
         if not self._questions:
             return
         self._withdrawn = anyio.Event()
@@ -189,11 +199,13 @@ class Questions:
     def __init__(self, abilities: Abilities = NO_ABILITIES) -> None:
         self.abilities = abilities
         self._calls: list[OpenCall] = []
+        self._latest: OpenCall | None = None
         self._urls: dict[str, Audience] = {}
 
     def add(self, call: OpenCall) -> None:
         """Hand what comes from now on to this call, unless it says which it belongs to."""
         self._calls.append(call)
+        self._latest = call
 
     async def remove(self, call: OpenCall) -> None:
         """The call is over."""
@@ -211,10 +223,21 @@ class Questions:
                 self._urls[elicitation] = asked.audience
                 if len(self._urls) > MAX_URLS:
                     del self._urls[next(iter(self._urls))]
-            return await asked.answer(method, params, on_progress)
+            try:
+                return await asked.answer(method, params, on_progress)
+            except MCPError:
+                if not (asked.has_ended and self._outlives_calls(method)):
+                    raise
+        if self._latest is not None and self._outlives_calls(method):
+            return await self._latest.ask(method, params, on_progress)
         if _ASKED.get(method) in self.abilities.announced:
             raise _too_late()
         raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
+
+    def _outlives_calls(self, method: str) -> bool:
+        """Whether the client can be asked this between its calls; a stateless one cannot."""
+        can_be_asked = method == ROOTS and "roots" in self.abilities.announced
+        return can_be_asked and self._latest is not None and not self._latest.audience.answers_later
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
         """Pass on a notice; those outside of any call go to nobody."""
