@@ -146,7 +146,11 @@ class HttpCalls:
                 response.close()
                 response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
                 if response.status != 200:
-                    raise await self._refusal(response)
+                    # Whatever refuses the rest says nothing of the call, which began before.
+                    raise UpstreamUnavailableError(
+                        f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
+                        details={"http_status": response.status, "executed": "unknown"},
+                    )
         finally:
             response.close()
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
