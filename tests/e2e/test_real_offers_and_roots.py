@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ LIMIT = 90
 DOCUMENT = "demo://resource/static/document/architecture.md"
 TEMPLATE = "demo://resource/dynamic/text/{resourceId}"
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d:\d\d [AP]M")
+
+_BLOB = re.compile(r'(?<="blob":")([^"]*)')
 
 Over = Literal["stdio", "http"]
 
@@ -68,7 +71,7 @@ def written(result: Any) -> Any:
     """A result, or a list of definitions, as JSON; without what differs from one moment to the next."""
     items = result if isinstance(result, list) else [result]
     dumped = [item.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta"}) for item in items]
-    return [_TIME_OF_DAY.sub("TIME", each) for each in dumped]
+    return [_TIME_OF_DAY.sub("TIME", _BLOB.sub(lambda found: b64decode(found[1]).decode(), each)) for each in dumped]
 
 
 async def what_the_sdk_gets(target: Any) -> list[Any]:
