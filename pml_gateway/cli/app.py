@@ -21,11 +21,14 @@ from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.logs import logs
+from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.offers import prompts, resources
-from pml_gateway.cli.operate import refresh, tokens, upstreams_app
+from pml_gateway.cli.operate import refresh, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
+from pml_gateway.cli.reference import show_reference
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust
 from pml_gateway.cli.workflow import workflow_app
@@ -78,7 +81,9 @@ upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
 app.add_typer(stats_app)
+app.add_typer(migrate_app)
 app.command()(lineage)
+config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)

@@ -11,6 +11,7 @@ from pml_gateway.config.clients.known import CLIENT_NAMES
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.config.reference import reference
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
 from pml_gateway.types import ExposureMode, JsonObject
@@ -45,6 +46,11 @@ def known_client_names(incomplete: str) -> list[str]:
 def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The workflows of the configuration."""
     return _starting(_settings(ctx).workflows, incomplete)
+
+
+def setting_names(incomplete: str) -> list[str]:
+    """The keys of the configuration."""
+    return _starting([setting.key for setting in reference()], incomplete)
 
 
 def mode_names(incomplete: str) -> list[str]:

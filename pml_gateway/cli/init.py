@@ -73,7 +73,7 @@ def _init(
     found = read_named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
     present = [file for file in found if file.exists]
     is_interactive = not (yes or dry_run or as_json) and sys.stdin.isatty()
-    chosen = [file for file in present if file.scope is not Scope.PROJECT or project or clients or source]
+    chosen = [file for file in present if file.scope is not Scope.PROJECT or project or source]
     left = [file for file in present if file not in chosen and file.entries]
     if not as_json:
         _show_files(present, found)

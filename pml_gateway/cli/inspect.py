@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, print_json, print_table, say
 from pml_gateway.errors import GatewayError, ToolNotFoundError
+from pml_gateway.types import Ranking
 
 if TYPE_CHECKING:
     from pml_gateway.server.gateway import Gateway
     from pml_gateway.types import JsonObject
+
+NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
+MAX_HITS = 1000
 
 
 def search(
@@ -23,6 +29,9 @@ def search(
         str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
     ] = None,
     detail: Annotated[str, typer.Option("--detail", help="signature, name or schema.")] = "signature",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With the score that meaning alone and words alone give each hit.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,7 +44,11 @@ def search(
     arguments: JsonObject = {"query": query, "limit": limit, "detail": detail}
     if server is not None:
         arguments["server"] = server
-    answer = _ask(Command(config, as_json=as_json), "search_tools", arguments)
+    command = Command(config, as_json=as_json)
+    answer = _ask(command, "search_tools", arguments)
+    if explain and "hits" in answer:
+        evidence = command.run(lambda: _evidence(command, query, server))
+        answer["hits"] = [hit | {"evidence": evidence.get(hit["name"], NO_EVIDENCE)} for hit in answer["hits"]]
     if as_json:
         print_json(answer)
     elif "servers" in answer:
@@ -45,10 +58,36 @@ def search(
             say(f"{hit['score']:.2f}  {hit.get('signature', hit['name'])}", style="bold")
             if hit.get("description"):
                 say(f"      {hit['description']}")
+            if "evidence" in hit:
+                say(
+                    f"      {', '.join(f'{name}: {_shown(score)}' for name, score in hit['evidence'].items())}",
+                    style="dim",
+                )
     else:
         say(answer["reason"])
     if not as_json and answer.get("ranking"):
         say(f"ranked by: {answer['ranking']}", style="dim")
+
+
+def _shown(score: float | None) -> str:
+    return "none" if score is None else f"{score:.2f}"
+
+
+async def _evidence(command: Command, query: str, server: str | None) -> dict[str, JsonObject]:
+    """The score of every hit by meaning alone and by words alone; none where that evidence does not have it."""
+    from pml_gateway.policy.client import LOCAL
+
+    async with command_gateway(command) as gateway:
+        state = await gateway.searchable(60)
+        view = state.view(LOCAL)
+        found: dict[str, JsonObject] = {}
+        for name, ranking in (("meaning", Ranking.DENSE), ("words", Ranking.LEXICAL)):
+            hits = await anyio.to_thread.run_sync(
+                partial(state.search, view, query, MAX_HITS, server=server, ranking=ranking)
+            )
+            for tool, score in hits.tools if hits.ranking is ranking else ():
+                found.setdefault(tool.qualified_name, dict(NO_EVIDENCE))[name] = round(score, 4)
+        return found
 
 
 def schema(

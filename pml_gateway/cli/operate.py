@@ -1,77 +1,16 @@
-"""`pml tokens`, `upstreams`, `refresh`: what lists cost, how the servers are, and asking them anew."""
+"""`pml upstreams`, `refresh`: how the servers are, and asking them anew."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import anyio.to_thread
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_json, print_table, say, warn
-from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
-
-
-def tokens(
-    query: Annotated[str | None, typer.Option("--query", help="Intent for semantic and hybrid.")] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Count the tokens of the actual tools/list in every mode.
-
-    Example: pml tokens --query "review pull requests"
-    """
-    command = Command(config, as_json=as_json)
-    report = command.run(lambda: _tokens(command, query))
-    if as_json:
-        print_json(report)
-        return
-    print_table(
-        ("mode", "tools", "tokens", "saved"),
-        (
-            (
-                f"{row['mode']}{' *' if row['configured'] else ''}",
-                row["tools"],
-                f"{row['tokens']:,}",
-                f"{row['saved']:.0%}",
-            )
-            for row in report["modes"]
-        ),
-    )
-    say(f"{report['tokenizer']} tokens of the tools/list JSON; * is configured", style="dim")
-    if report["intent"] is None:
-        warn("no intent: semantic lists meta-tools only, hybrid adds the whitelist; give one with --query")
-
-
-async def _tokens(command: Command, query: str | None) -> JsonObject:
-    from pml_gateway.exposure.tokens import TOKENIZER
-    from pml_gateway.server.tokens import COUNTED_VERSION, list_tokens
-
-    async with command_gateway(command) as gateway:
-        state = await gateway.searchable(60)
-        intent = query or state.settings.gateway.intent
-        costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent) for mode in ExposureMode]
-        full = next(cost.tokens for cost in costs if cost.mode is ExposureMode.FULL_PROXY)
-        return {
-            "tokenizer": TOKENIZER,
-            "protocol_version": COUNTED_VERSION,
-            "intent": intent,
-            "catalog_tools": len(state.catalog.tools),
-            "modes": [
-                {
-                    "mode": cost.mode.value,
-                    "configured": cost.mode is state.settings.gateway.tools_exposure,
-                    "tools": cost.tools,
-                    "bytes": cost.bytes,
-                    "tokens": cost.tokens,
-                    "saved": round(1 - cost.tokens / full, 4) if full else 0.0,
-                }
-                for cost in costs
-            ],
-        }
 
 
 upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -37,14 +37,18 @@ class AuthDefinition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    type: AuthKind = AuthKind.OAUTH
-    client_id: str | None = None
-    client_secret: str | None = None
-    scopes: Annotated[tuple[str, ...], BeforeValidator(_scopes)] = ()
-    redirect_uri: str | None = None
-    client_metadata_url: str | None = None
-    issuer: str | None = None
-    method: Literal["basic", "post"] | None = None
+    type: AuthKind = Field(
+        default=AuthKind.OAUTH, description="oauth logs a person in; client_credentials needs none; none never logs in"
+    )
+    client_id: str | None = Field(default=None, description="of a client registered by hand")
+    client_secret: str | None = Field(default=None, description="its secret, as a reference")
+    scopes: Annotated[tuple[str, ...], BeforeValidator(_scopes)] = Field(default=(), description="asked for at login")
+    redirect_uri: str | None = Field(default=None, description="where the browser returns to; a loopback address")
+    client_metadata_url: str | None = Field(default=None, description="a client described by a document at this URL")
+    issuer: str | None = Field(
+        default=None, description="the authorization server, the only place the secret is sent to"
+    )
+    method: Literal["basic", "post"] | None = Field(default=None, description="how the secret is sent")
 
     @model_validator(mode="before")
     @classmethod

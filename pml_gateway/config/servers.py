@@ -110,25 +110,35 @@ class UpstreamDefinition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
-    command: str | None = None
-    args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
-    env: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
+    command: str | None = Field(default=None, description="the program of a stdio server")
+    args: Annotated[tuple[str, ...], BeforeValidator(_strings)] = Field(
+        default=(), description="the program's arguments"
+    )
+    env: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
+        default_factory=dict, description="its variables; secrets as `${env:NAME}` or `${file:PATH}`"
+    )
     env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
-    cwd: str | None = None
-    url: str | None = None
+    cwd: str | None = Field(default=None, description="the folder it runs in")
+    url: str | None = Field(default=None, description="the address of an HTTP or SSE server")
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
-        default_factory=dict, validation_alias=AliasChoices("headers", "http_headers")
+        default_factory=dict,
+        validation_alias=AliasChoices("headers", "http_headers"),
+        description="sent with every request; secrets as references",
     )
-    auth: AuthDefinition | None = None
+    auth: AuthDefinition | None = Field(default=None, description="how to log in; without it, the server says how")
     transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
-        default=None, validation_alias=AliasChoices("transport", "type")
+        default=None,
+        validation_alias=AliasChoices("transport", "type"),
+        description="how it is reached; follows from `command` and `url`",
     )
-    enabled: bool = True
-    sessions: Literal["shared", "per_client"] = "shared"
+    enabled: bool = Field(default=True, description="false: it is not started, and its tools are gone")
+    sessions: Literal["shared", "per_client"] = Field(
+        default="shared", description="per_client: every client gets a session of its own"
+    )
     call_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.call_timeout")
     connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
-    max_concurrent: int | None = Field(default=None, ge=1)
-    max_queue: int | None = Field(default=None, ge=0)
+    max_concurrent: int | None = Field(default=None, ge=1, description="default upstreams.max_concurrent")
+    max_queue: int | None = Field(default=None, ge=0, description="default upstreams.max_queue")
     max_sessions: int | None = Field(
         default=None, ge=1, description="sessions of single clients, beside the shared one"
     )

@@ -45,22 +45,33 @@ class Section(BaseModel):
 class HybridSettings(Section):
     """What hybrid lists; semantic uses the cap and the threshold."""
 
-    expose_meta_tools: bool = True
-    expose_underlying_tools: bool = True
-    apply_semantic_filter: bool = True
-    max_underlying_tools: int = Field(default=50, ge=0)
-    semantic_threshold: float = Field(default=0.6, ge=0, le=1)
+    expose_meta_tools: bool = Field(default=True, description="list the meta-tools too")
+    expose_underlying_tools: bool = Field(default=True, description="false: list the meta-tools only")
+    apply_semantic_filter: bool = Field(
+        default=True, description="false: the first tools in catalog order, whatever the intent"
+    )
+    max_underlying_tools: int = Field(
+        default=50, ge=0, description="tools listed at most; whitelisted ones count, but are never cut"
+    )
+    semantic_threshold: float = Field(
+        default=0.6,
+        ge=0,
+        le=1,
+        description="score from which a tool is listed: 0.5 / 0.6 / 0.7 keep the right one in 96 / 92 / 87 % of cases",
+    )
     max_tokens: int | None = Field(default=None, gt=0, description="o200k_base tokens of the listed upstream tools")
     fallback: Literal["none", "usage"] = Field(
         default="none", description="what fills the list when there is no intent; usage: the most used tools"
     )
-    whitelisted_tools: tuple[str, ...] = ()
+    whitelisted_tools: tuple[str, ...] = Field(
+        default=(), description="always listed in hybrid: qualified names, `server:tool` and globs"
+    )
 
 
 class FullProxySettings(Section):
     """What full_proxy lists beside every upstream tool."""
 
-    expose_meta_tools: bool = False
+    expose_meta_tools: bool = Field(default=False, description="list the meta-tools beside every tool")
 
 
 class NamespaceSettings(Section):
@@ -85,14 +96,26 @@ class NamespaceSettings(Section):
 class GatewaySection(Section):
     """How much of the catalog clients see."""
 
-    tools_exposure: ExposureMode = ExposureMode.META_ONLY
-    intent: str | None = None
-    style: Literal["tools", "namespaces"] = "tools"
+    tools_exposure: ExposureMode = Field(default=ExposureMode.META_ONLY, description="how much clients see")
+    intent: str | None = Field(
+        default=None, description="what the work is about; selects tools where the client sends no intent"
+    )
+    style: Literal["tools", "namespaces"] = Field(
+        default="tools", description="namespaces: one tool per server, with an action, beside search_tools"
+    )
     namespaces: NamespaceSettings = NamespaceSettings()
-    legacy_tools: bool = False
-    meta_tools: tuple[str, ...] = KNOWN_META_TOOLS
-    direct_calls: Literal["visible", "listed"] = "visible"
-    blacklisted_tools: tuple[str, ...] = ()
+    legacy_tools: bool = Field(
+        default=False, description="with namespaces: list the original tools too, marked as legacy"
+    )
+    meta_tools: tuple[str, ...] = Field(
+        default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info"
+    )
+    direct_calls: Literal["visible", "listed"] = Field(
+        default="visible", description="visible: a tool is callable by name though not listed; listed: only if it is"
+    )
+    blacklisted_tools: tuple[str, ...] = Field(
+        default=(), description="denied in every mode on every path: qualified names, `server:tool` and globs"
+    )
     hybrid: HybridSettings = HybridSettings()
     full_proxy: FullProxySettings = FullProxySettings()
 
@@ -108,26 +131,35 @@ class GatewaySection(Section):
 class NamingSettings(Section):
     """How upstream tools are named for clients."""
 
-    prefix: Literal["always", "on_collision", "never"] = "always"
-    max_length: int = Field(default=64, ge=16, le=128)
+    prefix: Literal["always", "on_collision", "never"] = Field(
+        default="always", description="when a tool is named server__tool"
+    )
+    max_length: int = Field(default=64, ge=16, le=128, description="longest name of a tool")
 
 
 class SearchSettings(Section):
     """How tools are found."""
 
-    model: str = "builtin"
-    ranking: Ranking = Ranking.FUSED
-    min_score: float = Field(default=0.3, ge=0, le=1)
-    limit: int = Field(default=5, ge=1, le=50)
+    model: str = Field(default="builtin", description="builtin, or a sentence-transformers model: name or folder")
+    ranking: Ranking = Field(default=Ranking.FUSED, description="the evidence that orders hits")
+    min_score: float = Field(default=0.3, ge=0, le=1, description="score from which search_tools answers a tool")
+    limit: int = Field(default=5, ge=1, le=50, description="hits of a search that asks for no number")
 
 
 class ReferenceSettings(Section):
     """Which results are stored and answered by reference."""
 
-    mode: Literal["off", "workflow", "meta", "all"] = "workflow"
-    threshold_tokens: int = Field(default=4000, gt=0)
-    ttl_seconds: float = Field(default=3600, gt=0)
-    max_bytes: ByteSize = 256 * 1024**2
+    mode: Literal["off", "workflow", "meta", "all"] = Field(
+        default="workflow",
+        description="whose results are stored: batch slots and steps; meta: also call_tool; all: also direct calls",
+    )
+    threshold_tokens: int = Field(
+        default=4000, gt=0, description="results over this are stored and answered by reference"
+    )
+    ttl_seconds: float = Field(default=3600, gt=0, description="how long a stored result is kept")
+    max_bytes: ByteSize = Field(
+        default=256 * 1024**2, description="of all stored results; the least recently used go first"
+    )
     store: str = Field(default="memory", description="memory, disk, disk:<folder>, or a redis:// or rediss:// URL")
 
     @field_validator("store")
@@ -147,10 +179,10 @@ class LearningSettings(Section):
 class WorkflowSettings(Section):
     """Budgets of one workflow; a request may only tighten them."""
 
-    max_steps: int = Field(default=50, ge=1)
-    max_tokens: int = Field(default=50_000, ge=1)
-    max_seconds: float = Field(default=300, gt=0)
-    max_parallel: int = Field(default=8, ge=1)
+    max_steps: int = Field(default=50, ge=1, description="steps of one workflow")
+    max_tokens: int = Field(default=50_000, ge=1, description="tokens of what the steps of one workflow return")
+    max_seconds: float = Field(default=300, gt=0, description="time of one workflow")
+    max_parallel: int = Field(default=8, ge=1, description="steps or batch slots at the same time")
 
 
 class BreakerSettings(Section):
@@ -163,27 +195,41 @@ class BreakerSettings(Section):
 class UpstreamSettings(Section):
     """Limits for every upstream that sets none of its own; times in seconds."""
 
-    call_timeout: float = Field(default=60, gt=0)
-    connect_timeout: float = Field(default=15, gt=0)
-    refresh_interval: float = Field(default=60, gt=0)
-    max_concurrent: int = Field(default=8, ge=1)
-    max_queue: int = Field(default=64, ge=0)
-    idle_timeout: float = Field(default=600, gt=0)
-    max_sessions: int = Field(default=16, ge=1)
-    question_timeout: float = Field(default=600, gt=0, le=900)
-    max_message_bytes: ByteSize = Field(default=ByteSize(64 * 1024**2), ge=64 * 1024)
+    call_timeout: float = Field(default=60, gt=0, description="seconds a call may take")
+    connect_timeout: float = Field(default=15, gt=0, description="seconds until a server must have answered its start")
+    refresh_interval: float = Field(
+        default=60, gt=0, description="seconds between listings of servers that announce no changes"
+    )
+    max_concurrent: int = Field(default=8, ge=1, description="calls to one server at the same time")
+    max_queue: int = Field(default=64, ge=0, description="calls that wait for one server; more are answered BUSY")
+    idle_timeout: float = Field(
+        default=600, gt=0, description="seconds after which a connection that nobody uses is closed"
+    )
+    max_sessions: int = Field(
+        default=16, ge=1, description="sessions of single clients to one server, beside the shared one"
+    )
+    question_timeout: float = Field(
+        default=600, gt=0, le=900, description="seconds a server's question waits for the client's answer"
+    )
+    max_message_bytes: ByteSize = Field(
+        default=ByteSize(64 * 1024**2), ge=64 * 1024, description="longest message of a server; longer ones are refused"
+    )
     breaker: BreakerSettings = BreakerSettings()
 
 
 class HttpSettings(Section):
     """The HTTP endpoint."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8765, ge=0, le=65535)
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    max_body_bytes: ByteSize = 4 * 1024**2
-    shutdown_seconds: float = Field(default=10, gt=0)
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8765, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="values of the Host header accepted beside loopback and `host`"
+    )
+    allowed_origins: tuple[str, ...] = Field(
+        default=(), description="values of the Origin header accepted beside those of the hosts"
+    )
+    max_body_bytes: ByteSize = Field(default=4 * 1024**2, description="longest request")
+    shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
     metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
     metrics_key: str | None = Field(
         default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"
@@ -200,7 +246,9 @@ class HttpSettings(Section):
 class LogSettings(Section):
     """Lines on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe lines that are written"
+    )
     format: Literal["auto", "text", "json"] = Field(
         default="auto", description="json: one object a line; auto is text, coloured on a terminal"
     )
@@ -230,8 +278,8 @@ class TelemetrySettings(Section):
 class UsageSettings(Section):
     """What is recorded locally about calls."""
 
-    record: bool = True
-    arguments: bool = False
+    record: bool = Field(default=True, description="record calls, searches and lists on this machine, nowhere else")
+    arguments: bool = Field(default=False, description="record what calls were given as well, secrets masked")
     max_days: int = Field(default=90, ge=1, description="older records are deleted")
     max_rows: int = Field(
         default=200_000, ge=100, description="calls kept, and as many searches and lists; newest stay"
@@ -242,10 +290,14 @@ class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
     key: str = Field(description="${env:NAME} or ${file:PATH}")
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
-    mode: ExposureMode | None = None
-    intent: str | None = None
+    allow: tuple[str, ...] = Field(
+        default=("*",), description="what it may see and call: qualified names, `server:tool` and globs"
+    )
+    deny: tuple[str, ...] = Field(default=(), description="what it may not; wins over `allow`")
+    mode: ExposureMode | None = Field(
+        default=None, description="its own mode, whatever `gateway.tools_exposure` and the endpoint say"
+    )
+    intent: str | None = Field(default=None, description="selects its tools where it sends none itself")
 
     @field_validator("key")
     @classmethod
@@ -271,7 +323,9 @@ class Settings(Section):
     usage: UsageSettings = UsageSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
-    workflows: dict[str, Any] = Field(default_factory=dict)
+    workflows: dict[str, Any] = Field(
+        default_factory=dict, description="composite tools by name: description, input, steps, output"
+    )
 
     @field_validator("workflows")
     @classmethod

@@ -37,6 +37,15 @@ class ToolPatterns:
         """Whether any entry fits any of these names."""
         return any(name in self.exact or (self.globs is not None and self.globs.match(name)) for name in names)
 
+    def may_begin(self, start: str) -> bool:
+        """Whether an entry may fit a name that begins so."""
+        for entry in self.exact:
+            glob = _GLOB.search(entry)
+            literal = entry[: glob.start()] if glob else entry
+            if literal.startswith(start) or (glob is not None and start.startswith(literal)):
+                return True
+        return False
+
 
 def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
     """Compile entries; surrounding blanks and empty entries mean nothing."""

@@ -38,6 +38,12 @@ class OfferView:
                 return False
         return True
 
+    def may_permit(self, upstream_id: str) -> bool:
+        """Whether the client may see anything of an upstream of which nothing is known yet."""
+        starts = (f"{upstream_id}:", f"{upstream_id}__")
+        is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
+        return not is_denied and any(self._allow.may_begin(start) for start in starts)
+
     def listed(self, kind: OfferKind) -> tuple[Offer, ...]:
         """The visible offers of one kind, in catalog order."""
         return self._listed[kind]

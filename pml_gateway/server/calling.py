@@ -27,6 +27,7 @@ from pml_gateway.server.namespaces import check_action, is_listed, namespace_cal
 from pml_gateway.server.outcomes import Call, Outcome, Outcomes, Route, started
 from pml_gateway.server.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.server.results import error_result
+from pml_gateway.server.rpc_errors import answered_error
 from pml_gateway.server.state import GatewayState
 from pml_gateway.server.upstream_requests import ask_upstream
 from pml_gateway.server.usage import UsageNotes
@@ -53,12 +54,17 @@ class Caller:
     async def call(
         self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
     ) -> JsonObject:
-        """The result of a direct call; failures are results too, never exceptions."""
+        """The result of a direct call; failures are results too.
+
+        Raises:
+            MCPError: the upstream's own error, where one of its tools was called by name.
+        """
+        answered = None
+        state = await self._gateway.ready()
+        view = state.view(scope.client)
+        meta_name = self._meta_name(name, state, view)
+        namespace = namespace_called(state, view, name, arguments)
         try:
-            state = await self._gateway.ready()
-            view = state.view(scope.client)
-            meta_name = self._meta_name(name, state, view)
-            namespace = namespace_called(state, view, name, arguments)
             if state.settings.gateway.direct_calls == "listed":
                 own_name = meta_name or (None if namespace is None else namespace.name)
                 await self._require_listed(state, view, scope, own_name, name)
@@ -75,7 +81,11 @@ class Caller:
             result = for_version(writable(result), version)
             check_result(result, "tools/call", name, version)
         except GatewayError as error:
-            return for_version(writable(error_result(error)), version)
+            result = for_version(writable(error_result(error)), version)
+            if meta_name is None and namespace is None:
+                answered = answered_error(error)
+        if answered is not None:
+            raise answered
         return result
 
     async def as_owner(

@@ -20,9 +20,9 @@ OWN_INSTRUCTIONS = (
 
 
 def offered_capabilities(view: View) -> JsonObject:
-    """The capabilities beside tools: what a visible upstream has, or one that nothing is known of yet may have."""
+    """The capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
     upstreams = view.catalog.offers.upstreams
-    unknown = any(said is None for said in upstreams.values())
+    unknown = any(said is None and view.offers.may_permit(upstream_id) for upstream_id, said in upstreams.items())
     seen = [said for upstream_id, said in upstreams.items() if said is not None and is_seen(view, upstream_id)]
     capabilities: JsonObject = {}
     if unknown or any(said.has_prompts for said in seen):

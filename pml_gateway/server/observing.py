@@ -72,7 +72,7 @@ async def _watched(ctx: Context, call_next: CallNext, trace: Trace, telemetry: T
         code = trace.code or outcome_of(result)
         return result
     except MCPError:
-        code = PROTOCOL_ERROR
+        code = trace.code or PROTOCOL_ERROR
         raise
     except Exception:
         code = ErrorCode.INTERNAL.value

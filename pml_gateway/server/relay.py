@@ -29,6 +29,7 @@ class RequestAudience:
 
     def __init__(self, ctx: Context, client: Client) -> None:
         self._session = ctx.session
+        self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
         self.is_one_client = client.id != ANONYMOUS.id
@@ -51,6 +52,11 @@ class RequestAudience:
             # A stateless client gets no logs unless its request asks for them.
             return
         await self._session._request_outbound.notify(method, params)
+
+    async def let_go(self) -> None:
+        """Where the transport and the client's version know how to come back."""
+        if self._close_stream is not None:
+            await self._close_stream()
 
 
 def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonObject:

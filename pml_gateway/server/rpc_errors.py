@@ -12,12 +12,20 @@ RESOURCE_NOT_FOUND = -32002
 """Of the handshake versions; 2026-07-28 has invalid params instead."""
 
 
-def as_rpc_error(error: GatewayError) -> MCPError:
-    """What an upstream answered goes on as it is; what kept it from answering says so in its data."""
+def answered_error(error: GatewayError) -> MCPError | None:
+    """The error with which an upstream answered, as it was; nothing if it did not answer."""
     if "jsonrpc_code" in error.details and error.__cause__ is not None:
         cause = innermost(error.__cause__)
         if isinstance(cause, MCPError):
             return MCPError(cause.code, cause.message, cause.error.data)
+    return None
+
+
+def as_rpc_error(error: GatewayError) -> MCPError:
+    """What an upstream answered goes on as it is; what kept it from answering says so in its data."""
+    answered = answered_error(error)
+    if answered is not None:
+        return answered
     code = INVALID_PARAMS if isinstance(error, InvalidInputError) else INTERNAL_ERROR
     data = {
         "code": str(error.code),

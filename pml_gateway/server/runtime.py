@@ -29,7 +29,7 @@ from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.opened import open_watching
 from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.transport import OpenStreams
-from pml_gateway.usage.recorder import open_recorder
+from pml_gateway.usage.recorder import Recorder, open_recorder
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -44,6 +44,7 @@ class Runtime:
     gateway: Gateway
     caller: Caller
     server: GatewayServer
+    usage: Recorder
     metrics: PrometheusMetrics | None = None
 
 
@@ -85,16 +86,16 @@ async def open_runtime(
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, _watched(paths))
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load))
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
-        yield Runtime(gateway, caller, server, watching.prometheus)
+        yield Runtime(gateway, caller, server, recorder, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 
-def _watched(paths: Paths) -> tuple[Path, ...]:
+def watched_files(paths: Paths) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
     return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
 

@@ -48,6 +48,9 @@ class ConnectionAudience:
         if self._connection.initialized.is_set():
             await self._connection.notify(method, params)
 
+    async def let_go(self) -> None:
+        """Over stdio there is one stream, which stays."""
+
 
 def introduce_client(gateway: Gateway, client: SoleClient) -> ServerMiddleware[Any]:
     """A middleware that notes what the client can be asked, and has upstreams that were told otherwise told again."""

@@ -80,6 +80,11 @@ class CallStream:
                 return message
         return None
 
+    async def ended_early(self) -> None:
+        """The server ended the stream before the answer, which it will be asked for again."""
+        if self._call is not None:
+            await self._call.audience.let_go()
+
     async def _report(self, progress: JsonObject) -> None:
         done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
         if self._on_progress is not None and isinstance(done, int | float):

@@ -131,20 +131,28 @@ class HttpCalls:
     ) -> JsonObject:
         """The answer among the events; a server may end the stream and have the rest fetched by event id."""
         last_id, pause = "", 1.0
-        for _ in range(MAX_RESUMPTIONS):
-            async for event in _events(response, self._http.max_bytes):
-                last_id, pause = event.id or last_id, event.retry_seconds or pause
-                answer = await stream.take(_message(event.data)) if event.data else None
-                if answer is not None and not _is_for_another(answer, request_id):
-                    return answer
-            if not last_id:
-                break
-            await anyio.sleep(pause)
-            resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
+        try:
+            for _ in range(MAX_RESUMPTIONS):
+                async for event in _events(response, self._http.max_bytes):
+                    last_id, pause = event.id or last_id, event.retry_seconds or pause
+                    answer = await stream.take(_message(event.data)) if event.data else None
+                    if answer is not None and not _is_for_another(answer, request_id):
+                        return answer
+                if not last_id:
+                    break
+                await stream.ended_early()
+                await anyio.sleep(pause)
+                resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
+                response.close()
+                response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
+                if response.status != 200:
+                    # Whatever refuses the rest says nothing of the call, which began before.
+                    raise UpstreamUnavailableError(
+                        f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
+                        details={"http_status": response.status, "executed": "unknown"},
+                    )
+        finally:
             response.close()
-            response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
-            if response.status != 200:
-                raise await self._refusal(response)
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
 
     async def _respond(self, body: JsonObject) -> None:

@@ -97,7 +97,7 @@ class Lifecycle:
         self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._authorization = authorization
-        self._era = remembered.era
+        self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._offers = remembered.offers
         self.tool_facts = ToolFacts(remembered.tools)
         self._on_listed = on_listed
@@ -153,6 +153,11 @@ class Lifecycle:
             connection.ended.set()
         while self._connection is connection:
             await self._changed.wait()
+
+    async def renegotiate(self, era: str) -> None:
+        """Have the next connection speak another era; calls in flight end on the present one."""
+        self.era = era
+        await self.replace(await self.live())
 
     async def live(self) -> Connection:
         """The live connection, opened if there is none.
@@ -228,7 +233,7 @@ class Lifecycle:
             # One upstream's failure, of whatever kind, must not stop the others.
             except Exception as exc:  # noqa: BLE001
                 if isinstance(innermost(exc), WrongEraError):
-                    self._era = MODERN
+                    self.era = MODERN
                     outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
                 else:
                     error = translate(exc, self.upstream_id, http=self._http)
@@ -239,7 +244,7 @@ class Lifecycle:
                         )
                     outcome.append(error)
                     # The era may be what changed; the next attempt finds out again.
-                    self._era = self._era if established.is_set() else ""
+                    self.era = self.era if established.is_set() else ""
             finally:
                 self._connection = None
                 established.set()
@@ -260,14 +265,14 @@ class Lifecycle:
     def _open(self) -> AbstractAsyncContextManager[Connection]:
         self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         asked = Questions() if self._client is None else SharedQuestions(self._client, self.defaults.question_timeout)
-        return self._opened(self._http, asked)
+        return self._opened(self._http, asked, self.era)
 
-    def _opened(self, http: HttpSide, questions: Questions) -> AbstractAsyncContextManager[Connection]:
+    def _opened(self, http: HttpSide, questions: Questions, era: str) -> AbstractAsyncContextManager[Connection]:
         return open_connection(
             self.upstream_id,
             self.definition,
             open_streams=self._open_streams,
-            era_hint=self._era,
+            era_hint=era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
             header_maps=lambda name: self.tool_facts.header_map(name),
@@ -276,17 +281,12 @@ class Lifecycle:
             questions=questions,
         )
 
-    @property
-    def era(self) -> str:
-        """The protocol era it spoke last, here or before this start; empty where that is not known."""
-        return self._era
-
     @asynccontextmanager
-    async def open_beside(self, questions: Questions) -> AsyncIterator[Connection]:
+    async def open_beside(self, questions: Questions, era: str) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
-            async with self._opened(http, questions) as connection:
+            async with self._opened(http, questions, era) as connection:
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
@@ -313,7 +313,7 @@ class Lifecycle:
             timeout=self.connect_timeout * OFFERS_SHARE,
         )
         self._offers = offers
-        self._era = connection.era
+        self.era = connection.era
         self.tool_facts = ToolFacts(tools)
         info = connection.session.server_info
         self.last_listed = Listed(

@@ -112,6 +112,9 @@ class Audience(Protocol):
     async def tell(self, method: str, params: JsonObject) -> None:
         """Pass on one notification, if it is still there."""
 
+    async def let_go(self) -> None:
+        """End the stream of its request, as the upstream did with ours; the client comes back for the answer."""
+
 
 Lend = Callable[[], AbstractAsyncContextManager[None]]
 

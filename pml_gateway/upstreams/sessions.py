@@ -35,8 +35,8 @@ PATIENCE = 0.25
 SHARE = 4
 """One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
 
-OpenBeside = Callable[[Questions], AbstractAsyncContextManager[Connection]]
-"""Opens one more connection to the upstream."""
+OpenBeside = Callable[[Questions, str], AbstractAsyncContextManager[Connection]]
+"""Opens one more connection to the upstream, preferably in a protocol era."""
 
 
 class SessionKey(NamedTuple):
@@ -47,6 +47,7 @@ class SessionKey(NamedTuple):
 
     client_id: str
     abilities: Abilities
+    era: str
     is_alone: bool
     is_only: bool
 
@@ -70,12 +71,13 @@ class OwnSession:
         try:
             with anyio.CancelScope() as scope:
                 scope.deadline = anyio.current_time() + connect_timeout
-                async with open_beside(self.questions) as connection:
+                async with open_beside(self.questions, self.key.era) as connection:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
                     await first_of(connection.lost, connection.ended, self.closing)
-                    with anyio.move_on_after(CLOSING_SECONDS):
+                    # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
+                    with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
                         while self.users and not connection.lost.is_set():
                             await self.left.wait()
             if not self._outcome:
@@ -168,11 +170,12 @@ class OwnSessions:
         return len(self._sessions)
 
     @asynccontextmanager
-    async def taken(self, call: OpenCall, deadline: float, *, alone: bool) -> AsyncIterator[Connection]:
+    async def taken(self, call: OpenCall, era: str, deadline: float, *, alone: bool) -> AsyncIterator[Connection]:
         """A session for the length of this context, in which its questions are this call's.
 
         Args:
             call: whose client it is taken for.
+            era: the protocol era it is to speak.
             deadline: of the wait for a session (`anyio.current_time`).
             alone: whether questions do not say which call they belong to.
 
@@ -183,7 +186,7 @@ class OwnSessions:
         """
         audience = call.audience
         is_only = self._per_client and audience.is_one_client
-        key = SessionKey(audience.client_id, audience.abilities, alone or not is_only, is_only)
+        key = SessionKey(audience.client_id, audience.abilities, era, alone or not is_only, is_only)
         with anyio.move_on_at(deadline) as waiting:
             session = await self._take(key)
         if waiting.cancelled_caught:

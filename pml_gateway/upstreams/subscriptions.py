@@ -132,20 +132,39 @@ class ResourceSubscriptions:
         return None
 
     async def _listen(self, connection: Connection) -> None:
-        current: anyio.CancelScope | None = None
+        current = anyio.CancelScope()
         async with anyio.create_task_group() as tasks:
+
+            async def refusal(uris: frozenset[str]) -> GatewayError | None:
+                """Open a stream of these in place of the one before, which stays if this one is refused."""
+                nonlocal current
+                scope = anyio.CancelScope()
+                error = await tasks.start(self._stream, connection, uris, scope) if uris else None
+                if error is None:
+                    current.cancel()
+                    current = scope
+                    self._settle(uris)
+                return error
+
             while True:
                 wanted = await self._next()
-                before, current = current, None
-                error: GatewayError | None = None
-                if wanted:
-                    current = anyio.CancelScope()
-                    error = await tasks.start(self._stream, connection, wanted, current)
-                if before is not None:
-                    before.cancel()
-                if error is not None:
+                error = await refusal(wanted)
+                if error is None:
+                    continue
+                kept = wanted & self._confirmed
+                new = sorted(wanted - kept)
+                if not new:
+                    current.cancel()
                     self._refused.update(dict.fromkeys(wanted, error))
-                self._settle(wanted if error is None else frozenset())
+                    self._settle(frozenset())
+                for uri in new:
+                    # One resource that is refused must not cost the clients of the others theirs.
+                    error = await refusal(kept | {uri}) if len(new) > 1 else error
+                    if error is None:
+                        kept |= {uri}
+                    else:
+                        self._refused[uri] = error
+                self._settle(self._confirmed)
 
     async def _stream(
         self,

@@ -100,6 +100,9 @@ class SuspendedCall:
         if self._present is not None:
             await self._present.tell(method, params)
 
+    async def let_go(self) -> None:
+        """Its client comes and goes anyway."""
+
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Pass on progress likewise."""
         if self._present is not None and self._on_progress is not None:

@@ -25,6 +25,9 @@ _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 _HTTP_FAILED = "Server returned an error response"
 """What the SDK says of a status for which the body gives no error."""
 
+_REDIRECTED = "Redirect to "
+"""What the SDK says of a redirect to another origin."""
+
 _UNREADABLE = "Failed to parse JSON response: "
 """What the SDK says of a body that is no message; the reason follows."""
 
@@ -59,6 +62,11 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
             )
         case MCPError(code=code, message=message) if code == REQUEST_TIMEOUT and message.endswith("timed out"):
             return UpstreamTimeoutError(f"{upstream_id}: {cause.message}")
+        case MCPError(message=message) if message.startswith(_REDIRECTED):
+            return UpstreamUnavailableError(
+                f"{upstream_id}: the server sends requests elsewhere, where the gateway does not follow",
+                hint=f"correct servers.{upstream_id}.url",
+            )
         case MCPError():
             return UpstreamError(
                 f"{upstream_id}: {cause.message}",

@@ -22,6 +22,7 @@ from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.deadlines import within
+from pml_gateway.upstreams.eras import Eras
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.questions import Audience, OpenCall
@@ -101,6 +102,7 @@ class Upstream:
             idle_timeout=defaults.idle_timeout,
             per_client=definition.sessions == "per_client",
         )
+        self._eras = Eras(definition.resolved_transport, self._lifecycle, one_client=client is not None)
         suspended = SuspendedCalls(upstream_id, self._background, defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
         self.end_client = self._own_sessions.end_client
@@ -220,7 +222,8 @@ class Upstream:
     ) -> JsonObject:
         self.breaker.check()
         era = self._lifecycle.era or (await self._negotiated(limit)).era
-        own = self._needs_own_session(audience, era)
+        era = await self._eras.choose(audience, era)
+        own = era if self._needs_own_session(audience, era) else None
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
             return await self._round(method, given, limit, report, asked, own=own)
@@ -250,7 +253,7 @@ class Upstream:
         on_progress: ProgressFnT | None,
         audience: Audience,
         *,
-        own: bool,
+        own: str | None,
     ) -> JsonObject:
         """One request in which the upstream may ask; it is repeated only while nobody has been asked."""
         deadline = anyio.current_time() + limit
@@ -259,19 +262,17 @@ class Upstream:
         patience = math.inf if isinstance(audience, SuspendedCall) else self.defaults.question_timeout
 
         # Only here do questions not say which call they belong to.
-        alone = (
-            bool(audience.abilities)
-            and self._lifecycle.era != MODERN
-            and self.definition.resolved_transport is not Transport.HTTP
-        )
+        alone = bool(audience.abilities) and own != MODERN and self.definition.resolved_transport is not Transport.HTTP
 
         async def attempt() -> JsonObject:
             self.breaker.check()
             call = OpenCall(audience, patience)
             calls.append(call)
             async with AsyncExitStack() as stack:
-                taken = self._own_sessions.taken(call, deadline, alone=alone)
-                borrowed = await stack.enter_async_context(taken) if own else None
+                borrowed = None
+                if own is not None:
+                    taken = self._own_sessions.taken(call, own, deadline, alone=alone)
+                    borrowed = await stack.enter_async_context(taken)
                 place = await stack.enter_async_context(self._activity.slots.taken(deadline))
                 call.lend_place = place.lent
                 return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)

@@ -6,13 +6,15 @@ import json
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.command_line import home_of, pml
 from tests.support.golden import check_golden
-from tests.support.process import run_pml, running_gateway, write_settings
+from tests.support.process import running_gateway, write_settings
 
 DEMO = "pml_gateway.demo.servers"
 CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc"]}
@@ -21,26 +23,18 @@ LAST_WORDS = "import sys; print('password=hunter22', file=sys.stderr); print('no
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home of its own: no client of this machine is in it."""
-    folder = tmp_path / "home" / ".pml"
-    folder.mkdir(parents=True, mode=0o700)
-    return folder
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home of its own: no client of this machine is in it, and paths do not wrap."""
+    with home_of(tmp_path, {}) as home:
+        home.chmod(0o700)
+        monkeypatch.setenv("COLUMNS", "1000")
+        yield home
 
 
-def doctor(home: Path, *options: str, columns: int = 1000, **variables: str) -> tuple[int, str]:
-    """The exit code and the report."""
-    extra = {"HOME": str(home.parent), "COLUMNS": str(columns), "NO_COLOR": "1", **variables}
-    done = run_pml(home, "doctor", *options, extra=extra)
-    assert done.stderr.replace("pml doctor --fix puts right what is safe\n", "") == ""
-    return done.returncode, done.stdout
-
-
-def findings(home: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
+def findings(*options: str, code: int = 0) -> list[dict[str, Any]]:
     """The findings that are no good news."""
-    returned, output = doctor(home, "--json", *options)
-    report = json.loads(output)
-    assert (returned, report["exit_code"]) == (code, code), output
+    report = json.loads(pml("doctor", "--json", *options, code=code).stdout)
+    assert report["exit_code"] == code
     return [finding for finding in report["findings"] if finding["severity"] != "ok"]
 
 
@@ -51,7 +45,7 @@ def private(home: Path, settings: dict[str, Any]) -> Path:
     return config
 
 
-def test_every_fault_is_named_with_its_remedy(home: Path) -> None:
+def test_every_fault_is_named_with_its_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = {
         "calc": CALC,
         "typo": {"command": "pythonn3", "args": ["-m", "nothing"]},
@@ -62,34 +56,38 @@ def test_every_fault_is_named_with_its_remedy(home: Path) -> None:
     whitelist = {"tools_exposure": "hybrid", "hybrid": {"whitelisted_tools": ["calc__conver_units"]}}
     clients = {"bot": {"key": "${env:BOT_KEY}", "deny": ["nowhere:*"]}}
     private(home, {"servers": servers, "gateway": whitelist, "clients": clients})
-    code, report = doctor(home, BOT_KEY="short")
-    assert code == 78
+    monkeypatch.setenv("BOT_KEY", "short")
+    monkeypatch.delenv("GITHUB_PAT", raising=False)
+    report = pml("doctor", code=78).stdout
     assert "hunter22" not in report
-    check_golden("doctor.txt", report, {str(home.parent): "~"})
+    check_golden("doctor.txt", report, {str(home): "~/.pml"})
 
 
 def test_a_gateway_in_order_exits_with_zero(home: Path) -> None:
     private(home, {"servers": {"calc": CALC}})
-    assert [finding["what"] for finding in findings(home)] == ["no client uses the gateway yet"]
+    assert [finding["what"] for finding in findings()] == ["no client uses the gateway yet"]
 
 
-def test_a_configuration_that_does_not_load_leaves_the_rest_to_be_looked_at(home: Path) -> None:
+def test_a_configuration_that_does_not_load_leaves_the_rest_to_be_looked_at(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     private(home, {"servers": {"calc": {"comand": "sh"}}, "gateway": {"tools_exposur": "hybrid"}})
-    found = findings(home, code=78)
+    found = findings(code=78)
     assert {finding["area"] for finding in found} == {"configuration"}
     assert any(finding["fix"] == "did you mean tools_exposure?" for finding in found)
-    _, report = doctor(home, columns=80)
+    monkeypatch.setenv("COLUMNS", "80")
+    report = pml("doctor", code=78).stdout
     assert [line for line in report.splitlines() if len(line) > 80 and len(line.split()) > 3] == []
 
 
 def test_no_servers_are_a_fault_of_the_configuration(home: Path) -> None:
-    [fault, _] = findings(home, code=78)
+    [fault, _] = findings(code=78)
     assert (fault["what"], fault["fix"]) == ("no servers are configured", "pml init")
 
 
 def test_a_server_that_works_badly_fails_the_examination_but_not_the_configuration(home: Path) -> None:
     private(home, {"servers": {"calc": CALC, "silent": {"command": "sleep", "args": ["60"], "connect_timeout": 0.5}}})
-    found = findings(home, code=1)
+    found = findings(code=1)
     [silent] = [finding for finding in found if finding["area"] == "servers"]
     assert silent["subject"] == "silent"
     assert "connect_timeout" in silent["fix"]
@@ -104,27 +102,27 @@ def test_what_is_safe_is_put_right_when_asked(home: Path) -> None:
         ended.bind(str(left))
     for path, mode in ((home, 0o755), (config, 0o644), (secrets, 0o644)):
         path.chmod(mode)
-    before = findings(home, code=1)
+    before = findings(code=1)
     assert {finding["subject"] for finding in before if finding["can_be_fixed"]} == {
         *map(str, (home, config, secrets, left))
     }
     assert left.exists()
-    fixed = findings(home, "--fix")
+    fixed = findings("--fix")
     assert {finding["fixed"] for finding in fixed if finding["can_be_fixed"]} == {True}
     assert [stat.S_IMODE(path.stat().st_mode) for path in (home, config, secrets)] == [0o700, 0o600, 0o600]
     assert not left.exists()
-    assert not [finding for finding in findings(home) if finding["can_be_fixed"]]
+    assert not [finding for finding in findings() if finding["can_be_fixed"]]
 
 
 def test_who_has_the_port_is_named_unless_it_is_a_gateway_of_ours(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         private(home, {"servers": {"calc": CALC}, "http": {"port": port}})
-        [taken] = [finding for finding in findings(home) if finding["area"] == "gateways"]
+        [taken] = [finding for finding in findings() if finding["area"] == "gateways"]
         assert taken["subject"] == f"127.0.0.1:{port}"
         assert taken["what"].startswith("the port is taken by ")
     with running_gateway(home, {"servers": {"calc": CALC}, "http": {"port": port}}) as gateway:
-        found = json.loads(doctor(home, "--json")[1])["findings"]
+        found = json.loads(pml("doctor", "--json").stdout)["findings"]
         assert f"gateway {gateway.process.pid}" in {finding["subject"] for finding in found}
 
 
@@ -138,7 +136,7 @@ def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> Non
     (home.parent / ".gemini" / "settings.json").write_text(
         '{"mcpServers": {"pml": {"command": "/gone/pml", "args": ["serve"]}}}'
     )
-    found = {finding["subject"]: finding for finding in findings(home, code=1) if finding["area"] == "clients"}
+    found = {finding["subject"]: finding for finding in findings(code=1) if finding["area"] == "clients"}
     assert "defers the meta-tools" in found["claude-code (user)"]["what"]
     assert found["cursor (user)"]["fix"] == "pml connect cursor"
     assert found["gemini-cli (user)"]["severity"] == "error"
@@ -147,11 +145,6 @@ def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> Non
 
 def test_a_model_that_cannot_be_loaded_is_a_warning_with_the_consequence(home: Path, tmp_path: Path) -> None:
     private(home, {"servers": {"calc": CALC}, "search": {"model": str(tmp_path / "no-model")}})
-    warned = {finding["subject"]: finding for finding in findings(home) if finding["area"] == "search"}
+    warned = {finding["subject"]: finding for finding in findings() if finding["area"] == "search"}
     assert "found by their words alone" in warned[f"model {tmp_path / 'no-model'}"]["what"]
     assert "ranking lexical instead of fused" in warned["index"]["what"]
-
-
-def test_help_has_an_example(home: Path) -> None:
-    done = run_pml(home, "doctor", "--help")
-    assert "Example: pml doctor --fix" in " ".join(done.stdout.split())

@@ -21,7 +21,16 @@ LEAVES = {
 WITHOUT_JSON = {"pml serve"}
 """It answers clients, not programs; its log is `--log-format json`."""
 
-WITHOUT_CONFIGURATION = {"pml config", "pml config presets", "pml demo", "pml init", "pml refresh", "pml trust"}
+WITHOUT_CONFIGURATION = {
+    "pml config",
+    "pml config presets",
+    "pml config reference",
+    "pml stats clear",
+    "pml demo",
+    "pml init",
+    "pml refresh",
+    "pml trust",
+}
 """They read no settings, or must work while the file has other problems, which they say."""
 
 ANSWERS_ABOUT_IT = {"pml doctor"}
@@ -77,13 +86,18 @@ def test_the_example_in_the_help_parses(name: str) -> None:
 
 def parsed(line: str) -> str:
     """The command that a line is for, after reading its options as that command does."""
+    command, rest = command_of(line)
+    command.make_context(command.name, rest)
+    return next(name for name, each in COMMANDS.items() if each is command)
+
+
+def command_of(line: str) -> tuple[Any, list[str]]:
+    """The command that a line is for, and its arguments."""
     words = shlex.split(line)
-    assert words[0] == "pml"
-    name, rest = "pml", words[1:]
+    name, rest = words[0], words[1:]
     while rest and f"{name} {rest[0]}" in COMMANDS:
         name = f"{name} {rest.pop(0)}"
-    COMMANDS[name].make_context(name, rest, resilient_parsing=False)
-    return name
+    return COMMANDS[name], rest
 
 
 @pytest.mark.parametrize("name", sorted(LEAVES.keys() - WITHOUT_JSON))

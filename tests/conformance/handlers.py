@@ -29,7 +29,6 @@ from mcp_types import (
     TextContent,
     TextResourceContents,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from tests.conformance.definitions import DEFAULTS_FORM, ENUMS_FORM, PNG, USER_FORM, WAV
 from tests.conformance.questions import Context, ask, ask_for_prompt, elicit, sample, text_result
@@ -97,30 +96,24 @@ async def _at_work(ctx: Context, name: str, arguments: dict[str, Any], log: Log)
             _require_sampling(ctx)
             return text_result("the client can sample")
         case "test_sampling":
-            return await _ask_once(ctx, "sampling", sample(str(arguments["prompt"])))
+            return await _ask(ctx, sample(str(arguments["prompt"])))
         case "test_elicitation":
-            return await _ask_once(ctx, "user", elicit(str(arguments["message"]), USER_FORM))
+            return await _ask(ctx, elicit(str(arguments["message"]), USER_FORM))
         case "test_elicitation_sep1034_defaults":
-            return await _ask_once(ctx, "user", elicit("Please check what is filled in", DEFAULTS_FORM))
+            return await _ask(ctx, elicit("Please check what is filled in", DEFAULTS_FORM))
         case "test_elicitation_sep1330_enums":
-            return await _ask_once(ctx, "user", elicit("Please choose", ENUMS_FORM))
+            return await _ask(ctx, elicit("Please choose", ENUMS_FORM))
         case "test_streaming_elicitation":
             await ctx.session.report_progress(0, 1)
-            return await _ask_once(ctx, "user", elicit("Who are you?", USER_FORM))
+            return InputRequiredResult(input_requests={"user": elicit("Who are you?", USER_FORM)})
         case _:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {name}")
 
 
-async def _ask_once(ctx: Context, key: str, question: InputRequest) -> ToolResult:
-    """The client's answer as text: asked in the result where there are no sessions, by a request where there are."""
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        answers = (ctx.params or {}).get("inputResponses") or {}
-        if key not in answers:
-            return InputRequiredResult(input_requests={key: question})
-        return text_result(_answered(answers[key]))
+async def _ask(ctx: Context, question: InputRequest) -> CallToolResult:
+    """The client's answer to a request of the server, as tools written before 2026 ask: there it is an error."""
     data = question.model_dump(by_alias=True, mode="json", exclude_none=True)
-    answer = await ctx.session._request_outbound.send_raw_request(data["method"], data["params"])
-    return text_result(_answered(answer))
+    return text_result(_answered(await ctx.session._request_outbound.send_raw_request(data["method"], data["params"])))
 
 
 def _answered(answer: dict[str, Any]) -> str:

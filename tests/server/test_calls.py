@@ -171,15 +171,22 @@ async def test_a_full_queue_answers_busy_and_sends_nothing(tmp_path: Path) -> No
     assert len(upstream.calls) == 1
 
 
-async def test_a_jsonrpc_error_of_the_upstream_is_passed_on_whole(tmp_path: Path) -> None:
+async def test_a_jsonrpc_error_of_the_upstream_is_passed_on_as_it_was_and_call_tool_wraps_it(tmp_path: Path) -> None:
     async def fail(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
         raise mcp_types_error("quota used up: 100 of 100", {"limit": 100})
 
     async with serving(tmp_path, {"up": FakeUpstream([tool("t")], fail)}) as served:
-        error = (await served.call("up__t"))["structuredContent"]["error"]
+        direct = (await served.message("tools/call", {"name": "up__t"}))["error"]
+        error = (await served.call("call_tool", {"name": "up__t"}))["structuredContent"]["error"]
+    assert direct == {
+        "code": mcp_types.INVALID_REQUEST,
+        "message": "quota used up: 100 of 100",
+        "data": {"limit": 100},
+    }
     assert error["code"] == "UPSTREAM_ERROR"
     assert "quota used up: 100 of 100" in error["message"]
     assert error["details"]["data"] == {"limit": 100}
+    assert error["details"]["jsonrpc_code"] == mcp_types.INVALID_REQUEST
 
 
 def mcp_types_error(message: str, data: Any) -> Exception:

@@ -221,6 +221,23 @@ async def test_only_what_some_server_offers_is_announced(tmp_path: Path) -> None
         assert [each["name"] for each in (await served.result("prompts/list"))["prompts"]] == ["p"]
 
 
+async def test_a_hidden_server_that_never_answered_is_announced_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PML_TEST_NARROW", "key-of-a-narrow-client-1")
+    upstreams = {"pub": FakeUpstream([tool("t")]), "secret": FakeUpstream([tool("t")], refuse=True)}
+    for rules in ({"allow": ["pub:*"]}, {"deny": ["secret:*"]}):
+        narrow = {"key": "${env:PML_TEST_NARROW}", **rules}
+        async with serving(tmp_path, upstreams, clients={"narrow": narrow}) as served:
+            await served.gateway.refresh(10)
+            discovered = await served.result("server/discover", key="key-of-a-narrow-client-1")
+            assert not {"prompts", "resources", "completions"} & discovered["capabilities"].keys()
+    some = {"key": "${env:PML_TEST_NARROW}", "allow": ["pub:*", "secret:a-prompt"]}
+    async with serving(tmp_path, upstreams, clients={"narrow": some}) as served:
+        discovered = await served.result("server/discover", key="key-of-a-narrow-client-1")
+        assert discovered["capabilities"]["prompts"] == {"listChanged": True}
+
+
 async def test_one_change_lists_that_kind_anew_and_no_other(tmp_path: Path, modern: bool) -> None:
     upstream = OfferingUpstream(modern=modern, prompts=[prompt("p")], resources=[resource("x://a")])
     async with serving(tmp_path, {"up": upstream}) as served:

@@ -21,8 +21,8 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.upstreams.transport import open_streams
 from tests.support import asking as asking_module
 from tests.support.asking import Person, asking, http_app
+from tests.support.listening import listening
 from tests.support.serving import Serving, serving
-from tests.upstreams.test_transports import listening
 
 pytestmark = pytest.mark.anyio
 

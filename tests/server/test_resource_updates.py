@@ -183,3 +183,22 @@ async def test_a_client_that_may_no_longer_see_a_resource_is_told_of_it_no_longe
                     await upstream.announce_update("x://a")
                     await upstream.announce_update("x://b")
             assert "x://a" not in told
+
+
+async def test_a_resource_that_a_new_server_refuses_ends_no_other_subscription(tmp_path: Path) -> None:
+    upstream = OfferingUpstream(modern=True, resources=[resource("x://a"), resource("x://b")])
+    upstream.refused = {"x://bad"}
+    async with serving(tmp_path, {"up": upstream}) as served:
+        await served.gateway.refresh(LIMIT)
+        async with session(served) as (client, told), session(served) as (other, told_other):
+            await subscribe(client, "x://a")
+            with pytest.raises(MCPError, match="no such resource"):
+                await subscribe(other, "x://bad")
+            await until(lambda: active(upstream) == ["x://a"])
+            await upstream.announce_update("x://a")
+            await until(lambda: told == ["x://a"])
+            await subscribe(other, "x://b")
+            await until(lambda: active(upstream) == ["x://a", "x://b"])
+            await upstream.announce_update("x://b")
+            await until(lambda: told_other == ["x://b"])
+            assert told == ["x://a"]

@@ -13,7 +13,7 @@ UPDATE = "UPDATE_GOLDEN"
 """The variable that makes a run write the kept texts instead of comparing them."""
 
 _CHANGING = (
-    (re.compile(r"\b(?!127\.)\d+\.\d+\.\d+(\.?(a|b|rc|dev|post)\d+)*\b(?!\.)"), "X.Y.Z"),
+    (re.compile(r"(?<![\w.])(?!127\.)\d+\.\d+\.\d+(\.?(a|b|rc|dev|post)\d+)*\b(?!\.)"), "X.Y.Z"),
     (re.compile(r"\b(Linux|Darwin|Windows)\b"), "SYSTEM"),
     (re.compile(r"the oldest list \d+ \w+ old"), "the oldest list N s old"),
 )

@@ -17,6 +17,7 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.upstreams.transport import open_streams
 
 Handler = Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -63,8 +64,8 @@ class FakeUpstream:
         server: Server[Any] = Server("fake", version="1", on_list_tools=on_list, on_call_tool=on_call)
 
         async def raw_list(ctx: Any, call_next: Any) -> Any:
-            if self.modern and ctx.method == "initialize":
-                raise MCPError(METHOD_NOT_FOUND, "this server speaks the modern protocol only")
+            if ctx.method == ("initialize" if self.modern else "server/discover"):
+                raise MCPError(METHOD_NOT_FOUND, "this server speaks one era of the protocol only")
             return await call_next(ctx) if ctx.method != "tools/list" else await on_list(ctx, _Params(ctx.params))
 
         # Lists go out unchecked, as careless servers send them.
@@ -95,15 +96,19 @@ def tool(name: str, description: str = "", properties: Mapping[str, Any] | None 
 
 
 class MemoryStreams:
-    """`OpenStreams` over the given upstreams, by server id."""
+    """`OpenStreams` over the given upstreams, by server id; others are reached as they always are."""
 
     def __init__(self, upstreams: Mapping[str, FakeUpstream]) -> None:
         self.upstreams = dict(upstreams)
 
     @asynccontextmanager
     async def __call__(
-        self, upstream_id: str, definition: UpstreamDefinition, **_: object
+        self, upstream_id: str, definition: UpstreamDefinition, **options: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
+        if upstream_id not in self.upstreams:
+            async with open_streams(upstream_id, definition, **options) as streams:
+                yield streams
+            return
         upstream = self.upstreams[upstream_id]
         upstream.opened += 1
         if upstream.refuse:

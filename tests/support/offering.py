@@ -53,6 +53,7 @@ class OfferingUpstream(FakeUpstream):
     answer: Callable[[Any, str, dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None
     bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus)
     streams: list[list[str]] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
 
     def count(self, method: str) -> int:
         """How often a method was called."""
@@ -94,6 +95,8 @@ class OfferingUpstream(FakeUpstream):
 
             async def on_listen(ctx: Any, params: mcp_types.SubscriptionsListenRequestParams) -> Any:
                 uris = list(params.notifications.resource_subscriptions or ())
+                if self.refused & set(uris):
+                    raise MCPError(-32602, "no such resource", {"uri": sorted(self.refused & set(uris))[0]})
                 self.streams.append(uris)
                 try:
                     return await listen(ctx, params)

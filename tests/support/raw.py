@@ -18,6 +18,9 @@ META = {
 SAME_ID = {"x-request-id": "test"}
 """Answers to equal requests are equal, so that tests can compare what a hidden and an unknown name are answered."""
 
+NAMED_BY = {"resources/read": "uri"}
+"""The parameter that names what a request is about, where that is not `name`; it is repeated in a header."""
+
 
 def post_modern(
     url: str,
@@ -30,6 +33,7 @@ def post_modern(
 ) -> httpx2.Response:
     """One stateless 2026-07-28 request."""
     given = dict(params or {})
+    named_by = NAMED_BY.get(method, "name")
     body = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -42,7 +46,7 @@ def post_modern(
         **SAME_ID,
         "mcp-protocol-version": MODERN,
         "mcp-method": method,
-        **({"mcp-name": str(given["name"])} if "name" in given else {}),
+        **({"mcp-name": str(given[named_by])} if named_by in given else {}),
         **({"authorization": f"Bearer {key}"} if key else {}),
         **(headers or {}),
     }

@@ -67,7 +67,7 @@ def failing() -> FakeUpstream:
 async def test_known_calls_are_counted_by_upstream_tool_and_outcome(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": failing()}, http=ON) as served:
         for name in ("up__works", "up__works", "up__refuses", "up__breaks", "nothing"):
-            await served.call(name)
+            await served.message("tools/call", {"name": name, "arguments": {}})
         await served.call("call_batch", {"calls": [{"name": "up__works"}, {"name": "up__works"}]})
         samples = await scraped(served)
 

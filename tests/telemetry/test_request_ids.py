@@ -18,10 +18,10 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.telemetry.logs import note_request
 from pml_gateway.telemetry.trace import request_id_from, trace_parent
 from pml_gateway.upstreams.transport import open_streams
+from tests.support.listening import listening
 from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.raw import decoded, post_modern
 from tests.support.serving import Serving, serving
-from tests.upstreams.test_transports import listening
 
 pytestmark = pytest.mark.anyio
 

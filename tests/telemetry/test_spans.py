@@ -107,7 +107,7 @@ async def test_a_failure_is_told_by_its_code_alone(tmp_path: Path, spans: InMemo
         raise ValueError("the key was hunter2")
 
     async with serving(tmp_path, {"up": FakeUpstream([tool("t"), tool("refuses")], handler=handler)}) as served:
-        await served.call("up__t")
+        await served.message("tools/call", {"name": "up__t"})
         await served.call("up__refuses")
         await served.call("nothing")
     codes = {

@@ -212,3 +212,29 @@ async def test_deeply_nested_answers_are_taken_or_refused_by_name(tmp_path: Path
                 assert error_of(result_of_call)["code"] == "UPSTREAM_ERROR"
             if place == "error":
                 assert error_of(result_of_call)["code"] == "UPSTREAM_ERROR"
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "404 Not Found", "409 Conflict"])
+async def test_a_stream_that_cannot_be_resumed_does_not_say_that_nothing_was_executed(
+    tmp_path: Path, status: str
+) -> None:
+    async def misbehave(request: RawRequest) -> None:
+        method = request.message.get("method")
+        if request.method == "POST" and method == "tools/call":
+            # The call runs; its answer is to be fetched later.
+            events = b'id: e1\nretry: 1\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            await request.send(response(events, "text/event-stream"))
+        elif request.headers.get("last-event-id"):
+            await request.send(response(b"", "text/plain", status))
+        elif request.method != "POST":
+            await request.send(response(b"", status="405 Method Not Allowed"))
+
+    async with raw_server(misbehave, "tools/call") as server:
+        server_answer = server._answer
+
+        async def answer(request: RawRequest) -> None:
+            await (misbehave(request) if request.headers.get("last-event-id") else server_answer(request))
+
+        server._answer = answer  # type: ignore[method-assign]  # two methods misbehave
+        async with beside(tmp_path, {"url": server.url}) as (_, caller):
+            assert error_of(await call(caller))["details"]["executed"] == "unknown"

@@ -11,11 +11,14 @@ import anyio
 import mcp_types
 import pytest
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from pml_gateway.errors import innermost
 from pml_gateway.server.request import CallOptions, RequestScope
-from tests.upstreams.test_transports import gateway_to, listening
+from tests.support.listening import listening
+from tests.upstreams.test_transports import gateway_to
 
 pytestmark = pytest.mark.anyio
 
@@ -150,11 +153,6 @@ async def test_progress_events_are_relayed(tmp_path: Path) -> None:
         (Response("{}", media_type="application/json"), "UPSTREAM_ERROR", "neither"),
         (Response("oops", 500), "UPSTREAM_UNAVAILABLE", "500"),
         (Response("no", 401), "UPSTREAM_AUTH", "401"),
-        (
-            _json({"id": 1}, {"error": {"code": -32000, "message": "quota", "data": {"n": 1}}}),
-            "UPSTREAM_ERROR",
-            "quota",
-        ),
     ],
 )
 async def test_answers_that_are_none_are_named_errors(
@@ -165,6 +163,15 @@ async def test_answers_that_are_none_are_named_errors(
     assert error["code"] == code
     assert words in error["message"]
     assert error["message"].startswith("remote: ")
+
+
+async def test_an_error_of_the_server_is_raised_as_it_was(tmp_path: Path) -> None:
+    answer = _json({"id": 1}, {"error": {"code": -32000, "message": "quota", "data": {"n": 1}}})
+    with pytest.raises(ExceptionGroup) as raised:
+        await call(tmp_path, scripted(lambda *_: answer))
+    error = innermost(raised.value)
+    assert isinstance(error, MCPError)
+    assert (error.code, error.message, error.error.data) == (-32000, "quota", {"n": 1})
 
 
 async def test_a_redirect_is_left_to_the_sdk_and_followed_within_the_origin(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from pml_gateway.upstreams.login import Show, log_in, log_out
 from pml_gateway.upstreams.questions import Abilities
 from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
 from tests.support.authorization import AuthorizationServer, Protected, protected
-from tests.upstreams.test_transports import gateway_to, listening, sse_app
+from tests.support.listening import listening, sse_app
+from tests.upstreams.test_transports import build_server, gateway_to
 
 pytestmark = pytest.mark.anyio
 
@@ -312,6 +313,9 @@ class Someone:
     async def tell(self, method: str, params: dict[str, Any]) -> None:
         return
 
+    async def let_go(self) -> None:
+        return
+
 
 async def test_a_session_of_one_client_is_let_in_and_refused_alike(tmp_path: Path) -> None:
     async with protected() as stand:
@@ -362,7 +366,7 @@ async def test_a_server_that_takes_no_token_in_the_end_is_not_asked_to_renew_for
 
 
 async def test_a_server_over_sse_is_logged_in_to_the_same_way(tmp_path: Path) -> None:
-    async with protected() as stand, listening(Guard(sse_app(), stand)) as port:
+    async with protected() as stand, listening(Guard(sse_app(build_server()), stand)) as port:
         entry = {"url": f"http://127.0.0.1:{port}/sse"}
         definition = UpstreamDefinition.model_validate(entry)
         await log_in("remote", definition, TokenStore(tmp_path / "auth"), stand.browse, timeout=20)

@@ -11,13 +11,8 @@ from typing import Any
 import anyio
 import mcp_types
 import pytest
-import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.sse import SseServerTransport
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
@@ -26,6 +21,7 @@ from pml_gateway.server.gateway import Gateway, open_gateway
 from pml_gateway.server.meta_tools import build_caller
 from pml_gateway.server.request import CallOptions, RequestScope
 from pml_gateway.upstreams.lifecycle import UpstreamState
+from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in
 
 pytestmark = pytest.mark.anyio
@@ -46,41 +42,6 @@ def build_server(headers_seen: list[dict[str, str]] | None = None) -> Server[Any
     return Server("remote", version="1", on_list_tools=on_list, on_call_tool=on_call)
 
 
-def sse_app() -> Starlette:
-    server, transport = build_server(), SseServerTransport("/messages/")
-
-    async def connect(request: Request) -> Response:
-        async with transport.connect_sse(request.scope, request.receive, request._send) as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-        return Response()
-
-    routes = [Route("/sse", connect), Mount("/messages/", app=transport.handle_post_message)]
-    return Starlette(routes=routes)
-
-
-@asynccontextmanager
-async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
-    """Serve an ASGI app on loopback; yields the port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        started = anyio.Event()
-
-        class Announcing(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                started.set()
-
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
-        server = Announcing(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
-            with anyio.fail_after(10):
-                await started.wait()
-            yield listener.getsockname()[1]
-            server.should_exit = True
-
-
 @asynccontextmanager
 async def gateway_to(folder: Path, entry: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Caller]]:
     settings = Settings.model_validate({"servers": {"remote": entry}})
@@ -99,7 +60,7 @@ def ask(caller: Caller) -> Awaitable[dict[str, Any]]:
     ("build", "path", "era"),
     [
         (lambda: build_server().streamable_http_app(), "/mcp", "modern"),
-        (sse_app, "/sse", "handshake"),
+        (lambda: sse_app(build_server()), "/sse", "handshake"),
     ],
 )
 async def test_each_remote_transport_lists_and_calls(

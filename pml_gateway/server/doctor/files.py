@@ -17,6 +17,7 @@ from pml_gateway.errors import SecretError
 from pml_gateway.server.doctor.finding import Area, Finding, Severity
 
 FOLDER_MODE = 0o700
+HOME = "the gateway's folder"
 MAX_FILES = 2_000
 """Logs, logins and results that are looked at; more than a home has in practice."""
 
@@ -49,7 +50,7 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
 
 
 def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]:
-    yield _closed(paths.home, FOLDER_MODE, Severity.WARNING, "the folder")
+    yield _closed(paths.home, FOLDER_MODE, Severity.WARNING, HOME)
     yield _closed(config_file, OWNER_ONLY, Severity.WARNING, "the configuration")
     for backup in sorted(config_file.parent.glob(f"{config_file.name}.bak-*")):
         yield _closed(backup, OWNER_ONLY, Severity.WARNING, "a backup of the configuration")
@@ -76,7 +77,7 @@ def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding |
     if stat.S_ISLNK(found.st_mode) or not mode & 0o077:
         return None
     # A folder that only its owner can enter hides whatever is in it.
-    if path.parent != path and _is_private(path.parent):
+    if what != HOME and _is_private(path.parent):
         return None
     return Finding(
         Area.FILES,

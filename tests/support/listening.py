@@ -1,0 +1,53 @@
+"""Servers on loopback, inside the test's own event loop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.sse import SseServerTransport
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+
+@asynccontextmanager
+async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
+    """Serve an ASGI app on loopback; yields the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        started = anyio.Event()
+
+        class Announcing(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                started.set()
+
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+        server = Announcing(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            with anyio.fail_after(10):
+                await started.wait()
+            yield listener.getsockname()[1]
+            server.should_exit = True
+
+
+def sse_app(server: Server[Any]) -> Starlette:
+    """A server over the transport of 2024-11-05, at `/sse`."""
+    transport = SseServerTransport("/messages/")
+
+    async def connect(request: Request) -> Response:
+        async with transport.connect_sse(request.scope, request.receive, request._send) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+        return Response()
+
+    routes = [Route("/sse", connect), Mount("/messages/", app=transport.handle_post_message)]
+    return Starlette(routes=routes)
