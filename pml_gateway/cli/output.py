@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -15,6 +16,9 @@ from rich.text import Text
 
 from pml_gateway.cli.tables import show_table
 from pml_gateway.errors import ConfigurationError, GatewayError
+
+READABLE = 40
+"""Columns below which nothing is wrapped any more."""
 
 
 class ExitCode(IntEnum):
@@ -46,14 +50,25 @@ def say(text: str = "", style: str = "") -> None:
     answers().print(Text(printable(text), style=style), soft_wrap=True)
 
 
+def wrapped(text: str, reserved: int = 0) -> list[str]:
+    """Lines that fit beside `reserved` columns; a path or a command that is too long stays whole, to be copied."""
+    width = max(answers().width - reserved, READABLE)
+    lines = [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+    ]
+    return lines or [""]
+
+
 def note(text: str) -> None:
     """Print a message that is no part of the answer."""
-    messages().print(Text(text), soft_wrap=True)
+    messages().print(Text(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Print a warning."""
-    messages().print(f"[yellow]warning:[/yellow] {escape(text)}", soft_wrap=True)
+    messages().print(f"[yellow]warning:[/yellow] {escape(printable(text))}", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -99,7 +114,7 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(f"[bold red]error:[/bold red] {escape(error.message)}", soft_wrap=True)
+        messages().print(f"[bold red]error:[/bold red] {escape(printable(error.message))}", soft_wrap=True)
         if error.hint:
-            messages().print(f"  {escape(error.hint)}", soft_wrap=True)
+            messages().print(f"  {escape(printable(error.hint))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))
