@@ -21,6 +21,7 @@ from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.login import login, logout
 from pml_gateway.cli.logs import logs
+from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.offers import prompts, resources
 from pml_gateway.cli.operate import refresh, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
@@ -80,6 +81,7 @@ upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
 app.add_typer(stats_app)
+app.add_typer(migrate_app)
 app.command()(lineage)
 config_app.command("reference")(show_reference)
 app.add_typer(config_app)

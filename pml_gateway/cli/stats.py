@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
     from pml_gateway.usage.statistics import Statistics
 
-stats_app = typer.Typer(name="stats")
+stats_app = typer.Typer(name="stats", no_args_is_help=False)
 
 _SPAN = re.compile(r"(\d{1,4})\s*([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}

@@ -23,13 +23,13 @@ PREVIEW_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A value ready to be stored. `bytes` and `sha256` are those of the value, `stored_bytes` of its parts."""
+    """A value ready to be stored. `bytes` and `sha256` are those of the value, `packed_bytes` of its parts."""
 
     kind: Kind
     mime: str | None
     parts: tuple[str, ...]
     bytes: int
-    stored_bytes: int
+    packed_bytes: int
     sha256: str
     tokens: int
     shape: str
@@ -50,7 +50,7 @@ def encode(content: Content) -> Encoded:
         mime=content.mime,
         parts=tuple(packed[start : start + PART_CHARACTERS] for start in range(0, len(packed), PART_CHARACTERS)),
         bytes=len(raw),
-        stored_bytes=len(packed),
+        packed_bytes=len(packed),
         sha256=hashlib.sha256(raw).hexdigest(),
         tokens=tokens_of(text),
         shape=_shape(content, raw),

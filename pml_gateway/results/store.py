@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pml_gateway.results.content import Content, measure
 from pml_gateway.results.encoding import Encoded, decode, encode
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.selection import value_at
-from pml_gateway.results.stored import Source, StoredResult, from_head, to_head
+from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -93,7 +93,7 @@ class ResultStore:
 
     @property
     def bytes(self) -> int:
-        """What this process keeps, in bytes as stored."""
+        """What the results of this process take: what is written for each, and the objects around it."""
         return self._bytes
 
     async def put(self, client: Client, content: Content, *, source: Source) -> StoredResult | None:
@@ -111,11 +111,6 @@ class ResultStore:
     async def put_encoded(self, client: Client, encoded: Encoded, *, source: Source) -> StoredResult | None:
         """As `put`, for a value that has been encoded already."""
         settings = self.settings
-        if encoded.stored_bytes > settings.max_bytes:
-            logger.warning(
-                "a result of %d bytes does not fit into references.max_bytes %d", encoded.bytes, settings.max_bytes
-            )
-            return None
         handle = f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
         stored = StoredResult(
             ref=handle,
@@ -129,8 +124,16 @@ class ResultStore:
             expires_at=self._clock() + settings.ttl_seconds,
             source=source,
             parts=len(encoded.parts),
-            stored_bytes=encoded.stored_bytes,
         )
+        stored = replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
+        if stored.stored_bytes > settings.max_bytes:
+            logger.warning(
+                "a result of %d bytes takes %d, and references.max_bytes is %d",
+                encoded.bytes,
+                stored.stored_bytes,
+                settings.max_bytes,
+            )
+            return None
         async with self._backend() as backend:
             is_kept = await self._write(backend, _key(handle), stored, _owner(client), encoded.parts)
         return stored if is_kept else None
@@ -187,17 +190,19 @@ class ResultStore:
         return stored
 
     def note_use(self, source: Source) -> None:
-        """Remember a call that used references, for their lineage, as long as this process lives."""
-        for handle in source.refs:
-            self._uses.setdefault(handle, []).append(source)
-            self._uses.move_to_end(handle)
-            del self._uses[handle][:-MAX_USES]
+        """Remember a call that used references, for their lineage, as long as their results are kept."""
+        for key in map(_key, source.refs):
+            if key not in self._entries:
+                continue
+            self._uses.setdefault(key, []).append(source)
+            self._uses.move_to_end(key)
+            del self._uses[key][:-MAX_USES]
         while len(self._uses) > MAX_USED:
             self._uses.popitem(last=False)
 
     def uses(self, handle: str) -> list[Source]:
         """The latest calls that used a reference."""
-        return list(self._uses.get(handle, ()))
+        return list(self._uses.get(_key(handle), ()))
 
     async def look_up_as_owner(self, handle: str) -> StoredResult | None:
         """As `look_up`, for whoever owns the gateway: whichever client it belongs to."""
@@ -266,13 +271,15 @@ class ResultStore:
             await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
 
     def _remember(self, key: str, stored: StoredResult) -> None:
-        self._forget(key)
+        """Count a result, as the one that was used last."""
+        known = self._entries.pop(key, None)
+        self._bytes += stored.stored_bytes - (0 if known is None else known.bytes)
         self._entries[key] = _Entry(stored.stored_bytes, stored.parts, stored.expires_at)
-        self._bytes += stored.stored_bytes
 
     def _forget(self, key: str) -> None:
         entry = self._entries.pop(key, None)
         self._bytes -= 0 if entry is None else entry.bytes
+        self._uses.pop(key, None)
 
     @asynccontextmanager
     async def _backend(self) -> AsyncIterator[Backend]:

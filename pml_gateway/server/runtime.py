@@ -28,7 +28,7 @@ from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.opened import open_watching
 from pml_gateway.upstreams.transport import OpenStreams
-from pml_gateway.usage.recorder import open_recorder
+from pml_gateway.usage.recorder import Recorder, open_recorder
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -43,6 +43,7 @@ class Runtime:
     gateway: Gateway
     caller: Caller
     server: GatewayServer
+    usage: Recorder
     metrics: PrometheusMetrics | None = None
 
 
@@ -87,7 +88,7 @@ async def open_runtime(
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
-        yield Runtime(gateway, caller, server, watching.prometheus)
+        yield Runtime(gateway, caller, server, recorder, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -80,7 +80,8 @@ class OwnSession:
                     self._outcome.append(connection)
                     self._opened.set()
                     await first_of(connection.lost, connection.ended, self.closing)
-                    with anyio.move_on_after(CLOSING_SECONDS):
+                    # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
+                    with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
                         while self.users and not connection.lost.is_set():
                             await self.left.wait()
             if not self._outcome:

@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -126,16 +127,51 @@ async def test_what_was_used_longest_ago_is_forgotten_first_under_the_cap(open_s
 
 
 async def test_results_written_side_by_side_stay_under_the_cap(open_store: Open) -> None:
-    async with open_store(max_bytes=4000) as store, anyio.create_task_group() as tasks:
+    async def put(number: int) -> None:
+        # None where it gave way to others before it was whole.
+        await store.put(ANNA, Content("json", f"{number}" * 300), source=SOURCE)
+
+    async with open_store() as store:
+        size = (await kept(store, "0" * 300)).stored_bytes
+    cap = 10 * size
+    async with open_store(max_bytes=cap) as store, anyio.create_task_group() as tasks:
         for number in range(30):
-            tasks.start_soon(kept, store, f"{number}" * 300)
-    assert 0 < store.bytes <= 4000
+            tasks.start_soon(put, number)
+    assert 0 < store.bytes <= cap
 
 
 async def test_what_is_larger_than_the_cap_is_not_kept(open_store: Open) -> None:
     async with open_store(max_bytes=100) as store:
         assert await store.put(ANNA, Content("json", list(range(1000))), source=SOURCE) is None
         assert store.bytes == 0
+
+
+async def test_many_small_results_take_no_more_memory_than_the_cap(tmp_path: Path) -> None:
+    cap = 256 * 1024
+    async with opened(tmp_path, max_bytes=cap) as store:
+        await kept(store, "first, which opens the store")
+        tracemalloc.start()
+        try:
+            for number in range(500):
+                await kept(store, number)
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert cap / 2 < taken < cap * 1.5
+
+
+async def test_uses_are_forgotten_with_the_result_they_are_of(open_store: Open) -> None:
+    async with open_store() as store:
+        size = (await kept(store, "x" * 500)).stored_bytes
+    async with open_store(max_bytes=size * 2) as store:
+        ref = (await kept(store, "x" * 500)).ref
+        call = Source(("up", "use"), "up__use", refs=(ref,))
+        store.note_use(call)
+        assert store.uses(ref) == [call]
+        for _ in range(2):
+            await kept(store, "x" * 500)
+        store.note_use(call)
+        assert store.uses(ref) == []
 
 
 async def test_expired_results_make_room_before_live_ones_do(open_store: Open) -> None:

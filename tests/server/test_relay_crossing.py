@@ -11,7 +11,8 @@ from mcp.client.client import Client
 
 from tests.server.test_relay_sessions import LIMIT, per_client, until
 from tests.support.asking import Person, act, asking
-from tests.support.memory import FakeUpstream, text_result
+from tests.support.memory import FakeUpstream, settings_for, text_result
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +104,39 @@ async def test_a_session_that_is_opened_while_the_configuration_changes_ends_in_
             served.gateway.apply_settings(settings.model_copy(update={"servers": {"up": changed}}))
     error = results[0].structured_content["error"]
     assert (error["code"], error["details"]["executed"]) == ("UPSTREAM_UNAVAILABLE", "no")
+
+
+async def test_a_call_goes_on_when_another_connection_with_the_same_key_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "key-of-two-connections"
+    monkeypatch.setenv("PML_TEST_KEY", key)
+    monkeypatch.setattr("pml_gateway.upstreams.sessions.CLOSING_SECONDS", 0.05)
+    fake = asking()
+    began, go_on = anyio.Event(), anyio.Event()
+
+    async def act(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        began.set()
+        await go_on.wait()
+        return text_result("done")
+
+    fake.handler = act
+    settings = settings_for({"up": fake}, clients={"one": {"key": "${env:PML_TEST_KEY}"}})
+    definition = settings.servers["up"].model_copy(update={"sessions": "per_client"})
+    results: list[Any] = []
+    async with serving(tmp_path, {"up": fake}, settings.model_copy(update={"servers": {"up": definition}})) as served:
+        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+
+        async def call() -> None:
+            results.append(await served.call("up__plain", key=key))
+
+        async with anyio.create_task_group() as tasks:
+            async with served.handshake(key=key):
+                tasks.start_soon(call)
+                await began.wait()
+            await until(lambda: sessions._sessions[0].closing.is_set())
+            with anyio.move_on_after(0.5):
+                await until(lambda: bool(results))
+            go_on.set()
+        assert results[0]["content"][0]["text"] == "done"
+        await until(lambda: len(sessions) == 0)

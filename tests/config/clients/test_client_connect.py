@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pml_gateway.config.clients import jsonc
+from pml_gateway.config.clients.block import Block
 from pml_gateway.config.clients.connections import Connections
 from pml_gateway.config.clients.discover import ClientFile, known_client
 from pml_gateway.config.clients.edit import ClientEdit, apply, connected, disconnected
-from pml_gateway.config.clients.model import Scope
+from pml_gateway.config.clients.model import FileFormat, Scope
 from pml_gateway.config.clients.own import http_entry, own_kind, pml_command, stdio_entry
+from pml_gateway.config.clients.show import masked_diff
 from pml_gateway.config.clients.status import client_status
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
@@ -358,3 +360,24 @@ def test_a_kill_during_a_write_leaves_the_old_or_the_new_file(tmp_path: Path) ->
         text = path.read_text()
         assert len(text) == 3_000_000
         assert len(set(text)) == 1
+
+
+@pytest.mark.parametrize("escaped", ["hunter2\\u0073ecret", "postgres:\\/\\/u:hunter2@h", "\\u0068unter2"])
+def test_a_preview_masks_credentials_however_they_are_escaped(escaped: str) -> None:
+    before = f'{{"mcpServers": {{\n  "db": {{"command": "x", "env": {{"URL": "{escaped}"}}}}\n}}}}'
+    block = Block(FileFormat.JSON, ("mcpServers",))
+    after = block.changed(before, (), {"pml": {"command": "pml"}})
+    shown = masked_diff("mcp.json", before, after, block)
+    assert "unter2" not in shown
+    assert '"URL": "***"' in shown
+
+
+@pytest.mark.parametrize("quotes", ['"""', "'''"])
+def test_a_preview_masks_credentials_of_several_lines(quotes: str) -> None:
+    key = f"{quotes}\n-----BEGIN KEY-----\nhunter2one\nhunter2two\n{quotes}"
+    before = f'[mcp_servers.db]\ncommand = "x"\n[mcp_servers.db.env]\nKEY = {key}\nMODE = "a"\n'
+    block = Block(FileFormat.TOML, ("mcp_servers",))
+    after = block.changed(before, {"db"}, {"pml": {"command": "pml"}})
+    shown = masked_diff("config.toml", before, after, block)
+    assert "hunter2" not in shown
+    assert '-command = "x"' in shown

@@ -1,0 +1,100 @@
+"""Plans and standings of a migration become text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pml_gateway.cli.output import note, print_diff, print_table, say, warn
+
+if TYPE_CHECKING:
+    from pml_gateway.types import JsonObject
+
+SHOWN = 12
+MAX_QUERY = 32
+
+
+def say_plan(report: JsonObject) -> None:
+    """What a step would change."""
+    say(f"{report['stage'] or 'now'} -> {report['target']}, {report['calls']:,} recorded calls replayed", style="bold")
+    if report["calls_of_gone_tools"]:
+        say(f"  {report['calls_of_gone_tools']:,} more are of tools or clients that are gone, and are left out")
+    say(f"  {report['listed_calls']:,} find their tool listed")
+    say(f"  {report['found_calls']:,} find it among the first {report['first_hits']} hits of a search")
+    say(f"  {report['lost_calls']:,} would be neither listed nor found")
+    saved = report["tokens_now"] - report["tokens_then"]
+    share = f" ({saved / report['tokens_now']:.0%})" if report["tokens_now"] else ""
+    say(f"  a list costs {report['tokens_then']:,} tokens instead of {report['tokens_now']:,}: {saved:,} saved{share}")
+    changes = report["changes"]
+    if changes:
+        say()
+        rows = sorted(changes, key=lambda row: (row["rank"] is not None, -row["calls"]))
+        print_table(
+            ("not listed then", "calls", "place", "found by", "words from"),
+            (
+                (row["name"], row["calls"], row["rank"] or "none", _shortened(row["query"]), row["words_from"])
+                for row in rows[:SHOWN]
+            ),
+        )
+        if len(rows) > SHOWN:
+            say(f"and {len(rows) - SHOWN} more rows (--json names all)", style="dim")
+    whitelist = report["whitelist"]
+    if whitelist["tools"]:
+        say()
+        names = whitelist["tools"]
+        say(
+            f"whitelist of {len(names)} tools, {whitelist['tokens']:,} of {whitelist['full_tokens']:,} tokens, "
+            f"keeps {whitelist['share']:.1%} of the calls listed"
+        )
+        say(f"  {', '.join(names[:SHOWN])}{f', and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}")
+        say("  (the cheapest one; hybrid stages list it, --apply-whitelist writes it)", style="dim")
+
+
+def say_standing(report: JsonObject) -> None:
+    """How a stage goes, and when to move on."""
+    whose = f" of {report['client']}" if report["client"] else ""
+    say(f"stage{whose}: {report['stage'] or 'none: ' + report['mode'] + ' with values of its own'}", style="bold")
+    say(f"  {report['calls']:,} calls in {report['days']:.1f} days, {report['through_search']:,} of them by a search")
+    say(f"  {report['searches']:,} searches, {report['missed']:,} missed ({report['miss_rate']:.0%})")
+    say(f"  success {_share(report['success'])}, before this stage {_share(report['success_before'])}")
+    for name in report["clients_with_own_mode"]:
+        say(f"  {name} has a mode of its own: pml migrate status --client {name}")
+    if report["stage"] is None:
+        say("  choose a stage: pml migrate --to hybrid_balanced")
+    elif report["next"] is None:
+        say("  this is the last stage")
+    elif report["reasons_to_wait"]:
+        say(f"  wait before {report['next']}: {'; '.join(report['reasons_to_wait'])}")
+    else:
+        say(f"  move on to {report['next']}: it has enough calls, and they go well. See pml migrate plan")
+
+
+def say_moved(report: JsonObject) -> None:
+    """What a step changed."""
+    print_diff(report["diff"])
+    planned = report["plan"]
+    if not planned["calls"]:
+        note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
+    verb = f"moved from {report['from']} to" if report["moved"] else "nothing was written; this would move to"
+    saved = planned["tokens_now"] - planned["tokens_then"]
+    note(f"{verb} {report['stage']}: a list has {planned['tokens_then']:,} tokens, {saved:,} fewer")
+    if report["moved"]:
+        say_reloaded(report["gateways"])
+        note("`pml migrate back` undoes this")
+
+
+def say_reloaded(gateways: list[JsonObject]) -> None:
+    """Which running gateways serve by it."""
+    served = [str(each["pid"]) for each in gateways if "pid" in each]
+    if served:
+        note(f"running gateways serve it now: {', '.join(served)}")
+    for each in gateways:
+        if "error" in each:
+            warn(each["error"])
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1%}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_QUERY else f"{text[: MAX_QUERY - 1]}…"

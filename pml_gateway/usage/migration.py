@@ -1,0 +1,173 @@
+"""A stage becomes an edit of the configuration file that can be undone: exactly, or else of its own keys alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pml_gateway.config.clients.three_way import merged
+from pml_gateway.config.document import parse
+from pml_gateway.config.edit import set_values
+from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.config.layers import KeyPath, dotted, leaves
+from pml_gateway.config.settings import Settings
+from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.errors import ConfigurationError, GatewayError
+
+MAX_STEPS = 20
+"""Steps that can be undone, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One edit: which stage became which, for one client or for all, and the file's text before and after."""
+
+    at: float
+    client: str | None
+    before_stage: str
+    stage: str
+    file: str
+    before: str
+    after: str
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """An undone step. `exact` says that the file is what it was, byte for byte."""
+
+    step: Step
+    edit: FileEdit
+    exact: bool
+
+
+class Journal:
+    """The steps of one configuration, kept for its owner alone since the file's text may hold secrets."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self._path = folder / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.json"
+
+    def steps(self) -> list[Step]:
+        """The steps, oldest first.
+
+        Raises:
+            GatewayError: the journal cannot be read.
+        """
+        if not self._path.exists():
+            return []
+        try:
+            records = json.loads(self._path.read_text(encoding="utf-8"))
+            return [Step(**{**record, "keys": tuple(map(tuple, record["keys"]))}) for record in records]
+        except (OSError, ValueError, TypeError, KeyError) as exc:
+            raise GatewayError(
+                f"{self._path} cannot be read ({type(exc).__name__})",
+                hint="remove it; the configuration's own backups lie beside the file",
+            ) from exc
+
+    def last(self, client: str | None) -> Step | None:
+        """The last step of a client, or of all together."""
+        return next((step for step in reversed(self.steps()) if step.client == client), None)
+
+    def move(
+        self, file: Path, values: Mapping[str, Any], *, client: str | None, before_stage: str, stage: str
+    ) -> FileEdit:
+        """Write a stage's values into the file, and remember how to undo that.
+
+        Raises:
+            ConfigurationError: the file cannot be edited; nothing is written then.
+        """
+        with locked(self._path):
+            steps = self.steps()
+            edit = edit_file(file, lambda text: set_values(text, values, file))
+            keys = tuple(tuple(map(str, path)) for path, _ in leaves(values))
+            path = str(file.absolute())
+            step = Step(time.time(), client, before_stage, stage, path, edit.before, edit.after, keys)
+            if edit.has_changed:
+                self._save([*steps, step])
+        return edit
+
+    def undo(self, client: str | None) -> Undone:
+        """Undo the last step of a client, or of all together.
+
+        Raises:
+            GatewayError: there is none.
+            ConfigurationError: the file cannot be edited; nothing is written then.
+        """
+        with locked(self._path):
+            steps = self.steps()
+            place = next((at for at in range(len(steps) - 1, -1, -1) if steps[at].client == client), None)
+            if place is None:
+                whose = f" of {client}" if client else ""
+                raise GatewayError(f"no step{whose} to go back from", hint="pml migrate --to STAGE moves to any stage")
+            step = steps.pop(place)
+            edit = edit_file(Path(step.file), _undoing(step))
+            self._save(steps)
+        return Undone(step, edit, exact=edit.after == step.before)
+
+    def _save(self, steps: list[Step]) -> None:
+        write_atomically(self._path, json.dumps([asdict(step) for step in steps[-MAX_STEPS:]], ensure_ascii=False))
+
+
+def overruled(settings_origins: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Where another source than the file says what a stage would set, so that an edit would change nothing."""
+    found = []
+    for path, _ in leaves(values):
+        origin = settings_origins.get(dotted(path))
+        if origin is not None and origin.source in ("project", "environment"):
+            found.append(f"{origin.location} sets {dotted(path)}")
+    return found
+
+
+def _undoing(step: Step) -> Callable[[str], str]:
+    path = Path(step.file)
+
+    def undo(text: str) -> str:
+        if text == step.after:
+            return step.before
+        whole = merged(step.after, text, step.before)
+        if whole is not None and _is_undone(whole, text, step, path):
+            return whole
+        return set_values(text, _earlier_values(step, path), path)
+
+    return undo
+
+
+def _is_undone(whole: str, text: str, step: Step, path: Path) -> bool:
+    """Whether the step's keys are as they were, and everything else as it is now."""
+    try:
+        found, now, before = (_leaves(each, path) for each in (whole, text, step.before))
+    except ConfigurationError:
+        return False
+    own = set(step.keys)
+    return all(found.get(key) == (before if key in own else now).get(key) for key in {*found, *now, *before})
+
+
+def _earlier_values(step: Step, path: Path) -> dict[str, Any]:
+    """The step's keys with their values of before; what the file did not say, as the built-in defaults say it."""
+    before = _leaves(step.before, path)
+    defaults: Mapping[str, Any] = Settings().model_dump(mode="json")
+    tree: dict[str, Any] = {}
+    for key in step.keys:
+        value = before[key] if key in before else _at(defaults, key)
+        node = tree
+        for name in key[:-1]:
+            node = node.setdefault(name, {})
+        node[key[-1]] = value
+    return tree
+
+
+def _leaves(text: str, path: Path) -> dict[tuple[str, ...], Any]:
+    found: list[tuple[KeyPath, Any]] = list(leaves(parse(text, "user", path).values))
+    return {tuple(map(str, key)): value for key, value in found}
+
+
+def _at(tree: Mapping[str, Any], key: tuple[str, ...]) -> Any:
+    node: Any = tree
+    for name in key:
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
