@@ -10,22 +10,21 @@ import typer
 
 from pml_gateway.cli.completion import preset_names
 from pml_gateway.cli.context import Command
-from pml_gateway.cli.output import exit_code, fail, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.cli.output import exit_code, fail, note, print_json, print_table, say, warn
+from pml_gateway.cli.preset import write_preset
+from pml_gateway.cli.wizard import Given, run_wizard
 from pml_gateway.config.advice import (
     foreign_variables,
-    intent_sources,
     literal_secrets,
     unreadable_env_files,
     unresolved_references,
 )
-from pml_gateway.config.edit import apply_preset, scalar
+from pml_gateway.config.edit import scalar
 from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masking import masked_settings
-from pml_gateway.config.paths import Paths
-from pml_gateway.config.presets import EXPOSURE_KEYS, PRESET_NAMES, Preset, load_preset
+from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.settings import Settings
-from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError, SecretError
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
@@ -45,6 +44,22 @@ def config(
             "--preset", metavar="NAME", help=f"Apply a preset: {', '.join(PRESET_NAMES)}.", autocompletion=preset_names
         ),
     ] = None,
+    wizard: Annotated[
+        bool, typer.Option("--wizard", help="Choose a preset by a short interview and your own tools.")
+    ] = False,
+    servers: Annotated[
+        int | None, typer.Option("--servers", metavar="N", min=1, help="Answer: how many servers there will be.")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", metavar="NAME", help="Answer: a client you use; repeatable.")
+    ] = None,
+    matters: Annotated[
+        str | None, typer.Option("--matters", metavar="WHAT", help="Answer: tokens, accuracy or compatibility.")
+    ] = None,
+    intent: Annotated[
+        str | None, typer.Option("--intent", metavar="TEXT", help="Answer: the project's intent; '' for none.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the defaults and apply the choice.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")] = False,
     config_file: ConfigOption = None,
     as_json: JsonOption = False,
@@ -54,17 +69,28 @@ def config(
     `pml config --preset NAME` rewrites the exposure keys of your file and nothing else: servers, whitelist,
     blacklist, clients and comments stay. It shows the change and keeps a backup.
 
+    `pml config --wizard` asks how many servers and which clients you use and what matters, counts what each preset
+    would cost with your own tools, and applies the one it finds after a question. Each question has a flag.
+
+    Example: pml config --wizard --matters accuracy --dry-run
+
     Example: pml config --preset hybrid_balanced --dry-run
     """
     if context.invoked_subcommand is not None:
+        if preset is not None or wizard:
+            raise typer.BadParameter("takes no subcommand", param_hint="--wizard" if wizard else "--preset")
+        return
+    if wizard:
         if preset is not None:
-            raise typer.BadParameter("takes no subcommand", param_hint="--preset")
+            raise typer.BadParameter("chooses the preset itself", param_hint="--wizard")
+        command = Command(config_file, as_json=as_json)
+        run_wizard(command, Given(servers, client, matters, intent), yes=yes, dry_run=dry_run)
         return
     if preset is None:
         say(context.get_help())
         return
     try:
-        _write_preset(load_preset(preset), config_file, dry_run=dry_run, as_json=as_json)
+        write_preset(load_preset(preset), config_file, dry_run=dry_run, as_json=as_json)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
 
@@ -183,50 +209,6 @@ def _config_file(context: typer.Context, given: Path | None) -> Path | None:
     """The `--config` of the subcommand, or the one given before it."""
     before = context.parent.params.get("config_file") if context.parent is not None else None
     return given or before
-
-
-def _write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_json: bool) -> None:
-    file = config_file or Paths.from_environ().config_file
-    edit = edit_file(file, lambda text: apply_preset(text, preset, file), dry_run=dry_run)
-    warnings = _consequences(preset, edit)
-    if as_json:
-        print_json(
-            {
-                "preset": preset.name,
-                "file": str(edit.path),
-                "changed": edit.has_changed,
-                "written": edit.has_changed and not dry_run,
-                "backup": str(edit.backup) if edit.backup else None,
-                "diff": edit.diff,
-                "warnings": warnings,
-            }
-        )
-        return
-    print_diff(edit.diff)
-    if not edit.has_changed:
-        note(f"{edit.path} already says what {preset.name} says")
-    elif dry_run:
-        note(f"nothing was written; without --dry-run {edit.path} is changed as shown")
-    else:
-        note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
-    for warning in warnings:
-        warn(warning)
-
-
-def _consequences(preset: Preset, edit: FileEdit) -> list[str]:
-    """What the operator should know about the preset: no intent, or another source that wins over the file."""
-    is_readable = edit.path.exists()
-    try:
-        loaded = load_settings(config_file=edit.path if is_readable else None, preset=preset.name)
-        in_force = load_settings(config_file=edit.path if is_readable else None)
-    except ConfigurationError as error:
-        return [f"the configuration has other problems: {error}"]
-    overruled = [
-        f"{found.location} sets {key} and wins over the file"
-        for key in map(dotted, EXPOSURE_KEYS)
-        if (found := in_force.origins[key]).source in ("project", "environment")
-    ]
-    return [*overruled, *intent_sources(loaded.settings)]
 
 
 def _lines(tree: Mapping[str, Any], origins: Mapping[str, Origin], at: KeyPath) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import ExitCode, answers, messages, note, print_json, say
+from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wrapped
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import LogSettings
@@ -132,7 +131,7 @@ def _show(found: Sequence[Finding], *, fix: bool) -> None:
 def _show_finding(finding: Finding) -> None:
     word = _word(finding)
     what = f"{finding.subject}: {finding.what}" if finding.subject else finding.what
-    first, *rest = _wrapped(what)
+    first, *rest = wrapped(what, reserved=len(INDENT))
     say(f"  {word:<8}{first}", style=STYLES[word] if word != "ok" else "")
     for line in rest:
         say(f"{INDENT}{line}")
@@ -141,16 +140,5 @@ def _show_finding(finding: Finding) -> None:
     if len(finding.details) > MAX_DETAILS:
         say(f"{INDENT}| and {len(finding.details) - MAX_DETAILS} more (--json has them)", style="dim")
     if finding.fix and not finding.is_fixed:
-        for position, line in enumerate(_wrapped(finding.fix, reserved=5)):
+        for position, line in enumerate(wrapped(finding.fix, reserved=len(INDENT) + 5)):
             say(f"{INDENT}{'fix: ' if not position else '     '}{line}")
-
-
-def _wrapped(text: str, reserved: int = 0) -> list[str]:
-    """Lines for the terminal; a path or a command that is longer than one stays whole, so that it can be copied."""
-    width = max(answers().width - len(INDENT) - reserved, 40)
-    lines = [
-        line
-        for part in text.splitlines()
-        for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
-    ]
-    return lines or [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -15,6 +16,9 @@ from rich.text import Text
 
 from pml_gateway.cli.tables import show_table
 from pml_gateway.errors import ConfigurationError, GatewayError
+
+READABLE = 40
+"""Columns below which nothing is wrapped any more."""
 
 
 class ExitCode(IntEnum):
@@ -44,6 +48,17 @@ def printable(text: str) -> str:
 def say(text: str = "", style: str = "") -> None:
     """Print one answer as it is: never wrapped, no markup."""
     answers().print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def wrapped(text: str, reserved: int = 0) -> list[str]:
+    """Lines that fit beside `reserved` columns; a path or a command that is too long stays whole, to be copied."""
+    width = max(answers().width - reserved, READABLE)
+    lines = [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+    ]
+    return lines or [""]
 
 
 def note(text: str) -> None:

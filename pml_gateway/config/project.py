@@ -115,7 +115,7 @@ class _Narrowed:
             case ("gateway", "hybrid", "semantic_threshold"):
                 self._number(path, value, hybrid.semantic_threshold, is_narrower=_is_share_above)
             case _:
-                name = _clean(dotted(path if path[0] == "gateway" else path[:2]), MAX_KEY_CHARACTERS)
+                name = cleaned(dotted(path if path[0] == "gateway" else path[:2]), MAX_KEY_CHARACTERS)
                 if name not in self.refused:
                     self.refused.append(name)
 
@@ -146,7 +146,7 @@ class _Narrowed:
         elif references(value):
             self.widening.append("gateway.intent, which refers to a secret")
         else:
-            self._set(path, _clean(value, MAX_INTENT_CHARACTERS) or None)
+            self._set(path, cleaned(value, MAX_INTENT_CHARACTERS) or None)
 
     def _mode(self, path: KeyPath, value: Any) -> None:
         if value not in list(ExposureMode):
@@ -171,7 +171,7 @@ class _Narrowed:
     def _denials(self, path: KeyPath, value: Any) -> None:
         patterns = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
         kept = [
-            item for item in patterns if 0 < len(item) <= MAX_PATTERN_CHARACTERS and item == _clean(item, len(item))
+            item for item in patterns if 0 < len(item) <= MAX_PATTERN_CHARACTERS and item == cleaned(item, len(item))
         ]
         if not isinstance(value, list) or len(kept) < len(value) or len(kept) > MAX_DENIED:
             self.widening.append("some entries of gateway.blacklisted_tools, which are no tool names")
@@ -193,7 +193,7 @@ def _is_share_above(value: Any, current: float | None) -> bool:
     return is_share and current is not None and value > current
 
 
-def _clean(text: str, limit: int) -> str:
+def cleaned(text: str, limit: int) -> str:
     """Printable characters only (no terminal escapes, no bidirectional or invisible ones), of bounded length."""
     printable = "".join(" " if unicodedata.category(character)[0] in "CZ" else character for character in text)
     return " ".join(printable.split())[:limit]

@@ -131,7 +131,7 @@ async def token_report(gateway: Gateway, intent: str | None, context_window: int
         tuple(costs),
         _by_server(state, tools),
         tuple(sorted(tools, key=lambda tool: (-tool.tokens, tool.name))[:DEAREST]),
-        await _break_even(gateway, state, full - meta),
+        await _break_even(gateway, full - meta),
         len(state.catalog.tools),
     )
 
@@ -156,16 +156,17 @@ def _by_server(state: GatewayState, tools: Sequence[ToolCost]) -> tuple[ServerCo
     return tuple(sorted(rows, key=lambda row: (-row.tokens, row.server)))
 
 
-async def _break_even(gateway: Gateway, state: GatewayState, saved: int) -> BreakEven:
-    costs = await _search_costs(gateway, state)
+async def _break_even(gateway: Gateway, saved: int) -> BreakEven:
+    costs = await search_costs(gateway)
     if not costs:
         return BreakEven(None, None, 0)
     search = round(median(costs))
     return BreakEven(saved // search + 1 if saved >= 0 else 0, search, len(costs))
 
 
-async def _search_costs(gateway: Gateway, state: GatewayState) -> list[int]:
+async def search_costs(gateway: Gateway) -> list[int]:
     """Tokens of real searches, request and answer, for tools from all over the catalog."""
+    state = await gateway.searchable(60)
     tools = state.view(LOCAL).searchable
     step = max(len(tools) // SAMPLED_SEARCHES, 1)
     caller = build_caller(gateway)

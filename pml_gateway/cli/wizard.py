@@ -1,0 +1,326 @@
+"""`pml config --wizard`: a short interview and the user's own tools become a preset, with the reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import typer
+
+from pml_gateway.cli.context import Command, command_gateway
+from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, say, warn, wrapped
+from pml_gateway.cli.preset import consequences
+from pml_gateway.cli.windows import DEFAULT_WINDOW
+from pml_gateway.config.clients.discover import client_files, known_client
+from pml_gateway.config.clients.known import CLIENT_NAMES, CLIENTS
+from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.config.edit import apply_preset, set_values
+from pml_gateway.config.paths import PROJECT_NAME
+from pml_gateway.config.presets import load_preset
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.project import find_project_file
+from pml_gateway.config.project_intent import DerivedIntent, derive_intent
+from pml_gateway.config.trust import TrustStore
+from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pml_gateway.exposure.recommend import Priority, Recommendation, Situation
+    from pml_gateway.server.preset_costs import PresetCost
+
+SELECTING = ("semantic", "hybrid_balanced", "hybrid_permissive")
+"""The presets that select by intent."""
+
+PLAIN_FILE = "mcp-json"
+"""Not a client: the name of the file that several of them read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The answers that flags give; None is asked for, or answered by its default."""
+
+    servers: int | None = None
+    clients: Sequence[str] | None = None
+    matters: str | None = None
+    intent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The user's own numbers, by what is configured now; `costs` are by preset, from the fewest tools to all."""
+
+    servers: int
+    intent: str | None
+    search_tokens: int | None
+    costs: Sequence[PresetCost]
+
+    def tokens(self, preset: str) -> int:
+        return next(cost.tokens for cost in self.costs if cost.preset == preset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the interview led to."""
+
+    situation: Situation
+    chosen: Recommendation
+    measured: _Measured
+    derived: DerivedIntent | None
+    intent: str | None
+    """What the project file is to say; None leaves it."""
+
+
+def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> None:
+    """Ask, count, show, and apply what was chosen after a question."""
+    is_asking = sys.stdin.isatty() and not (yes or dry_run or command.as_json)
+    try:
+        outcome = _interview(command, given, is_asking=is_asking)
+        edits = _edits(command, outcome, dry_run=True)
+        if not command.as_json:
+            _show(outcome, edits)
+        has_changed = any(edit.has_changed for edit in edits)
+        is_wanted = has_changed and not dry_run and (yes or (is_asking and _confirmed(edits)))
+        if is_wanted:
+            edits = _edits(command, outcome, dry_run=False)
+        warnings = _warnings(command, outcome, edits)
+    except ConfigurationError as error:
+        fail(error, as_json=command.as_json)
+    if command.as_json:
+        print_json(_report(outcome, edits, warnings, is_written=is_wanted))
+        return
+    for edit in edits:
+        backup = f" (the text before is in {edit.backup})" if edit.backup else ""
+        if is_wanted and edit.has_changed:
+            note(f"wrote {edit.path}{backup}")
+    if not has_changed:
+        note(f"{edits[0].path} already says what {outcome.chosen.preset} says")
+    elif not is_wanted:
+        note("nothing was written" + ("" if dry_run or is_asking else "; run it with --yes to apply this"))
+    for warning in warnings:
+        warn(warning)
+
+
+def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
+    from pml_gateway.exposure.recommend import Situation, recommend
+
+    # Before anything is started: a slip in a flag is told at once.
+    given_priority = _priority(given.matters) if given.matters is not None else None
+    clients = [known_client(name).name for name in given.clients] if given.clients is not None else None
+    measured = command.run(lambda: _measure(command, None))
+    servers = given.servers or _asked_number("How many servers will there be?", measured.servers, is_asking=is_asking)
+    clients = clients if clients is not None else _asked_clients(is_asking=is_asking)
+    priority = given_priority or _asked_priority(is_asking=is_asking)
+    deferring = {client.name for client in CLIENTS if client.defers}
+    meta = measured.tokens("meta_only")
+    situation = Situation(
+        servers=servers,
+        # Servers that are yet to come are taken to be as large as those that are there.
+        full_tokens=round(measured.tokens("full_proxy") * servers / max(measured.servers, 1)),
+        meta_tokens=meta,
+        search_tokens=measured.search_tokens,
+        context_window=DEFAULT_WINDOW,
+        priority=priority,
+        deferring=[name for name in clients if name in deferring],
+        others=[name for name in clients if name not in deferring],
+    )
+    chosen = recommend(situation)
+    derived, intent = _intent(given, measured, chosen, is_asking=is_asking)
+    if intent is not None and intent != measured.intent:
+        measured = command.run(lambda: _measure(command, intent))
+    return _Outcome(situation, chosen, measured, derived, intent)
+
+
+async def _measure(command: Command, intent: str | None) -> _Measured:
+    from pml_gateway.server.preset_costs import preset_costs
+    from pml_gateway.server.token_report import search_costs
+
+    async with command_gateway(command) as gateway:
+        state = await gateway.searchable(60)
+        wanted = intent or state.settings.gateway.intent
+        searches = await search_costs(gateway)
+        return _Measured(
+            sum(definition.enabled for definition in state.settings.servers.values()),
+            wanted,
+            round(median(searches)) if searches else None,
+            await preset_costs(gateway, wanted),
+        )
+
+
+def _asked_number(question: str, default: int, *, is_asking: bool) -> int:
+    number = max(default, 1)
+    while is_asking:
+        number = typer.prompt(question, default=number, type=int, err=True)
+        if number >= 1:
+            break
+        warn(f"{number} is less than 1")
+        number = max(default, 1)
+    return number
+
+
+def _asked_clients(*, is_asking: bool) -> list[str]:
+    """The clients that have a file here, unless a person says otherwise."""
+    files = client_files(Surroundings.here(Path.cwd()))
+    found = list(dict.fromkeys(file.client.name for file in files if file.exists and file.client.name != PLAIN_FILE))
+    if not is_asking:
+        return found
+    choices = ", ".join(name for name in CLIENT_NAMES if name != PLAIN_FILE)
+    while True:
+        text = typer.prompt(f"Which clients ({choices})?", default=", ".join(found) or "none", err=True)
+        names = [name for name in text.replace(",", " ").split() if name != "none"]
+        try:
+            return [known_client(name).name for name in names]
+        except ConfigurationError as error:
+            warn(str(error))
+
+
+def _priority(text: str) -> Priority:
+    from pml_gateway.exposure.recommend import Priority
+
+    choices = [item.value for item in Priority]
+    if text not in choices:
+        near = did_you_mean(text, choices)
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(choices)}{near}", param_hint="--matters")
+    return Priority(text)
+
+
+def _asked_priority(*, is_asking: bool) -> Priority:
+    from pml_gateway.exposure.recommend import Priority
+
+    if not is_asking:
+        return Priority.TOKENS
+    note("tokens: the model reads as little as possible; accuracy: the right tool is listed, ready to call;")
+    note("compatibility: clients and agents that never search find their tools listed")
+    while True:
+        text = typer.prompt("What matters most (tokens, accuracy, compatibility)?", default="tokens", err=True)
+        try:
+            return _priority(text.strip().lower())
+        except typer.BadParameter as error:
+            warn(error.message)
+
+
+def _intent(
+    given: Given, measured: _Measured, chosen: Recommendation, *, is_asking: bool
+) -> tuple[DerivedIntent | None, str | None]:
+    """What was derived from the project, and what is to be written; one that is configured already stays."""
+    if given.intent is not None:
+        return None, " ".join(given.intent.split()) or None
+    if chosen.preset not in SELECTING or measured.intent is not None:
+        return None, None
+    derived = derive_intent(Surroundings.here(Path.cwd()).project)
+    if derived is None:
+        return None, None
+    if is_asking:
+        note(f"{chosen.preset} selects tools by an intent; {derived.file.name} says of this project:")
+        note(f"  {derived.text}")
+        if not typer.confirm("Use it as the project's intent?", default=True, err=True):
+            return derived, None
+    return derived, derived.text
+
+
+def _edits(command: Command, outcome: _Outcome, *, dry_run: bool) -> list[FileEdit]:
+    """The edit of the configuration, and of the project's file where an intent goes there."""
+    file = command.config_file or command.paths.config_file
+    preset = load_preset(outcome.chosen.preset)
+    edits = [edit_file(file, lambda text: apply_preset(text, preset, file), dry_run=dry_run)]
+    if outcome.intent is not None:
+        project = _project_file()
+        values = {"gateway": {"intent": outcome.intent}}
+        edits.append(edit_file(project, lambda text: set_values(text, values, project), dry_run=dry_run))
+    return edits
+
+
+def _project_file() -> Path:
+    return find_project_file(Path.cwd()) or Surroundings.here(Path.cwd()).project / PROJECT_NAME
+
+
+def _confirmed(edits: Sequence[FileEdit]) -> bool:
+    names = " and ".join(str(edit.path) for edit in edits if edit.has_changed)
+    return typer.confirm(f"Write {names}?", default=True, err=True)
+
+
+def _warnings(command: Command, outcome: _Outcome, edits: Sequence[FileEdit]) -> list[str]:
+    warnings = consequences(load_preset(outcome.chosen.preset), edits[0])
+    if outcome.intent is not None:
+        # Until it is written, the intent is missed that is about to be there.
+        warnings = [warning for warning in warnings if "no intent is configured" not in warning]
+        store, project = TrustStore(command.paths.trust_file), edits[-1]
+        was_trusted = bool(project.before) and store.is_trusted(project.path, project.before.encode())
+        if was_trusted and project.has_changed:
+            warnings.append(f"{project.path} was trusted as it was before; run `pml trust` again")
+    return warnings
+
+
+def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
+    measured, situation = outcome.measured, outcome.situation
+    print_table(
+        ("PRESET", "TOOLS", "TOKENS", "OF THE CONTEXT"),
+        (
+            (
+                f"{cost.preset}{' *' if cost.preset == outcome.chosen.preset else ''}",
+                cost.tools,
+                f"{cost.tokens:,}",
+                f"{cost.tokens / situation.context_window:.1%}",
+            )
+            for cost in measured.costs
+        ),
+    )
+    say(f"your {measured.servers} servers, o200k_base tokens of one tools/list; * is chosen", style="dim")
+    if measured.intent:
+        say(f"intent: {measured.intent}", style="dim")
+    if situation.servers != measured.servers:
+        say(
+            f"with {situation.servers} servers of this size, everything makes {situation.full_tokens:,} tokens",
+            style="dim",
+        )
+    say()
+    for line in wrapped(f"{outcome.chosen.preset}: {outcome.chosen.reason}"):
+        say(line, style="bold")
+    for remark in outcome.chosen.notes:
+        for line in wrapped(remark):
+            note(line)
+    for edit in edits:
+        print_diff(edit.diff)
+
+
+def _report(
+    outcome: _Outcome, edits: Sequence[FileEdit], warnings: Sequence[str], *, is_written: bool
+) -> dict[str, object]:
+    situation = outcome.situation
+    return {
+        "answers": {
+            "servers": situation.servers,
+            "clients": [*situation.deferring, *situation.others],
+            "matters": situation.priority.value,
+        },
+        "presets": [
+            {
+                "preset": cost.preset,
+                "tools": cost.tools,
+                "tokens": cost.tokens,
+                "of_context_window": round(cost.tokens / situation.context_window, 4),
+            }
+            for cost in outcome.measured.costs
+        ],
+        "preset": outcome.chosen.preset,
+        "reason": outcome.chosen.reason,
+        "notes": outcome.chosen.notes,
+        "intent": {
+            "text": outcome.intent or outcome.measured.intent,
+            "derived_from": str(outcome.derived.file) if outcome.derived is not None else None,
+        },
+        "written": is_written,
+        "files": [
+            {
+                "file": str(edit.path),
+                "changed": edit.has_changed,
+                "backup": str(edit.backup) if edit.backup else None,
+                "diff": edit.diff,
+            }
+            for edit in edits
+        ],
+        "warnings": list(warnings),
+    }
