@@ -95,24 +95,25 @@ def _say_content(content: JsonObject) -> None:
 
 async def _offers(command: Command, kinds: tuple[str, ...]) -> JsonObject:
     from pml_gateway.catalog.offers import OfferKind
+    from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command, connect=True) as gateway:
-        table = (await gateway.ready()).catalog.offers
+        offers = (await gateway.ready()).view(LOCAL).offers
         return {
-            kind: [{"server": each.upstream_id, **each.definition} for each in table.of_kind(OfferKind(kind))]
+            kind: [{"server": each.upstream_id, **each.definition} for each in offers.listed(OfferKind(kind))]
             for kind in kinds
         }
 
 
 async def _get_prompt(command: Command, params: JsonObject) -> JsonObject:
     from pml_gateway.catalog.offers import OfferKind
+    from pml_gateway.policy.client import LOCAL
     from pml_gateway.server.request import CallOptions
     from pml_gateway.server.upstream_requests import ask_upstream
 
     async with command_gateway(command, connect=True) as gateway:
         kind = OfferKind.PROMPT
-        table = (await gateway.ready()).catalog.offers
-        offer = table.find(kind, params["name"])
+        offer = (await gateway.ready()).view(LOCAL).offers.find(kind, params["name"])
         if offer is None:
             raise _unknown(kind, params["name"])
         return await ask_upstream(

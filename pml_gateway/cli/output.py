@@ -63,12 +63,12 @@ def wrapped(text: str, reserved: int = 0) -> list[str]:
 
 def note(text: str) -> None:
     """Print a message that is no part of the answer."""
-    messages().print(Text(text), soft_wrap=True)
+    messages().print(Text(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Print a warning."""
-    messages().print(f"[yellow]warning:[/yellow] {escape(text)}", soft_wrap=True)
+    messages().print(f"[yellow]warning:[/yellow] {escape(printable(text))}", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -114,7 +114,7 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(f"[bold red]error:[/bold red] {escape(error.message)}", soft_wrap=True)
+        messages().print(f"[bold red]error:[/bold red] {escape(printable(error.message))}", soft_wrap=True)
         if error.hint:
-            messages().print(f"  {escape(error.hint)}", soft_wrap=True)
+            messages().print(f"  {escape(printable(error.hint))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))

@@ -147,6 +147,12 @@ class Breaker:
             if self._probe is ticket:
                 self._probe = None
 
+    def heard(self, ticket: Ticket) -> None:
+        """The upstream asked something during a call: it is alive, and nobody has to wait for a person's answer."""
+        self._succeeded(ticket)
+        if self._probe is ticket:
+            self._probe = None
+
     def hold(self, error: GatewayError, seconds: float) -> None:
         """Refuse calls until the connection loop tries again."""
         self._reason = error

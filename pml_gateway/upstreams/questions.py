@@ -129,13 +129,15 @@ class OpenCall:
         self.lend_place: Lend = nullcontext
         self._question_timeout = question_timeout
         self._deadlines = running()
+        self._when_asked: Callable[[], None] = lambda: None
         self._questions: set[anyio.CancelScope] = set()
         self._has_ended = False
         self._withdrawn = anyio.Event()
 
-    def begin(self) -> None:
-        """Let questions stop the time limits that run now."""
+    def begin(self, when_asked: Callable[[], None]) -> None:
+        """Let questions stop the time limits that run now, and be told to `when_asked`."""
         self._deadlines = running()
+        self._when_asked = when_asked
 
     async def answer(self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None) -> JsonObject:
         """The client's answer to one question of the upstream.
@@ -149,6 +151,7 @@ class OpenCall:
         if refusal is not None:
             raise MCPError(*refusal)
         self.has_asked = True
+        self._when_asked()
         self.asked_roots = self.asked_roots or method == "roots/list"
         with anyio.CancelScope() as scope:
             self._questions.add(scope)

@@ -289,7 +289,7 @@ class Upstream:
         with self.breaker.call(impatient=limit < self.call_timeout) as ticket:
             with within(deadline - anyio.current_time()):
                 if call is not None:
-                    call.begin()
+                    call.begin(lambda: self.breaker.heard(ticket))
                 return await self._send(ticket, method, params, deadline, on_progress, call, borrowed)
             raise self._late(_what(method, params), limit, ticket.executed)
 

@@ -173,6 +173,15 @@ def test_files_of_a_project_are_imported_only_if_asked(home: Path) -> None:
     assert chosen["servers"][0]["outcome"] == "present"
 
 
+def test_what_a_file_says_gives_the_terminal_no_orders(home: Path) -> None:
+    order = "\\u001b]0;owned\\u0007"
+    Path(".mcp.json").write_text(f'{{"mcpServers": {{"a{order}": {{"command": "no{order}", "env": {{"x": 5}}}}}}}}')
+
+    done = pml("init", "--yes", "--project")
+
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_one_file_or_client_can_be_chosen(home: Path, tmp_path: Path) -> None:
     claude_code(home)
     other = tmp_path / "other.json"

@@ -42,3 +42,17 @@ def test_prompts_and_resources_are_listed_got_and_read(tmp_path: Path) -> None:
     refused = run_pml(tmp_path, "prompts", "nothing")
     assert refused.returncode == 1
     assert "no server offers 'nothing'" in refused.stderr
+
+
+def test_what_is_blacklisted_is_not_there_for_commands_either(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    hidden = {"blacklisted_tools": ["s:review", "s:note://one"]}
+    servers = {"s": {"command": sys.executable, "args": [str(script)]}}
+    write_settings(tmp_path, {"servers": servers, "gateway": hidden})
+    assert json.loads(run_pml(tmp_path, "prompts", "--json").stdout)["prompts"] == []
+    assert "note://one" not in run_pml(tmp_path, "resources").stdout
+    for command in (["prompts", "review", "--arg", "language=python"], ["resources", "note://one"]):
+        refused = run_pml(tmp_path, *command)
+        assert refused.returncode == 1
+        assert f"no server offers {command[1]!r}" in refused.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from pml_gateway.config.settings import BreakerSettings
@@ -14,6 +15,7 @@ from pml_gateway.server.status import gateway_status
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.slots import CallSlots
+from tests.support.asking import Person, asking
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving
 
@@ -151,6 +153,40 @@ async def test_after_the_pause_calls_reach_an_upstream_that_answers_again(tmp_pa
                 answer = await served.call("up__t")
         assert answer["content"][0]["text"] == "alive"
         assert breaker_of(served) == {"state": "closed", "failures": 0}
+
+
+async def test_a_probe_that_asks_a_person_keeps_nobody_waiting(tmp_path: Path) -> None:
+    fake, ada, moody = asking(), Person("ada"), Moody()
+    act, ada.answers = fake.handler, anyio.Event()
+    assert act is not None
+
+    async def after_the_mood(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        return await (act if not moody.hangs else moody)(ctx, call)
+
+    fake.handler = after_the_mood
+    limits = {"call_timeout": 0.5, "breaker": {"failures": 1, "pause": 0.1}}
+    async with (
+        serving(tmp_path, {"up": fake}, settings_for({"up": fake}, upstreams=limits)) as served,
+        ada.client(served.url, modern=False) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        assert error_of(await served.call("up__plain"))["code"] == ErrorCode.TIMEOUT
+        moody.hangs = False
+        results: list[Any] = []
+
+        async def ask() -> None:
+            results.append(await client.call_tool("up__ask", {"text": "who"}))
+
+        with anyio.fail_after(30):
+            while breaker_of(served)["state"] == BreakerState.OPEN:
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(ask)
+            while not ada.asked:
+                await anyio.lowlevel.checkpoint()
+        beside = await served.call("up__plain")
+        ada.answers.set()
+    assert beside["content"][0]["text"] == "plain "
+    assert results[0].content[0].text == "ada: who"
 
 
 async def test_answers_of_whatever_kind_and_calls_given_little_time_open_nothing(tmp_path: Path) -> None:
