@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pml_gateway.server.doctor.finding import Finding
     from pml_gateway.types import JsonObject
 
-MAX_DETAILS = 6
+MAX_DETAILS = 10
 INDENT = " " * 10
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red", "fixed": "green"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -51,9 +51,13 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The user's own numbers, by what is configured now; `costs` are by preset, from the fewest tools to all."""
+    """The user's own numbers, by what is configured now; `costs` are by preset, from the fewest tools to all.
+
+    Of the `servers`, `known` have listed tools that can be counted.
+    """
 
     servers: int
+    known: int
     intent: str | None
     search_tokens: int | None
     costs: Sequence[PresetCost]
@@ -118,8 +122,8 @@ def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
     meta = measured.tokens("meta_only")
     situation = Situation(
         servers=servers,
-        # Servers that are yet to come are taken to be as large as those that are there.
-        full_tokens=round(measured.tokens("full_proxy") * servers / max(measured.servers, 1)),
+        # Servers that are yet to come, or did not answer, are taken to be as large as those that are known.
+        full_tokens=round(measured.tokens("full_proxy") * servers / max(measured.known, 1)),
         meta_tokens=meta,
         search_tokens=measured.search_tokens,
         context_window=DEFAULT_WINDOW,
@@ -138,12 +142,15 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
     from pml_gateway.server.preset_costs import preset_costs
     from pml_gateway.server.token_report import search_costs
 
-    async with command_gateway(command) as gateway:
+    # Warnings about what is configured now are no answer to what should be.
+    async with command_gateway(replace(command, as_json=True)) as gateway:
         state = await gateway.searchable(60)
         wanted = intent or state.settings.gateway.intent
         searches = await search_costs(gateway)
+        enabled = {name for name, definition in state.settings.servers.items() if definition.enabled}
         return _Measured(
-            sum(definition.enabled for definition in state.settings.servers.values()),
+            len(enabled),
+            len(enabled & state.catalog.listed_upstreams),
             wanted,
             round(median(searches)) if searches else None,
             await preset_costs(gateway, wanted),
@@ -268,10 +275,11 @@ def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
             for cost in measured.costs
         ),
     )
-    say(f"your {measured.servers} servers, o200k_base tokens of one tools/list; * is chosen", style="dim")
+    counted = f"{measured.known} of {measured.servers}" if measured.known < measured.servers else f"{measured.servers}"
+    say(f"tools of {counted} servers, o200k_base tokens of one tools/list; * is chosen", style="dim")
     if measured.intent:
         say(f"intent: {measured.intent}", style="dim")
-    if situation.servers != measured.servers:
+    if situation.servers != measured.known:
         say(
             f"with {situation.servers} servers of this size, everything makes {situation.full_tokens:,} tokens",
             style="dim",

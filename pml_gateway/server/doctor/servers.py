@@ -13,8 +13,11 @@ from pml_gateway.upstreams.child_log import log_path
 from pml_gateway.upstreams.log_reader import LogReader
 from pml_gateway.upstreams.upstream import Upstream
 
-LAST_WORDS = 6
+LAST_WORDS = 10
 """Lines of stderr that are shown of a server that failed."""
+
+ADVERTISEMENT = "npm notice"
+"""How lines begin with which npm offers its next version, behind whatever went wrong."""
 
 DOWNLOADERS = frozenset({"npx", "bunx", "uvx", "pipx", "docker", "podman"})
 """Runners whose first start downloads what they run."""
@@ -35,7 +38,8 @@ class LastWords:
     def of(self, server: str) -> tuple[str, ...]:
         """The last lines of one server, without its secrets."""
         reader = self._readers.get(server)
-        lines = [line for line in reader.more() if line.strip()] if reader is not None else []
+        written = reader.more() if reader is not None else ()
+        lines = [line for line in written if line.strip() and not line.startswith(ADVERTISEMENT)]
         # A server that is tried again says the same again.
         return tuple(dict.fromkeys(lines[-LAST_WORDS:]))
 
