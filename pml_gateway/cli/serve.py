@@ -93,7 +93,15 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
     for warning in loaded.warnings:
         logger.warning("%s", warning)
-    opener = partial(open_runtime, loaded, command.paths, identity=command.identity, load=load, on_open=_advise)
+    opener = partial(
+        open_runtime,
+        loaded,
+        command.paths,
+        identity=command.identity,
+        load=load,
+        on_open=_advise,
+        one_client=not over_http,
+    )
     if not over_http:
         await serve_stdio(opener)
         return

@@ -27,6 +27,7 @@ from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache, composites_of
 from pml_gateway.upstreams.listing import Listed, Offers, Remembered
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey
@@ -40,7 +41,8 @@ FIRST_LIST_WAIT = 3.0
 """Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
 QUIET_START = 1.0
-"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first."""
+"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first. The
+only client of a gateway is waited for as long without one, to say what it can be asked."""
 
 STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 START_SECONDS = 1.0
@@ -243,9 +245,14 @@ class Gateway:
 
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
-        if self.knows_tools:
-            with anyio.move_on_after(QUIET_START):
+        with anyio.move_on_after(QUIET_START):
+            if self.pool.client is not None:
+                # What it can be asked is told to upstreams when they are connected.
+                await self.pool.client.known.wait()
+                self._started = time.monotonic()
+            if self.knows_tools:
                 await self._asked.wait()
+        if self.knows_tools:
             await anyio.sleep(COALESCE_SECONDS)
         places = anyio.Semaphore(STARTS_AT_ONCE)
 
@@ -342,7 +349,13 @@ def _remembered_names(manifest: Manifest) -> Catalog:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: Settings, paths: Paths, *, identity: str, connect: bool = True, open_streams: OpenStreams | None = None
+    settings: Settings,
+    paths: Paths,
+    *,
+    identity: str,
+    connect: bool = True,
+    open_streams: OpenStreams | None = None,
+    client: SoleClient | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -352,9 +365,10 @@ async def open_gateway(
         identity: names the configuration (its file), so that each has a manifest of its own.
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
+        client: whose every request will be, where one client only is served.
     """
     async with (
-        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams) as pool,
+        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
         open_results(settings.references, paths.results_dir) as results,
         anyio.create_task_group() as tasks,
     ):

@@ -23,6 +23,7 @@ from pml_gateway.server.meta_definitions import AVAILABLE
 from pml_gateway.server.observing import watch_requests
 from pml_gateway.server.offers import OfferRequests
 from pml_gateway.server.request import CURRENT, RequestScope, list_intent
+from pml_gateway.server.sole_client import introduce_client
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.observe import Telemetry
@@ -123,5 +124,7 @@ def build_server(
     watch_requests(server, scope_of, telemetry)
     server.middleware.append(finished_list)
     ClientSessions(gateway).serve(server)
+    if gateway.pool.client is not None:
+        server.middleware.append(introduce_client(gateway, gateway.pool.client))
     offers.register(server)
     return server

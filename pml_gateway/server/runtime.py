@@ -27,6 +27,7 @@ from pml_gateway.server.resource_followers import ResourceFollowers
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.server.usage import UsageNotes
 from pml_gateway.telemetry.opened import open_watching
+from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.usage.recorder import Recorder, open_recorder
 
@@ -64,11 +65,13 @@ async def open_runtime(
     load: LoadSettings,
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
+    one_client: bool = False,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current."""
+    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
+    client = SoleClient() if one_client else None
     async with (
         open_watching(loaded.settings) as watching,
-        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams) as gateway,
+        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams, client=client) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
     ):

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pml_gateway import __version__
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.listing import ListKind
 from pml_gateway.upstreams.offers import unannounced
@@ -28,8 +29,13 @@ from pml_gateway.upstreams.questions import OpenCall, Questions
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams, resolved_headers
 
+logger = get_logger(__name__)
+
 MODERN = "modern"
 HANDSHAKE = "handshake"
+
+LOG_LEVEL_SECONDS = 5.0
+"""How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
 
 class WrongEraError(Exception):
@@ -79,6 +85,19 @@ class Connection:
             return ()
         return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
 
+    async def set_log_level(self, level: str | None) -> None:
+        """Tell a handshake upstream how much the client of this session wants to know, unless it knows."""
+        questions, capabilities = self.session.questions, self.session.server_capabilities
+        if level is None or level == questions.log_level or capabilities is None or capabilities.logging is None:
+            return
+        questions.log_level = level
+        if self.era == MODERN:
+            return
+        try:
+            await self.session.send_raw("logging/setLevel", {"level": level}, timeout=LOG_LEVEL_SECONDS)
+        except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            logger.debug("logging/setLevel refused: %s", error)
+
     async def request(
         self,
         method: str,
@@ -89,9 +108,10 @@ class Connection:
         call: OpenCall | None = None,
     ) -> JsonObject:
         """One request with these params; the result as the upstream sent it."""
-        if self.send_call is not None and method == "tools/call":
-            return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
-        return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
+        with self.session.questions.during(call):
+            if self.send_call is not None and method == "tools/call":
+                return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
+            return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
 
 
 @asynccontextmanager
@@ -106,11 +126,11 @@ async def open_connection(
     header_maps: HeaderMaps,
     on_notice: OnNotice,
     http: HttpSide,
-    questions: Questions | None = None,
+    questions: Questions,
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context.
 
-    Its peer is told that the clients behind `questions` can be asked; without, that nobody can.
+    Its peer is told what the clients behind `questions` can be asked.
     """
 
     async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
@@ -128,13 +148,14 @@ async def open_connection(
             connect_timeout=connect_timeout,
             http=http,
         ) as (read, write),
-        _session(read, write, header_maps, on_message, questions or Questions()) as connection,
+        _session(read, write, header_maps, on_message, questions) as connection,
     ):
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
                 tasks.start_soon(_listen, connection, on_notice)
             async with _calls(definition, connection, http, connect_timeout, on_notice) as connected:
+                await connected.set_log_level(questions.wanted_log_level)
                 yield connected
             tasks.cancel_scope.cancel()
 

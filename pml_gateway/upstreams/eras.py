@@ -1,7 +1,8 @@
 """Which protocol era a client's request takes to an upstream that speaks both.
 
 Tools that ask do so in the way of the era they are called in, and many know only one way. So a client that can be
-asked is given its own era where the upstream has it. The shared session speaks the newer one once that is known.
+asked is given its own era where the upstream has it. The shared session speaks the newer one once that is known, or
+that of the one client there is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ASK_AGAIN_SECONDS = 600.0
 class Eras:
     """The eras of one upstream beside that of its shared session."""
 
-    def __init__(self, transport: Transport, lifecycle: Lifecycle) -> None:
+    def __init__(self, transport: Transport, lifecycle: Lifecycle, *, one_client: bool) -> None:
+        self._one_client = one_client
         self._transport = transport
         self._lifecycle = lifecycle
         self._spoken: set[str] = set()
@@ -44,8 +46,8 @@ class Eras:
         async with self._turns:
             if not await self._speaks(wanted):
                 return era
-            if wanted == MODERN and self._lifecycle.era != MODERN:
-                await self._lifecycle.renegotiate(MODERN)
+            if (wanted == MODERN or self._one_client) and self._lifecycle.era != wanted:
+                await self._lifecycle.renegotiate(wanted)
         return wanted
 
     async def _speaks(self, era: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, ann
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
@@ -80,6 +81,7 @@ class Lifecycle:
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
+        client: SoleClient | None,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
@@ -100,6 +102,7 @@ class Lifecycle:
         self.tool_facts = ToolFacts(remembered.tools)
         self._on_listed = on_listed
         self._on_failed = on_failed
+        self._client = client
         self._expired = False
         self._lost_quickly = False
         self._was_stable = False
@@ -121,6 +124,16 @@ class Lifecycle:
             self._expired = True
             self._connection.ended.set()
         self.want()
+
+    def meet_client(self) -> None:
+        """Replace a connection that was opened before its one client had said what it can be asked."""
+        if self._client is not None and self._client.is_misrepresented(self._connection):
+            self.reconnect()
+
+    @property
+    def connection_of_client(self) -> Connection | None:
+        """The live connection, where it is the one client's."""
+        return None if self._client is None else self._connection
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -207,6 +220,9 @@ class Lifecycle:
                     self._activity.touch()
                     await self._list(connection)
                     established.set()
+                    # What the client said while the lists were fetched.
+                    self.meet_client()
+                    await connection.set_log_level(connection.session.questions.wanted_log_level)
                     reason = await self._serve(connection)
                     # Calls that come from now on wait for the next connection; those in flight may finish on this one.
                     self._connection = None
@@ -246,39 +262,31 @@ class Lifecycle:
             hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
         )
 
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Connection]:
+    def _open(self) -> AbstractAsyncContextManager[Connection]:
         self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
-        async with open_connection(
+        asked = Questions() if self._client is None else SharedQuestions(self._client, self.defaults.question_timeout)
+        return self._opened(self._http, asked, self.era)
+
+    def _opened(self, http: HttpSide, questions: Questions, era: str) -> AbstractAsyncContextManager[Connection]:
+        return open_connection(
             self.upstream_id,
             self.definition,
             open_streams=self._open_streams,
-            era_hint=self.era,
+            era_hint=era,
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
             header_maps=lambda name: self.tool_facts.header_map(name),
             on_notice=self._take_notice,
-            http=self._http,
-        ) as connection:
-            yield connection
+            http=http,
+            questions=questions,
+        )
 
     @asynccontextmanager
     async def open_beside(self, questions: Questions, era: str) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
-            async with open_connection(
-                self.upstream_id,
-                self.definition,
-                open_streams=self._open_streams,
-                era_hint=era,
-                logs_dir=self._logs_dir,
-                connect_timeout=self.connect_timeout,
-                header_maps=lambda name: self.tool_facts.header_map(name),
-                on_notice=self._take_notice,
-                http=http,
-                questions=questions,
-            ) as connection:
+            async with self._opened(http, questions, era) as connection:
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:

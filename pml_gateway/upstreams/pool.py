@@ -15,6 +15,7 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.upstreams.children import open_children
 from pml_gateway.upstreams.listing import Remembered
+from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.transport import open_streams as open_transport
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
@@ -30,8 +31,15 @@ class UpstreamPool:
     """Every upstream by server id, in configuration order."""
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams
+        self,
+        tasks: anyio.abc.TaskGroup,
+        *,
+        logs_dir: Path,
+        auth_dir: Path,
+        open_streams: OpenStreams,
+        client: SoleClient | None,
     ) -> None:
+        self.client = client
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self._tasks = tasks
@@ -93,6 +101,7 @@ class UpstreamPool:
             remembered=remembered,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
             on_failed=lambda failing: self.on_failed(failing),
+            client=self.client,
         )
         scope = self._scopes[upstream_id] = anyio.CancelScope()
 
@@ -120,11 +129,11 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 @asynccontextmanager
 async def open_pool(
-    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None
+    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None, client: SoleClient | None = None
 ) -> AsyncIterator[UpstreamPool]:
-    """A pool whose connections and child processes end with this context."""
+    """A pool whose connections and child processes end with this context; its calls may all be one `client`'s."""
     with open_children() as children:
         async with anyio.create_task_group() as tasks:
             opener = open_streams or partial(open_transport, children=children)
-            yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener)
+            yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client)
             tasks.cancel_scope.cancel()

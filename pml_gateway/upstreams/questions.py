@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -139,6 +139,10 @@ class OpenCall:
         self._deadlines = running()
         self._when_asked = when_asked
 
+    def held(self) -> AbstractContextManager[None]:
+        """Let no time pass for it."""
+        return paused(self._deadlines)
+
     async def answer(self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None) -> JsonObject:
         """The client's answer to one question of the upstream.
 
@@ -146,7 +150,7 @@ class OpenCall:
             MCPError: the client cannot be asked this, refuses, is silent, or its call is over.
         """
         if self._has_ended:
-            raise _too_late()
+            raise too_late()
         refusal = self.audience.abilities.refusal(method, params)
         if refusal is not None:
             raise MCPError(*refusal)
@@ -166,7 +170,7 @@ class OpenCall:
                 self._questions.discard(scope)
                 if not self._questions:
                     self._withdrawn.set()
-        raise _too_late()
+        raise too_late()
 
     async def tell(self, method: str, params: JsonObject) -> None:
         """Pass on what the upstream tells during the call."""
@@ -191,6 +195,7 @@ class Questions:
 
     def __init__(self, abilities: Abilities = NO_ABILITIES) -> None:
         self.abilities = abilities
+        self.log_level: str | None = None
         self._calls: list[OpenCall] = []
         self._urls: dict[str, Audience] = {}
 
@@ -203,20 +208,32 @@ class Questions:
         self._calls.remove(call)
         await call.end()
 
+    @property
+    def wanted_log_level(self) -> str | None:
+        """How much is wanted on the session from its start; None if that comes with the calls."""
+        return None
+
+    def during(self, _call: OpenCall | None) -> AbstractContextManager[None]:
+        """A call runs on the session for the length of this context; only one that calls share takes note."""
+        return nullcontext()
+
+    def remember_url(self, params: Mapping[str, Any], audience: Audience) -> None:
+        """The end of what happens in a browser is told long after the call."""
+        if isinstance(elicitation := params.get("elicitationId"), str):
+            self._urls[elicitation] = audience
+            if len(self._urls) > MAX_URLS:
+                del self._urls[next(iter(self._urls))]
+
     async def answer(
         self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
         """The answer to a question; `call` is given where the transport says whose it is."""
         asked = call or (self._calls[-1] if self._calls else None)
         if asked is not None:
-            if isinstance(elicitation := params.get("elicitationId"), str):
-                # The end of what happens in a browser is told long after the call.
-                self._urls[elicitation] = asked.audience
-                if len(self._urls) > MAX_URLS:
-                    del self._urls[next(iter(self._urls))]
+            self.remember_url(params, asked.audience)
             return await asked.answer(method, params, on_progress)
         if _ASKED.get(method) in self.abilities.announced:
-            raise _too_late()
+            raise too_late()
         raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
@@ -239,5 +256,6 @@ def wants_log(level: str | None, params: Mapping[str, Any]) -> bool:
     return LOG_LEVELS.index(given) >= LOG_LEVELS.index(level)
 
 
-def _too_late() -> MCPError:
+def too_late() -> MCPError:
+    """The refusal of a question whose call nobody waits for any more."""
     return MCPError(INVALID_REQUEST, "the call this question belongs to is over")

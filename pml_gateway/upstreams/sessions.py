@@ -35,9 +35,6 @@ PATIENCE = 0.25
 SHARE = 4
 """One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
 
-LOG_LEVEL_SECONDS = 5.0
-"""How long a server may take to answer `logging/setLevel`; its calls wait for it."""
-
 OpenBeside = Callable[[Questions, str], AbstractAsyncContextManager[Connection]]
 """Opens one more connection to the upstream, preferably in a protocol era."""
 
@@ -66,7 +63,6 @@ class OwnSession:
         self.closing = anyio.Event()
         self.closed = anyio.Event()
         self.left = anyio.Event()
-        self.log_level: str | None = None
         self._opened = anyio.Event()
         self._outcome: list[Connection | GatewayError] = []
 
@@ -149,6 +145,7 @@ class OwnSessions:
         open_beside: OpenBeside,
         background: Background,
         *,
+        shared: Callable[[], Connection | None],
         max_sessions: int,
         max_queue: int,
         connect_timeout: float,
@@ -158,6 +155,8 @@ class OwnSessions:
         self._upstream_id = upstream_id
         self._open_beside = open_beside
         self._background = background
+        # Where the gateway has one client only, the shared session is that client's as well.
+        self._shared = shared
         self._max_sessions = max_sessions
         self._max_queue = max_queue
         self._connect_timeout = connect_timeout
@@ -196,7 +195,7 @@ class OwnSessions:
         session.questions.add(call)
         try:
             connection = await session.connection()
-            await _set_log_level(session, connection, audience.log_level)
+            await connection.set_log_level(audience.log_level)
             yield connection
         finally:
             with anyio.CancelScope(shield=True):
@@ -216,23 +215,30 @@ class OwnSessions:
 
     async def notify(self, client_id: str, method: str) -> None:
         """Tell the upstream something of a client, in this client's sessions."""
-        for session in self._of(client_id):
+        for connection in await self._of(client_id):
             try:
-                connection = await session.connection()
                 await connection.session.notify_raw(method, {})
-            except (GatewayError, MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
                 logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
 
     async def set_log_level(self, client_id: str, level: str) -> None:
         """Tell the upstream how much a client wants to know, in this client's sessions."""
-        for session in self._of(client_id):
+        for connection in await self._of(client_id):
             try:
-                await _set_log_level(session, await session.connection(), level)
+                await connection.set_log_level(level)
             except GatewayError as error:
                 logger.debug("the log level did not reach %s: %s", self._upstream_id, error)
 
-    def _of(self, client_id: str) -> list[OwnSession]:
-        return [session for session in self._sessions if session.key.client_id == client_id and session.is_usable]
+    async def _of(self, client_id: str) -> list[Connection]:
+        shared = self._shared()
+        connections = [] if shared is None or shared.era == MODERN else [shared]
+        for session in list(self._sessions):
+            if session.key.client_id == client_id and session.is_usable:
+                try:
+                    connections.append(await session.connection())
+                except GatewayError as error:
+                    logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
+        return connections
 
     async def _take(self, key: SessionKey) -> OwnSession:
         if (session := self._free(key)) is None:
@@ -327,17 +333,3 @@ class OwnSessions:
             hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
             details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
         )
-
-
-async def _set_log_level(session: OwnSession, connection: Connection, level: str | None) -> None:
-    """Tell a handshake upstream how much this client wants to know."""
-    capabilities = connection.session.server_capabilities
-    if level is None or level == session.log_level or capabilities is None or capabilities.logging is None:
-        return
-    session.log_level = level
-    if connection.era == MODERN:
-        return
-    try:
-        await connection.session.send_raw("logging/setLevel", {"level": level}, timeout=LOG_LEVEL_SECONDS)
-    except MCPError as error:
-        logger.debug("logging/setLevel refused: %s", error.message)

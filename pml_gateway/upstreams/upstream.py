@@ -30,6 +30,7 @@ from pml_gateway.upstreams.relayed import RelayedRequests
 from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
+from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
 from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.translate import translate
@@ -60,11 +61,13 @@ class Upstream:
         remembered: Remembered,
         on_listed: OnListed,
         on_failed: OnFailed,
+        client: SoleClient | None,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
         self.authorization = authorization
         self.defaults = defaults
+        self._client = client
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
@@ -85,19 +88,21 @@ class Upstream:
             remembered=remembered,
             on_listed=lambda listed: on_listed(self, listed),
             on_failed=lambda: on_failed(self),
+            client=client,
         )
         self.connect_timeout = self._lifecycle.connect_timeout
         self._own_sessions = OwnSessions(
             upstream_id,
             self._lifecycle.open_beside,
             self._background,
+            shared=lambda: self._lifecycle.connection_of_client,
             max_sessions=definition.max_sessions or defaults.max_sessions,
             max_queue=max_queue,
             connect_timeout=self.connect_timeout,
             idle_timeout=defaults.idle_timeout,
             per_client=definition.sessions == "per_client",
         )
-        self._eras = Eras(definition.resolved_transport, self._lifecycle)
+        self._eras = Eras(definition.resolved_transport, self._lifecycle, one_client=client is not None)
         suspended = SuspendedCalls(upstream_id, self._background, defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
         self.end_client = self._own_sessions.end_client
@@ -105,6 +110,7 @@ class Upstream:
         self.set_log_level = self._own_sessions.set_log_level
         self.want = self._lifecycle.want
         self.reconnect = self._lifecycle.reconnect
+        self.meet_client = self._lifecycle.meet_client
         self.drain = self._activity.drain
 
     @property
@@ -225,6 +231,8 @@ class Upstream:
         return await self._relayed.request(params, audience, on_progress, era, send)
 
     def _needs_own_session(self, audience: Audience, era: str) -> bool:
+        if self._client is not None and self._client.shares(audience, era):
+            return False
         if self.definition.sessions == "per_client":
             return True
         if era == MODERN:

@@ -28,6 +28,8 @@ WITHOUT_CONFIGURATION = {
     "pml stats clear",
     "pml demo",
     "pml init",
+    "pml migrate",
+    "pml migrate back",
     "pml refresh",
     "pml trust",
 }

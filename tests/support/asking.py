@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -208,12 +210,29 @@ class Person:
         )
 
 
-async def _serve_stdio(*, modern: bool) -> None:
+async def _serve_stdio(*, modern: bool, notes: Path | None) -> None:
     server = asking(modern=modern).server()
+    if notes is not None:
+        await anyio.Path(notes / "pids").mkdir(exist_ok=True)
+        await anyio.Path(notes / "pids" / str(os.getpid())).touch()
+        server.middleware.insert(0, partial(_by_capabilities, notes))
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
+async def _by_capabilities(notes: Path, ctx: Any, call_next: Any) -> Any:
+    """As servers do that look at their client: tools for what it can do, and its roots as soon as it is there."""
+    result = await call_next(ctx)
+    able = ctx.session.client_capabilities or mcp_types.ClientCapabilities()
+    if ctx.method == "notifications/initialized" and able.roots is not None:
+        answer = await ctx.session._connection.outbound.send_raw_request("roots/list", None, {"timeout": 30})
+        await anyio.Path(notes / "roots").write_text(answer_in(answer))
+    if ctx.method == "tools/list" and able.sampling is None:
+        result["tools"] = [tool for tool in result["tools"] if not tool["name"].startswith("sample")]
+    return result
+
+
 if __name__ == "__main__":
-    # A real process: `asking.py [--modern]`.
-    anyio.run(partial(_serve_stdio, modern="--modern" in sys.argv))
+    # A real process: `asking.py [--modern] [--notes FOLDER]`.
+    folder = Path(sys.argv[sys.argv.index("--notes") + 1]) if "--notes" in sys.argv else None
+    anyio.run(partial(_serve_stdio, modern="--modern" in sys.argv, notes=folder))
