@@ -19,6 +19,7 @@ from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.questions import (
     LOG,
     NO_ABILITIES,
+    ROOTS,
     Abilities,
     Audience,
     OpenCall,
@@ -97,7 +98,7 @@ class SharedQuestions(Questions):
         if (refusal := self.abilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
         self.remember_url(params, audience)
-        with _OpenQuestion(self._calls) as question:
+        with _OpenQuestion(self._calls, outlives_calls=method == ROOTS) as question:
             self._open.append(question)
             try:
                 with question.scope:
@@ -122,9 +123,9 @@ class SharedQuestions(Questions):
 class _OpenQuestion:
     """One question, and the calls whose time limits stand still for it."""
 
-    def __init__(self, calls: Sequence[OpenCall]) -> None:
+    def __init__(self, calls: Sequence[OpenCall], *, outlives_calls: bool) -> None:
         self.scope = anyio.CancelScope()
-        self._causes = set(calls)
+        self._causes = set() if outlives_calls else set(calls)
         self._held = ExitStack()
         for call in calls:
             call.has_asked = True
