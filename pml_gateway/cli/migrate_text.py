@@ -27,7 +27,7 @@ def say_plan(report: JsonObject) -> None:
     changes = report["changes"]
     if changes:
         say()
-        rows = sorted(changes, key=lambda row: (row["rank"] is not None, -row["calls"]))
+        rows = _by_tool(changes)
         print_table(
             ("not listed then", "calls", "place", "found by", "words from"),
             (
@@ -36,7 +36,7 @@ def say_plan(report: JsonObject) -> None:
             ),
         )
         if len(rows) > SHOWN:
-            say(f"and {len(rows) - SHOWN} more rows (--json names all)", style="dim")
+            say(f"and {len(rows) - SHOWN} more (--json names all)", style="dim")
     whitelist = report["whitelist"]
     if whitelist["tools"]:
         say()
@@ -90,6 +90,15 @@ def say_reloaded(gateways: list[JsonObject]) -> None:
     for each in gateways:
         if "error" in each:
             warn(each["error"])
+
+
+def _by_tool(changes: list[JsonObject]) -> list[JsonObject]:
+    """One row per tool: all its calls, and the words that find it worst; lost ones first."""
+    found: dict[str, JsonObject] = {}
+    for row in sorted(changes, key=lambda row: (row["rank"] is not None, -(row["rank"] or 0))):
+        known = found.setdefault(row["name"], {**row, "calls": 0})
+        known["calls"] += row["calls"]
+    return sorted(found.values(), key=lambda row: (row["rank"] is not None, -row["calls"]))
 
 
 def _share(value: float | None) -> str:

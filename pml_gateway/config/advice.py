@@ -79,8 +79,9 @@ def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
     parts = [
         *(["the meta-tools"] if gateway.hybrid.expose_meta_tools else []),
         *(["the whitelisted tools"] if gateway.hybrid.whitelisted_tools else []),
+        *(["the most used tools"] if gateway.hybrid.fallback == "usage" else []),
     ]
-    return " and ".join(parts) or "an empty list"
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "an empty list"
 
 
 def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -20,6 +20,11 @@ KEY = "${env:KEY}"
             {},
             "sees only the meta-tools and the whitelisted tools;",
         ),
+        (
+            {"tools_exposure": "hybrid", "hybrid": {"whitelisted_tools": ["a"], "fallback": "usage"}},
+            {},
+            "sees only the meta-tools, the whitelisted tools and the most used tools;",
+        ),
         ({"tools_exposure": "hybrid", "hybrid": {"expose_meta_tools": False}}, {}, "sees only an empty list;"),
         ({"tools_exposure": "semantic"}, {"ci": {"key": KEY}}, "sees only the meta-tools;"),
         ({}, {"ci": {"key": KEY, "mode": "hybrid"}}, "clients ci pin a mode"),
