@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from pml_gateway.cli.context import Command, command_gateway
+from pml_gateway.cli.interview import asked_clients, asked_number, asked_priority, read_priority
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, say, warn, wrapped
 from pml_gateway.cli.preset import consequences
 from pml_gateway.cli.windows import DEFAULT_WINDOW
-from pml_gateway.config.clients.discover import client_files, known_client
-from pml_gateway.config.clients.known import CLIENT_NAMES, CLIENTS
+from pml_gateway.config.clients.discover import known_client
+from pml_gateway.config.clients.known import CLIENTS
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.edit import apply_preset, set_values
 from pml_gateway.config.paths import PROJECT_NAME
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.project import find_project_file
 from pml_gateway.config.project_intent import DerivedIntent, derive_intent
 from pml_gateway.config.trust import TrustStore
@@ -29,14 +29,11 @@ from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pml_gateway.exposure.recommend import Priority, Recommendation, Situation
+    from pml_gateway.exposure.recommend import Recommendation, Situation
     from pml_gateway.server.preset_costs import PresetCost
 
 SELECTING = ("semantic", "hybrid_balanced", "hybrid_permissive")
 """The presets that select by intent."""
-
-PLAIN_FILE = "mcp-json"
-"""Not a client: the name of the file that several of them read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +109,12 @@ def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
     from pml_gateway.exposure.recommend import Situation, recommend
 
     # Before anything is started: a slip in a flag is told at once.
-    given_priority = _priority(given.matters) if given.matters is not None else None
+    given_priority = read_priority(given.matters) if given.matters is not None else None
     clients = [known_client(name).name for name in given.clients] if given.clients is not None else None
     measured = command.run(lambda: _measure(command, None))
-    servers = given.servers or _asked_number("How many servers will there be?", measured.servers, is_asking=is_asking)
-    clients = clients if clients is not None else _asked_clients(is_asking=is_asking)
-    priority = given_priority or _asked_priority(is_asking=is_asking)
+    servers = given.servers or asked_number("How many servers will there be?", measured.servers, is_asking=is_asking)
+    clients = clients if clients is not None else asked_clients(is_asking=is_asking)
+    priority = given_priority or asked_priority(is_asking=is_asking)
     deferring = {client.name for client in CLIENTS if client.defers}
     meta = measured.tokens("meta_only")
     situation = Situation(
@@ -155,58 +152,6 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
             round(median(searches)) if searches else None,
             await preset_costs(gateway, wanted),
         )
-
-
-def _asked_number(question: str, default: int, *, is_asking: bool) -> int:
-    number = max(default, 1)
-    while is_asking:
-        number = typer.prompt(question, default=number, type=int, err=True)
-        if number >= 1:
-            break
-        warn(f"{number} is less than 1")
-        number = max(default, 1)
-    return number
-
-
-def _asked_clients(*, is_asking: bool) -> list[str]:
-    """The clients that have a file here, unless a person says otherwise."""
-    files = client_files(Surroundings.here(Path.cwd()))
-    found = list(dict.fromkeys(file.client.name for file in files if file.exists and file.client.name != PLAIN_FILE))
-    if not is_asking:
-        return found
-    choices = ", ".join(name for name in CLIENT_NAMES if name != PLAIN_FILE)
-    while True:
-        text = typer.prompt(f"Which clients ({choices})?", default=", ".join(found) or "none", err=True)
-        names = [name for name in text.replace(",", " ").split() if name != "none"]
-        try:
-            return [known_client(name).name for name in names]
-        except ConfigurationError as error:
-            warn(str(error))
-
-
-def _priority(text: str) -> Priority:
-    from pml_gateway.exposure.recommend import Priority
-
-    choices = [item.value for item in Priority]
-    if text not in choices:
-        near = did_you_mean(text, choices)
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(choices)}{near}", param_hint="--matters")
-    return Priority(text)
-
-
-def _asked_priority(*, is_asking: bool) -> Priority:
-    from pml_gateway.exposure.recommend import Priority
-
-    if not is_asking:
-        return Priority.TOKENS
-    note("tokens: the model reads as little as possible; accuracy: the right tool is listed, ready to call;")
-    note("compatibility: clients and agents that never search find their tools listed")
-    while True:
-        text = typer.prompt("What matters most (tokens, accuracy, compatibility)?", default="tokens", err=True)
-        try:
-            return _priority(text.strip().lower())
-        except typer.BadParameter as error:
-            warn(error.message)
 
 
 def _intent(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from logging import DEBUG
+
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.offer_uris import with_public_uris
@@ -38,6 +41,14 @@ from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
 
 logger = get_logger(__name__)
+
+
+def _internal(fault: Exception) -> GatewayError:
+    return GatewayError(
+        f"the gateway failed in this call ({type(fault).__name__})",
+        hint="whether the tool ran is not known; `log.level: debug` shows where it failed",
+        details={"executed": "unknown"},
+    )
 
 
 class Caller:
@@ -84,6 +95,12 @@ class Caller:
             result = for_version(writable(error_result(error)), version)
             if meta_name is None and namespace is None:
                 answered = answered_error(error)
+        except MCPError:
+            raise
+        # A fault of ours must end this call only, and its text may quote what others sent.
+        except Exception as fault:
+            logger.error("%s in a call of %r", type(fault).__name__, name, exc_info=logger.isEnabledFor(DEBUG))
+            result = for_version(writable(error_result(_internal(fault))), version)
         if answered is not None:
             raise answered
         return result

@@ -11,7 +11,11 @@ import mcp_types
 import pytest
 from mcp.client.client import Client
 
-from tests.support.memory import FakeUpstream, settings_for, text_result, tool
+from pml_gateway.server.calling import Caller
+from pml_gateway.server.gateway import open_gateway
+from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.server.usage import UsageNotes
+from tests.support.memory import FakeUpstream, paths_in, settings_for, text_result, tool
 from tests.support.raw import post_modern
 from tests.support.serving import serving
 
@@ -270,3 +274,16 @@ async def test_a_name_no_longer_there_gets_the_closest_visible_ones(tmp_path: Pa
         error = (await served.call("up__raed_file"))["structuredContent"]["error"]
     assert error["code"] == "NOT_FOUND"
     assert error["details"]["closest"][0] == "up__read_file"
+
+
+async def test_a_fault_of_the_gateway_ends_one_call_and_quotes_nothing(tmp_path: Path) -> None:
+    async def broken(*_: object) -> dict[str, Any]:
+        raise IndexError("s3cret of another server")
+
+    settings = settings_for({"up": counting()})
+    async with open_gateway(settings, paths_in(tmp_path), identity="x", connect=False) as gateway:
+        caller = Caller(gateway, {"search_tools": broken}, UsageNotes())
+        result = await caller.call(RequestScope(), "search_tools", {"query": "x"}, CallOptions())
+    error = result["structuredContent"]["error"]
+    assert (error["code"], error["details"]["executed"]) == ("INTERNAL", "unknown")
+    assert "s3cret" not in json.dumps(result)
