@@ -70,7 +70,8 @@ def reasons_to_wait(found: Standing, criteria: Criteria) -> list[str]:
         reasons.append(
             f"{found.missed} of {found.searches} searches missed ({found.miss_rate:.0%}); {limit} are wanted"
         )
-    dropped = (found.success_before or 0.0) - (found.success or 0.0)
+    # Floats: 1 - 0.98 is a little more than 0.02.
+    dropped = round((found.success_before or 0.0) - (found.success or 0.0), 9)
     if found.success is not None and found.success_before is not None and dropped > criteria.max_success_drop:
         reasons.append(f"success fell from {found.success_before:.1%} to {found.success:.1%} in this stage")
     return reasons

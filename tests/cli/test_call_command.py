@@ -22,13 +22,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def completed(home: Path, line: str) -> list[str]:
+def completed(home: Path, line: str, shell: str = "bash") -> list[str]:
+    """What a shell is told to offer at the end of a line."""
     words = line.split(" ")
-    shell = {"_PML_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    variables = {"_PML_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    variables |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     pml = "import sys; sys.argv = ['pml']; from pml_gateway.cli.app import app; app(prog_name='pml')"
     run = subprocess.run(
         [sys.executable, "-c", pml],
-        env=environment(home, shell),
+        env=environment(home, variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -87,3 +89,8 @@ def test_errors_of_the_gateway_are_sentences(home: Path) -> None:
 )
 def test_the_shell_completes_from_the_last_listing(home: Path, line: str, expected: list[str]) -> None:
     assert completed(home, line) == expected
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_the_same(home: Path, shell: str) -> None:
+    assert "calc__date_difference" in " ".join(completed(home, "pml call calc__date_", shell))

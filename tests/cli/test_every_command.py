@@ -25,12 +25,11 @@ WITHOUT_CONFIGURATION = {
     "pml config",
     "pml config presets",
     "pml config reference",
-    "pml stats clear",
     "pml demo",
     "pml init",
-    "pml migrate",
     "pml migrate back",
     "pml refresh",
+    "pml stats clear",
     "pml trust",
 }
 """They read no settings, or must work while the file has other problems, which they say."""
@@ -43,6 +42,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml connect": ["cursor", "--yes"],
     "pml disconnect": ["cursor", "--yes"],
     "pml lineage": ["ref_x"],
+    "pml migrate": ["--to", "hybrid_balanced"],
     "pml schema": ["a__b"],
     "pml search": ["a file"],
     "pml eval": ["--queries", "queries.jsonl"],

@@ -1,0 +1,76 @@
+"""What was recorded becomes figures, and the decision whether a stage has shown that it works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pml_gateway.usage.criteria import Criteria, Standing, reasons_to_wait, standing
+from pml_gateway.usage.history import History, RecordedCall, RecordedLists, RecordedSearch
+from pml_gateway.usage.statistics import sparkline, statistics
+
+DAY = 86400.0
+NOW = 1_000 * DAY + DAY / 2
+GOOD = Standing(calls=100, days=3, through_search=40, searches=10, missed=2, success=0.98, success_before=1.0)
+
+
+def call(
+    days_ago: float, name: str = "a", code: str = "OK", seconds: float = 0.1, query: str | None = None
+) -> RecordedCall:
+    return RecordedCall(
+        NOW - days_ago * DAY, ("up", name), "local", code, seconds, "direct", "meta_only", None, query, None
+    )
+
+
+def search(days_ago: float, *, missed: bool) -> RecordedSearch:
+    return RecordedSearch(NOW - days_ago * DAY, "local", "meta_only", "words", (("up", "a"),), missed)
+
+
+def test_the_figures_of_calls_searches_and_lists() -> None:
+    calls = (call(2), call(0, seconds=0.3, query="x"), call(0, code="TIMEOUT", seconds=9.0), call(0, "b"))
+    history = History(calls, (search(0, missed=True), search(0, missed=False)), RecordedLists(2, 300, 1000))
+    found = statistics(history, {("up", "a"), ("up", "c")}, now=NOW, days=3)
+    assert (found.calls, found.success_rate, found.errors) == (4, 0.75, (("TIMEOUT", 1),))
+    assert [count for _, count in found.days] == [1, 0, 3]
+    assert [(use.tool[1], use.calls, use.latency.p50, use.latency.p95) for use in found.tools] == [
+        ("a", 3, 0.3, 9.0),
+        ("b", 1, 0.1, 0.1),
+    ]
+    assert found.never_used == (("up", "c"),)
+    assert (found.searches, found.missed_searches, found.led_by_search) == (2, 1, 1)
+    assert (found.lists, found.listed_tokens, found.saved_tokens) == (2, 300, 700)
+
+
+def test_nothing_recorded_has_no_rates() -> None:
+    found = statistics(History(), (), now=NOW, days=1)
+    assert (found.calls, found.success_rate, found.latency) == (0, None, None)
+
+
+def test_a_sparkline_shows_the_most_as_the_highest_bar() -> None:
+    assert sparkline([0, 1, 4, 8]) == " ▁▄█"
+    assert sparkline([]) == ""
+
+
+def test_a_stage_is_judged_from_its_beginning_against_what_was_before() -> None:
+    history = History(
+        (call(5), call(4, code="TIMEOUT"), call(1, query="x"), call(0)),
+        (search(5, missed=True), search(1, missed=False)),
+    )
+    found = standing(history, NOW - 2 * DAY, NOW)
+    assert found == Standing(2, 2.0, 1, 1, 0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"calls": 99}, "99 calls in this stage; 100 are wanted"),
+        ({"days": 2.5}, "2.5 days in this stage; 3 are wanted"),
+        ({"missed": 3}, "3 of 10 searches missed (30%); at most 20% are wanted"),
+        ({"success": 0.9}, "success fell from 100.0% to 90.0% in this stage"),
+    ],
+)
+def test_it_is_time_to_move_on_when_every_criterion_holds(changed: dict[str, float], reason: str | None) -> None:
+    found = reasons_to_wait(replace(GOOD, **changed), Criteria())  # type: ignore[arg-type] # fields by name
+    assert found == ([] if reason is None else [reason])
