@@ -141,3 +141,17 @@ def test_over_http_tools_that_depend_on_the_client_are_not_listed(
     assert not CONDITIONAL & names
     for answer in called:
         assert answer["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+def test_over_stdio_the_client_answers_what_everything_asks(
+    tmp_path: Path, installation: Installation, everything: dict[str, Any]
+) -> None:
+    client = TypeScriptClient(installation, ANSWERS, ROOTS)
+    direct = client.run(everything, QUESTIONS)
+    with gateway("stdio", tmp_path, everything) as target:
+        proxied = client.run(target, QUESTIONS)
+    assert answers(proxied) == answers(direct)
+    assert all("error" not in answer and not answer["result"].get("isError") for answer in proxied["results"])
+    for method in ("elicitation/create", "sampling/createMessage"):
+        asked, expected = ([each for each in run["questions"] if each["method"] == method] for run in (proxied, direct))
+        assert asked == expected
