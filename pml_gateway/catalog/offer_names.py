@@ -6,7 +6,8 @@ server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from urllib.parse import quote, unquote
 
 OfferNames = Mapping[tuple[str, str], str]
@@ -15,17 +16,19 @@ OfferNames = Mapping[tuple[str, str], str]
 SCHEME = "pml://"
 
 
-def public_uri(upstream_id: str, uri: str) -> str:
-    """The URI that leads to an upstream's own one."""
-    return f"{SCHEME}{quote(upstream_id, safe='')}/{uri}"
+def public_uris(upstream_id: str, uri: str) -> Iterator[str]:
+    """URIs that lead to an upstream's own one; the further ones are for where another lists the first as its own."""
+    server = quote(upstream_id, safe="")
+    yield f"{SCHEME}{server}/{uri}"
+    yield from (f"{SCHEME}{server}:{attempt}/{uri}" for attempt in count(2))
 
 
 def split_public_uri(uri: str) -> tuple[str, str]:
-    """The upstream and its own URI that a URI of `public_uri` was made of; empty for any other."""
+    """The upstream and its own URI that one of `public_uris` was made of; empty for any other."""
     if not uri.startswith(SCHEME):
         return "", ""
-    upstream_id, _, own = uri.removeprefix(SCHEME).partition("/")
-    return unquote(upstream_id), own
+    server, _, own = uri.removeprefix(SCHEME).partition("/")
+    return unquote(server.partition(":")[0]), own
 
 
 def assign_offer_names(
@@ -48,13 +51,10 @@ def assign_offer_names(
     return names | {owner: name for owner, name in assigned.items() if owner not in names}
 
 
-def _candidates(owner: tuple[str, str], *, is_uri: bool) -> Iterable[str]:
+def _candidates(owner: tuple[str, str], *, is_uri: bool) -> Iterator[str]:
     upstream_id, name = owner
     yield name
-    yield public_uri(upstream_id, name) if is_uri else f"{upstream_id}__{name}"
-    attempt = 2
-    while True:
-        yield (
-            f"{SCHEME}{quote(upstream_id, safe='')}:{attempt}/{name}" if is_uri else f"{upstream_id}__{name}_{attempt}"
-        )
-        attempt += 1
+    if is_uri:
+        yield from public_uris(upstream_id, name)
+    yield f"{upstream_id}__{name}"
+    yield from (f"{upstream_id}__{name}_{attempt}" for attempt in count(2))

@@ -11,7 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from pml_gateway.catalog.offer_fields import sound_offer
-from pml_gateway.catalog.offer_names import OfferNames, assign_offer_names, public_uri, split_public_uri
+from pml_gateway.catalog.offer_names import OfferNames, assign_offer_names, public_uris, split_public_uri
 from pml_gateway.catalog.uris import literal_length, matches_template, origin
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.listing import Offers
@@ -113,7 +113,7 @@ class OfferTable:
         routes = self.routes(uri, lambda _upstream_id, _name: True)
         if routes and routes[0] == Route(upstream_id, uri):
             return uri
-        return public_uri(upstream_id, uri)
+        return next(each for each in public_uris(upstream_id, uri) if self.find(OfferKind.RESOURCE, each) is None)
 
     @cached_property
     def renames(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp.shared.uri_template import UriTemplate
 
@@ -52,6 +52,7 @@ def test_every_listed_uri_leads_to_its_own_server_whatever_others_list(
 
 
 @given(LISTINGS, URIS, st.sampled_from(SERVERS))
+@example({"a": [], "b": [], "c d/ü": ["x://1", "pml://a/x://1", "a://"]}, "x://1", "a")
 def test_any_uri_in_an_answer_leads_back_to_the_server_that_gave_it(
     listed: dict[str, list[str]], uri: str, server: str
 ) -> None:
