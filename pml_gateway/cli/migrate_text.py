@@ -76,7 +76,8 @@ def say_moved(report: JsonObject) -> None:
         note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
     verb = f"moved from {report['from']} to" if report["moved"] else "nothing was written; this would move to"
     saved = planned["tokens_now"] - planned["tokens_then"]
-    note(f"{verb} {report['stage']}: a list has {planned['tokens_then']:,} tokens, {saved:,} fewer")
+    change = f"{saved:,} fewer" if saved >= 0 else f"{-saved:,} more"
+    note(f"{verb} {report['stage']}: a list has {planned['tokens_then']:,} tokens, {change}")
     if report["moved"]:
         say_reloaded(report["gateways"])
         note("`pml migrate back` undoes this")

@@ -32,12 +32,12 @@ class ExitCode(IntEnum):
 
 def answers() -> Console:
     """The console of answers, on stdout; without colour where it is no terminal or `NO_COLOR` is set."""
-    return Console(file=sys.stdout, highlight=False)
+    return Console(file=sys.stdout, highlight=False, emoji=False)
 
 
 def messages() -> Console:
     """The console of messages, on stderr, so that an answer can be piped."""
-    return Console(file=sys.stderr, highlight=False)
+    return Console(file=sys.stderr, highlight=False, emoji=False)
 
 
 def printable(text: str) -> str:

@@ -209,11 +209,12 @@ class Caller:
                     and scope.client.sees_everything
                     and not state.settings.gateway.blacklisted_tools
                 ):
-                    if isinstance(upstream.last_error, UpstreamAuthError):
-                        raise upstream.last_error.anew() from None
+                    failure = upstream.last_error
+                    if isinstance(failure, UpstreamAuthError):
+                        raise failure.anew() from None
                     raise UpstreamUnavailableError(
-                        f"{upstream_id}: its tools are not known yet ({upstream.last_error or 'it is starting'})",
-                        hint="try again in a moment",
+                        f"{upstream_id}: its tools are not known yet ({failure or 'it is starting'})",
+                        hint=(failure.hint if failure is not None else None) or "try again in a moment",
                     ) from None
             raise
 
