@@ -24,11 +24,18 @@ def installation() -> Installation:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Commands that run in this process set up logging, which would keep records from later tests."""
-    loggers = (logging.getLogger(), logging.getLogger("pml_gateway"))
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+def own_logging_only() -> Iterator[None]:
+    """Commands that run in this process, also for fixtures of a module, set up logging, which would keep records."""
+    _forget_set_up()
     yield
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    _forget_set_up()
+
+
+def _forget_set_up() -> None:
+    """Logging as pytest has it: its own handlers at the root, and nothing at the gateway's logger."""
+    root, own = logging.getLogger(), logging.getLogger("pml_gateway")
+    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__.startswith("_pytest")]
+    root.setLevel(logging.WARNING)
+    own.handlers.clear()
+    own.propagate = True
+    own.setLevel(logging.NOTSET)

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp.shared.exceptions import MCPError
 
 from tests.support.raw_http import RawRequest, raw_server, response, result
 from tests.upstreams.test_hostile_processes import beside, call, error_of, row_of, text_of
@@ -206,6 +207,12 @@ async def test_deeply_nested_answers_are_taken_or_refused_by_name(tmp_path: Path
 
     async with raw_server(answer, "tools/call") as server, beside(tmp_path, {"url": server.url}) as (_, caller):
         for name, arguments in (("bad__t", {}), ("call_tool", {"name": "bad__t", "arguments": {}})):
+            if place == "error" and depth <= 200 and name == "bad__t":
+                # A direct call passes the upstream's own error on as it was.
+                with pytest.raises(MCPError) as raised:
+                    await call(caller, name, arguments)
+                assert raised.value.error.code == -1
+                continue
             result_of_call = await call(caller, name, arguments)
             assert result_of_call.keys() & {"content", "structuredContent"}
             if depth > 200:
