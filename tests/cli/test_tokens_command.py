@@ -116,4 +116,5 @@ def test_watching_counts_anew_when_the_configuration_changes(home: Path, tmp_pat
             assert process.wait(STOP_SECONDS) == 130
         finally:
             process.kill()
+            process.wait()
             process.stdout.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, result_modern
 
 from .install import Installation
@@ -59,6 +59,8 @@ def recorded(installation: Installation, tmp_path_factory: pytest.TempPathFactor
     (folder / "servers" / "memory.jsonl").write_text(json.dumps(entity) + "\n", encoding="utf-8")
     servers = {name: _recording(entries[name], folder / f"{name}.jsonl") for name in SERVERS}
     with running_gateway(folder / "home", {"servers": servers}) as gateway:
+        # The first list comes without servers that take longer to start.
+        assert run_pml(folder / "home", "refresh").returncode == 0
         yield Recorded(gateway, folder)
 
 

@@ -139,7 +139,7 @@ def reference(case: Case) -> list[str]:
             return (meta if case.settings.full_proxy.expose_meta_tools else []) + everything
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(case=cases())
 def test_every_mode_lists_what_the_table_says(case: Case) -> None:
     assert case.listed() == reference(case)
