@@ -24,7 +24,7 @@ from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, ann
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
-from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.tool_listing import list_tools
 from pml_gateway.upstreams.translate import translate
@@ -264,7 +264,7 @@ class Lifecycle:
     def _open(self) -> AbstractAsyncContextManager[Connection]:
         self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         asked = Questions() if self._client is None else SharedQuestions(self._client, self.defaults.question_timeout)
-        return self._opened(self._http, asked, self.era, self._take_notice)
+        return self._opened(self._http, asked, self.era, self.take_notice)
 
     def _opened(
         self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
@@ -289,7 +289,7 @@ class Lifecycle:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
-            async with self._opened(http, questions, era, on_notice or self._take_notice) as connection:
+            async with self._opened(http, questions, era, on_notice or self.take_notice) as connection:
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
@@ -376,11 +376,12 @@ class Lifecycle:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._where_to_look)
 
-    def _take_notice(self, method: str, params: JsonObject) -> None:
+    def take_notice(self, method: str, params: JsonObject) -> None:
+        """What the upstream announces, on any of its sessions."""
         kind = announced_kind(method)
         if kind is not None:
             self._due.add((kind,))
-        elif method == "notifications/resources/updated":
+        elif method == UPDATED:
             self._subscriptions.updated(str(params.get("uri")))
 
     def _set_state(self, state: UpstreamState) -> None:

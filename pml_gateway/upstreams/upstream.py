@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.telemetry.observe import observed
@@ -21,8 +21,9 @@ from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.choice import SessionChoice, late
-from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.deadlines import within
+from pml_gateway.upstreams.following import Following
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.questions import Audience, OpenCall
@@ -31,7 +32,7 @@ from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.sole import SoleClient
-from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
+from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import OpenStreams, SessionUnknownError
@@ -93,6 +94,7 @@ class Upstream:
         self._own_sessions = OwnSessions(
             upstream_id,
             self._lifecycle.open_beside,
+            self._lifecycle.take_notice,
             self._background,
             shared=lambda: self._lifecycle.connection_of_client,
             max_sessions=definition.max_sessions or defaults.max_sessions,
@@ -102,8 +104,12 @@ class Upstream:
             per_client=definition.sessions == "per_client",
         )
         self._choice = SessionChoice(definition, self._lifecycle, client)
+        following = Following(
+            self._lifecycle, self._subscriptions, self._own_sessions, self._choice, limit=self.call_timeout
+        )
         suspended = SuspendedCalls(upstream_id, self._background, defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
+        self.follow, self.subscribe, self.unfollow = following.follow, following.subscribe, following.unfollow
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.set_log_level = self._own_sessions.set_log_level
@@ -235,9 +241,7 @@ class Upstream:
         calls: list[OpenCall] = []
         # A suspended call is given up as a whole when its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self.defaults.question_timeout
-
-        # Only here do questions not say which call they belong to.
-        alone = bool(audience.abilities) and own != MODERN and self.definition.resolved_transport is not Transport.HTTP
+        alone = own is not None and self._choice.is_alone(audience, own)
 
         async def attempt() -> JsonObject:
             self.breaker.check()
@@ -275,33 +279,6 @@ class Upstream:
                     call.begin(lambda: self.breaker.heard(ticket))
                 return await self._send(ticket, method, params, deadline, on_progress, call, borrowed)
             raise late(self.upstream_id, _what(method, params), limit, ticket.executed)
-
-    def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
-        self._subscriptions.add(uri, key, on_updated)
-        if self.state is UpstreamState.IDLE:
-            self.want()
-
-    async def subscribe(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """As `follow`, and wait for the upstream to agree.
-
-        Raises:
-            GatewayError: it did not; nothing is followed then.
-        """
-        self._subscriptions.add(uri, key, on_updated)
-        try:
-            with anyio.move_on_after(self.call_timeout):
-                await self._lifecycle.live()
-                await self._subscriptions.confirmed(uri)
-                return
-            raise UpstreamTimeoutError(f"{self.upstream_id}: no answer to resources/subscribe within the limit")
-        except BaseException:
-            self._subscriptions.remove(uri, key)
-            raise
-
-    def unfollow(self, uri: str, key: object) -> None:
-        """End what `follow` or `subscribe` began."""
-        self._subscriptions.remove(uri, key)
 
     async def _send(
         self,
