@@ -290,6 +290,7 @@ class Lifecycle:
         http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
             async with self._opened(http, questions, era, on_notice or self.take_notice) as connection:
+                await connection.has_begun()
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
