@@ -3,9 +3,11 @@
 GatewayError
 ├── ConfigurationError          the operator
 │   ├── SecretError
+│   ├── UsageError
 │   └── ModelError
 ├── UpstreamError               the remote side
 │   ├── UpstreamUnavailableError
+│   │   └── UpstreamUnusableError
 │   ├── UpstreamAuthError
 │   ├── UpstreamTimeoutError
 │   ├── UpstreamBusyError
@@ -72,6 +74,10 @@ class SecretError(ConfigurationError):
     """A `${env:NAME}` or `${file:PATH}` reference cannot be resolved."""
 
 
+class UsageError(ConfigurationError):
+    """An option or argument of the command line has a value that it cannot have."""
+
+
 class ModelError(ConfigurationError):
     """The embedding model named in the configuration cannot be loaded."""
 
@@ -87,6 +93,12 @@ class UpstreamUnavailableError(UpstreamError):
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
     retryable = True
+
+
+class UpstreamUnusableError(UpstreamUnavailableError):
+    """An upstream that cannot be reached as it is configured: trying again helps nobody before that is corrected."""
+
+    retryable = False
 
 
 class UpstreamAuthError(UpstreamError):

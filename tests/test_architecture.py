@@ -28,7 +28,7 @@ STAGES = (
     "server",
     "cli",
 )
-SHARED = frozenset({"types", "errors", "log"})
+SHARED = frozenset({"counting", "errors", "log", "types"})
 """Modules that every stage may use, and that use no stage."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, warn
+from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, warn
 from pml_gateway.config.clients.connections import Connections
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_place
 from pml_gateway.config.clients.edit import ClientEdit, apply, connected, disconnected
@@ -23,7 +24,9 @@ from pml_gateway.config.clients.status import ClientStatus, client_status
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.config.startable import hindrances
+from pml_gateway.counting import counted
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.types import ExposureMode
 
 ClientArgument = Annotated[
@@ -104,28 +107,56 @@ def connect(
         own = _entry(known, settings, http=http, as_client=as_client, write_key=write_key)
         connections = Connections(Paths.from_environ())
         edit = connected(file, own, settings, surroundings, connections, keep_servers=keep)
-        backup = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json)
+        warnings = _warnings(edit, settings, surroundings)
+        outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json, warnings=warnings)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     if as_json:
-        print_json(_edit_object(edit, backup, is_written=backup is not False))
-        return
-    if edit.removed and edit.has_changed:
+        print_json({**_edit_object(edit, outcome), "warnings": warnings})
+    else:
+        _say_connected(edit, outcome, _pins(settings), is_asked_to_keep=keep, over_http=http, scope=scope)
+        _say_other_scopes(known, file, settings, surroundings)
+    if outcome.is_unasked:
+        refuse_unasked(as_json=as_json)
+
+
+def _warnings(edit: ClientEdit, settings: Settings, surroundings: Surroundings) -> list[str]:
+    """Servers that leave the client's file although the gateway could not start them as it is now."""
+    if not edit.has_changed:
+        return []
+    return [
+        f"{name} goes from the file, but the gateway cannot start it as {server}: {obstacle}"
+        for name, server in edit.served.items()
+        for obstacle in hindrances(settings, server, surroundings.environ)
+    ]
+
+
+def _say_connected(
+    edit: ClientEdit,
+    outcome: _Outcome,
+    is_pinned: bool,
+    *,
+    is_asked_to_keep: bool,
+    over_http: bool,
+    scope: Scope | None,
+) -> None:
+    file, known = edit.file, edit.file.client
+    if edit.removed and outcome.is_written:
         note(f"served by the gateway from now on: {', '.join(edit.removed)}")
-    if edit.kept:
-        note(f"left as they are, since the gateway does not serve them: {', '.join(edit.kept)}" if not keep else "")
+    if edit.kept and not is_asked_to_keep:
+        note(f"left as they are, since the gateway does not serve them: {', '.join(edit.kept)}")
     if edit.how == "already":
         note(f"{file.label} is connected already: {file.path}")
-    elif backup is not False:
-        note(f"wrote {file.path}{f' (the bytes before are in {backup})' if backup else ''}")
-        if known.restart:
-            note(f"{known.title}: {known.restart}")
-        if known.pin_key and _pins(settings):
-            note(f"{known.title} {known.defers}; the gateway's entry has it")
-        if http:
-            note("start the gateway: pml serve --http")
-        note(f"undo: pml disconnect {known.name}{f' --scope {scope}' if scope else ''}")
-    _say_other_scopes(known, file, settings, surroundings)
+    if not outcome.is_written:
+        return
+    note(f"wrote {file.path}{f' (the bytes before are in {outcome.backup})' if outcome.backup else ''}")
+    if known.restart:
+        note(f"{known.title}: {known.restart}")
+    if known.pin_key and is_pinned:
+        note(f"{known.title} {known.defers}; the gateway's entry has it")
+    if over_http:
+        note("start the gateway: pml serve --http")
+    note(f"undo: pml disconnect {known.name}{f' --scope {scope}' if scope else ''}")
 
 
 def disconnect(
@@ -145,17 +176,23 @@ def disconnect(
         known, file, _ = _file(client, scope)
         connections = Connections(Paths.from_environ())
         edit = disconnected(file, load_settings().settings.http, connections)
-        backup = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json)
+        outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     if as_json:
-        print_json(_edit_object(edit, backup, is_written=backup is not False))
-        return
+        print_json(_edit_object(edit, outcome))
+    else:
+        _say_disconnected(known, file, edit, outcome)
+    if outcome.is_unasked:
+        refuse_unasked(as_json=as_json)
+
+
+def _say_disconnected(known: KnownClient, file: ClientFile, edit: ClientEdit, outcome: _Outcome) -> None:
     for name in edit.conflicts:
         warn(f"{name} is there with another definition by now, which stays")
     if edit.how == "nothing":
         note(f"{file.label} is not connected: {file.path}")
-    elif backup is not False:
+    elif outcome.is_written:
         what = (
             "is again what it was, byte for byte" if edit.how == "restored" else "was changed since; our edit is undone"
         )
@@ -170,7 +207,7 @@ def _file(name: str, scope: Scope | None) -> tuple[KnownClient, ClientFile, Surr
     places = [place for place in client.places if not place.read_only and scope in (None, place.scope)]
     if not places:
         scopes = ", ".join(dict.fromkeys(place.scope for place in client.places))
-        raise ConfigurationError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
+        raise UsageError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
     return client, read_place(client, places[0], surroundings), surroundings
 
 
@@ -186,33 +223,46 @@ def _pins(settings: Settings) -> bool:
     return settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of an edit; `is_unasked` where it was to be made, without leave and with nobody to ask."""
+
+    is_written: bool = False
+    backup: Path | None = None
+    is_unasked: bool = False
+
+
 def _carry_out(
-    edit: ClientEdit, connections: Connections, *, dry_run: bool, yes: bool, as_json: bool
-) -> Path | bool | None:
-    """Show the edit and make it if that is wanted; False where nothing was written, else the backup."""
+    edit: ClientEdit,
+    connections: Connections,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    warnings: Sequence[str] = (),
+) -> _Outcome:
+    """Show the edit and what speaks against it, and make it if that is wanted."""
     if not edit.has_changed:
-        return False
+        return _Outcome()
     if not as_json:
         print_diff(edit.diff)
-    if dry_run:
+        for warning in warnings:
+            warn(warning)
+    if not dry_run and not yes and (as_json or not sys.stdin.isatty()):
+        return _Outcome(is_unasked=True)
+    if dry_run or not (yes or typer.confirm(f"Write {edit.file.path}?", default=True)):
         if not as_json:
             note("nothing was written")
-        return False
-    if not yes and (as_json or not sys.stdin.isatty()):
-        if not as_json:
-            note("nothing was written; run it with --yes to write this")
-        return False
-    if not yes and not typer.confirm(f"Write {edit.file.path}?", default=True):
-        note("nothing was written")
-        return False
-    return apply(edit, connections)
+        return _Outcome()
+    return _Outcome(is_written=True, backup=apply(edit, connections))
 
 
 def _say_other_scopes(client: KnownClient, file: ClientFile, settings: Settings, surroundings: Surroundings) -> None:
     for other in client_files(surroundings, [client.name]):
         others = [raw for raw in other.entries.values() if not own_kind(raw, settings.http)]
         if others and other.block.path != file.block.path:
-            note(f"{len(others)} more servers are in scope {other.scope} ({other.path})")
+            more = counted(len(others), "more server is", "more servers are")
+            note(f"{more} in scope {other.scope} ({other.path})")
 
 
 def _show(found: Sequence[ClientStatus], *, show_all: bool) -> None:
@@ -271,14 +321,14 @@ def _status_object(status: ClientStatus) -> dict[str, object]:
     }
 
 
-def _edit_object(edit: ClientEdit, backup: Path | bool | None, *, is_written: bool) -> dict[str, object]:
+def _edit_object(edit: ClientEdit, outcome: _Outcome) -> dict[str, object]:
     return {
         "client": edit.file.client.name,
         "scope": edit.file.scope,
         "file": str(edit.file.path),
         "result": edit.how,
-        "written": is_written,
-        "backup": str(backup) if isinstance(backup, Path) else None,
+        "written": outcome.is_written,
+        "backup": str(outcome.backup) if outcome.backup else None,
         "removed": edit.removed,
         "kept": edit.kept,
         "conflicts": edit.conflicts,

@@ -14,9 +14,11 @@ import typer
 
 from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, warn
+from pml_gateway.config.advice import intent_sources
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
 from pml_gateway.telemetry import logs
 
@@ -89,8 +91,13 @@ class Command:
 
 
 @asynccontextmanager
-async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIterator[Gateway]:
-    """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first."""
+async def command_gateway(
+    command: Command, *, connect: bool = False, lists_by_intent: bool = False
+) -> AsyncIterator[Gateway]:
+    """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first.
+
+    That no intent is configured is said where `lists_by_intent`, and not at every other command.
+    """
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.server.gateway import open_gateway
 
@@ -98,12 +105,14 @@ async def command_gateway(command: Command, *, connect: bool = False) -> AsyncIt
     logs.configure(LogSettings(level="error"))
     loaded = command.load()
     if not command.as_json:
+        unsaid = () if lists_by_intent else intent_sources(loaded.settings)
         for warning in loaded.warnings:
-            warn(warning)
+            if warning not in unsaid:
+                warn(warning)
     settings = loaded.settings
     async with open_gateway(settings, command.paths, identity=command.identity, connect=connect) as gateway:
         if connect or not gateway.knows_tools:
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
-            with messages().status(f"asking {len(gateway.pool.upstreams)} servers for their tools"):
+            with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
                 await gateway.refresh(slowest + 1)
         yield gateway

@@ -13,6 +13,7 @@ import typer
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import messages, note, print_json, print_table, say
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.counting import counted
 from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def _demo(folder: Path, port: int, *, keep: bool, as_json: bool) -> None:
 
 def _show(report: DemoReport, *, keep: bool) -> None:
     servers = ", ".join(f"{name} ({count})" for name, count in report.servers.items())
-    say(f"Three MCP servers behind one endpoint: {servers} — {report.catalog_tools} tools", style="bold")
+    say(f"Three MCP servers behind one endpoint: {servers} — {counted(report.catalog_tools, 'tool')}", style="bold")
     say()
     full = report.modes[-1].tokens
     print_table(

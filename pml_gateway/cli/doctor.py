@@ -13,6 +13,7 @@ from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wr
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.counting import counted
 from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _show(found: Sequence[Finding], *, fix: bool) -> None:
         _show_finding(finding)
     counts = _counts(found)
     parts = [
-        f"{counts[word]} {word}{'' if word == 'fixed' or counts[word] == 1 else 's'}"
+        counted(counts[word], word, "fixed" if word == "fixed" else "")
         for word in ("error", "warning", "note", "fixed")
         if counts[word]
     ]

@@ -12,6 +12,7 @@ import typer
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
 from pml_gateway.config.paths import Paths
+from pml_gateway.counting import plural_of
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.signature import first_sentence
 from pml_gateway.types import JsonObject, Ranking
@@ -163,7 +164,10 @@ def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Rankin
             if document.key not in documents:
                 rows[document.key], documents[document.key] = row, document
         if again:
-            warn(f"{again} tools of {file} have the id of another one and are left out")
+            have = plural_of(
+                again, "tool of {} has the id of another one and is", "tools of {} have the id of another one and are"
+            )
+            warn(f"{again} {have.format(file)} left out")
     embedder = None if ranking is Ranking.LEXICAL else load_embedder(model)
     index = ToolIndex.build(list(documents.values()), embedder)
     return of_index(index, rows, embedder.model_id if embedder else "", ranking)

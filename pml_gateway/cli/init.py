@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import known_client_names
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn
 from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
 from pml_gateway.config.clients.importing import ImportPlan, plan_import
 from pml_gateway.config.clients.known import CLIENT_NAMES
@@ -23,6 +23,7 @@ from pml_gateway.config.masking import masked_server
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
 
 HEAD = """\
@@ -100,7 +101,9 @@ def _init(
     if as_json:
         print_json(_report(plan, present, left, edit, paths, is_written=is_written))
     else:
-        _conclude(plan, chosen, edit, paths, is_written=is_written, is_asked=is_wanted or dry_run)
+        _conclude(plan, chosen, edit, paths, is_written=is_written, is_refused=is_interactive or dry_run)
+    if edit.has_changed and not (is_written or is_interactive or dry_run):
+        refuse_unasked(as_json=as_json)
     if broken:
         raise typer.Exit(ExitCode.CONFIGURATION)
     if not present:
@@ -173,10 +176,11 @@ def _show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[Cl
             note(f"{label}: {remark}")
     for file in left:
         note(
-            f"{file.path} has {len(file.entries)} servers, which anyone who can write to this project chose: --project"
+            f"{file.path} has {counted(len(file.entries), 'server')}, "
+            "which anyone who can write to this project chose: --project"
         )
     if plan.secrets:
-        note(f"{len(plan.secrets)} credentials become references:")
+        note(counted(len(plan.secrets), "credential becomes a reference", "credentials become references") + ":")
         for secret in plan.secrets:
             place = (
                 f"its value goes to {paths.secrets_file}" if secret.is_stored else "is set already to the same value"
@@ -196,18 +200,19 @@ def _start(definition: dict[str, object] | None) -> str:
 
 
 def _conclude(
-    plan: ImportPlan, chosen: Sequence[ClientFile], edit: FileEdit, paths: Paths, *, is_written: bool, is_asked: bool
+    plan: ImportPlan, chosen: Sequence[ClientFile], edit: FileEdit, paths: Paths, *, is_written: bool, is_refused: bool
 ) -> None:
     if not edit.has_changed:
         if chosen:
             note(f"{edit.path} has all of these servers already" if plan.servers else "there is nothing to import")
         return
     if not is_written:
-        note("nothing was written" + ("" if is_asked else "; run it with --yes to write this"))
+        if is_refused:
+            note("nothing was written")
         return
     note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
     if plan.values:
-        note(f"wrote {len(plan.values)} values to {paths.secrets_file}, which only you can read")
+        note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
     clients = dict.fromkeys(server.file.client.name for server in plan.servers if server.outcome != "gateway")
     for name in clients:
         note(f"next: pml connect {name}")

@@ -15,10 +15,10 @@ import typer
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import messages, note, print_json, say, warn
+from pml_gateway.cli.output import messages, note, print_json, say
 from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.errors import ConfigurationError, InvalidInputError
+from pml_gateway.errors import InvalidInputError, UsageError
 from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -114,12 +114,9 @@ async def _logout(command: Command, name: str) -> JsonObject:
 def _definition(command: Command, name: str) -> UpstreamDefinition:
     logs.configure(LogSettings(level="error"))
     loaded = command.load()
-    if not command.as_json:
-        for warning in loaded.warnings:
-            warn(warning)
     servers = loaded.settings.servers
     if name not in servers:
-        raise ConfigurationError(
+        raise UsageError(
             f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
         )
     return servers[name]

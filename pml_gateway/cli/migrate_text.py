@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pml_gateway.cli.output import note, print_diff, print_table, say, warn
+from pml_gateway.counting import counted, plural_of
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
@@ -15,15 +16,24 @@ MAX_QUERY = 32
 
 def say_plan(report: JsonObject) -> None:
     """What a step would change."""
-    say(f"{report['stage'] or 'now'} -> {report['target']}, {report['calls']:,} recorded calls replayed", style="bold")
-    if report["calls_of_gone_tools"]:
-        say(f"  {report['calls_of_gone_tools']:,} more are of tools or clients that are gone, and are left out")
-    say(f"  {report['listed_calls']:,} find their tool listed")
-    say(f"  {report['found_calls']:,} find it among the first {report['first_hits']} hits of a search")
+    calls = counted(report["calls"], "recorded call")
+    say(f"{report['stage'] or 'now'} -> {report['target']}, {calls} replayed", style="bold")
+    gone = report["calls_of_gone_tools"]
+    if gone:
+        are = plural_of(
+            gone, "is of a tool or client that is gone, and is", "are of tools or clients that are gone, and are"
+        )
+        say(f"  {gone:,} more {are} left out")
+    say(f"  {report['listed_calls']:,} {plural_of(report['listed_calls'], 'finds its', 'find their')} tool listed")
+    hits = f"among the first {report['first_hits']} hits of a search"
+    say(f"  {report['found_calls']:,} {plural_of(report['found_calls'], 'finds', 'find')} it {hits}")
     say(f"  {report['lost_calls']:,} would be neither listed nor found")
     saved = report["tokens_now"] - report["tokens_then"]
     share = f" ({saved / report['tokens_now']:.0%})" if report["tokens_now"] else ""
-    say(f"  a list costs {report['tokens_then']:,} tokens instead of {report['tokens_now']:,}: {saved:,} saved{share}")
+    say(
+        f"  a list costs {counted(report['tokens_then'], 'token')} instead of {report['tokens_now']:,}: "
+        f"{saved:,} saved{share}"
+    )
     changes = report["changes"]
     if changes:
         say()
@@ -42,8 +52,8 @@ def say_plan(report: JsonObject) -> None:
         say()
         names = whitelist["tools"]
         say(
-            f"whitelist of {len(names)} tools, {whitelist['tokens']:,} of {whitelist['full_tokens']:,} tokens, "
-            f"keeps {whitelist['share']:.1%} of the calls listed"
+            f"whitelist of {counted(len(names), 'tool')}, {whitelist['tokens']:,} "
+            f"of {whitelist['full_tokens']:,} tokens, keeps {whitelist['share']:.1%} of the calls listed"
         )
         say(f"  {', '.join(names[:SHOWN])}{f', and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}")
         say("  (the cheapest one; hybrid stages list it, --apply-whitelist writes it)", style="dim")
@@ -53,8 +63,10 @@ def say_standing(report: JsonObject) -> None:
     """How a stage goes, and when to move on."""
     whose = f" of {report['client']}" if report["client"] else ""
     say(f"stage{whose}: {report['stage'] or 'none: ' + report['mode'] + ' with values of its own'}", style="bold")
-    say(f"  {report['calls']:,} calls in {report['days']:.1f} days, {report['through_search']:,} of them by a search")
-    say(f"  {report['searches']:,} searches, {report['missed']:,} missed ({report['miss_rate']:.0%})")
+    calls = counted(report["calls"], "call")
+    say(f"  {calls} in {report['days']:.1f} days, {report['through_search']:,} of them by a search")
+    searches = counted(report["searches"], "search", "searches")
+    say(f"  {searches}, {report['missed']:,} missed ({report['miss_rate']:.0%})")
     say(f"  success {_share(report['success'])}, before this stage {_share(report['success_before'])}")
     for name in report["clients_with_own_mode"]:
         say(f"  {name} has a mode of its own: pml migrate status --client {name}")
@@ -77,7 +89,7 @@ def say_moved(report: JsonObject) -> None:
     verb = f"moved from {report['from']} to" if report["moved"] else "nothing was written; this would move to"
     saved = planned["tokens_now"] - planned["tokens_then"]
     change = f"{saved:,} fewer" if saved >= 0 else f"{-saved:,} more"
-    note(f"{verb} {report['stage']}: a list has {planned['tokens_then']:,} tokens, {change}")
+    note(f"{verb} {report['stage']}: a list has {counted(planned['tokens_then'], 'token')}, {change}")
     if report["moved"]:
         say_reloaded(report["gateways"])
         note("`pml migrate back` undoes this")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import print_json, print_table, say
+from pml_gateway.cli.output import note, print_json, print_table, say, warn
+from pml_gateway.counting import counted
 from pml_gateway.errors import GatewayError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def prompts(
     if any(not separator for _, separator, _ in pairs):
         raise typer.BadParameter("--arg takes NAME=VALUE")
     if name is None:
-        _list(command, ("prompt", "server", "arguments", "description"), ("prompts",))
+        _list(command, ("prompt", "server", "arguments", "description"), ("prompts",), "prompts")
         return
     params: JsonObject = {"name": name, "arguments": {key: value for key, _, value in pairs}}
     result = command.run(lambda: _get_prompt(command, params))
@@ -55,7 +56,7 @@ def resources(
     """
     command = Command(config, as_json=as_json)
     if uri is None:
-        _list(command, ("resource", "server", "type", "description"), ("resources", "templates"))
+        _list(command, ("resource", "server", "type", "description"), ("resources", "templates"), "resources")
         return
     result = command.run(lambda: _read_resource(command, uri))
     if as_json:
@@ -65,8 +66,8 @@ def resources(
         _say_content({"type": "resource", "resource": contents})
 
 
-def _list(command: Command, columns: tuple[str, ...], kinds: tuple[str, ...]) -> None:
-    listed = command.run(lambda: _offers(command, kinds))
+def _list(command: Command, columns: tuple[str, ...], kinds: tuple[str, ...], what: str) -> None:
+    listed, failed, asked = command.run(lambda: _offers(command, kinds))
     if command.as_json:
         print_json(listed)
         return
@@ -75,7 +76,18 @@ def _list(command: Command, columns: tuple[str, ...], kinds: tuple[str, ...]) ->
         for kind in kinds
         for row in listed[kind]
     ]
-    print_table(columns, rows)
+    if rows:
+        print_table(columns, rows)
+    else:
+        _say_none(what, failed, asked)
+
+
+def _say_none(what: str, failed: dict[str, str], asked: int) -> None:
+    """Why there is nothing to list, and what to do about it."""
+    note(f"no {what}: {asked - len(failed)} of {counted(asked, 'server')} answered, with none that is allowed")
+    for reason in failed.values():
+        warn(reason)
+    note("pml doctor says what to do about it" if failed else "pml upstreams lists what each server offers")
 
 
 def _facts(row: JsonObject) -> tuple[str, str]:
@@ -93,16 +105,20 @@ def _say_content(content: JsonObject) -> None:
     )
 
 
-async def _offers(command: Command, kinds: tuple[str, ...]) -> JsonObject:
+async def _offers(command: Command, kinds: tuple[str, ...]) -> tuple[JsonObject, dict[str, str], int]:
+    """What is offered, why servers could not be asked, and how many were to be."""
     from pml_gateway.catalog.offers import OfferKind
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command, connect=True) as gateway:
         offers = (await gateway.ready()).view(LOCAL).offers
-        return {
+        listed = {
             kind: [{"server": each.upstream_id, **each.definition} for each in offers.listed(OfferKind(kind))]
             for kind in kinds
         }
+        upstreams = gateway.pool.upstreams
+        failed = {name: str(each.last_error) for name, each in upstreams.items() if each.last_error is not None}
+        return listed, failed, len(upstreams)
 
 
 async def _get_prompt(command: Command, params: JsonObject) -> JsonObject:

@@ -8,6 +8,7 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_json, print_table, say, warn
+from pml_gateway.counting import counted
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
@@ -69,7 +70,7 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
             warn(report["error"])
             continue
         if report["pid"] is not None:
-            say(f"gateway {report['pid']}, mode {report['mode']}, {report['tools']} tools", style="bold")
+            say(f"gateway {report['pid']}, mode {report['mode']}, {counted(report['tools'], 'tool')}", style="bold")
         print_table(
             ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
             (

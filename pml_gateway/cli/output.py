@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from pml_gateway.cli.tables import show_table
-from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 
 READABLE = 40
 """Columns below which nothing is wrapped any more."""
@@ -102,6 +102,8 @@ def error_object(error: GatewayError) -> dict[str, Any]:
 
 def exit_code(error: GatewayError) -> ExitCode:
     """What the process exits with after `error`."""
+    if isinstance(error, UsageError):
+        return ExitCode.USAGE
     return ExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else ExitCode.FAILED
 
 
@@ -118,3 +120,19 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
         if error.hint:
             messages().print(f"  {escape(printable(error.hint))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))
+
+
+def refuse_unasked(*, as_json: bool) -> NoReturn:
+    """End a command that had something to write, no leave to do so, and nobody to ask; its answer is printed already.
+
+    Raises:
+        typer.Exit: always.
+    """
+    if as_json:
+        raise typer.Exit(ExitCode.USAGE)
+    fail(
+        UsageError(
+            "nothing was written, for there is no terminal to ask on",
+            hint="run it with --yes to write this, or with --dry-run to look only",
+        )
+    )

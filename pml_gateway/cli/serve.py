@@ -117,7 +117,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 
 def _set_up_logs(settings: Settings) -> None:
     KNOWN_SECRETS.remember_all(literal_credentials(settings))
-    logs.configure(settings.log)
+    logs.configure(settings.log, servers=settings.servers)
 
 
 def _follow_logs(before: GatewayState, after: GatewayState) -> None:

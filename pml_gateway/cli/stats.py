@@ -10,6 +10,7 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, say
+from pml_gateway.counting import counted
 from pml_gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def clear(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"cleared_calls": calls, "file": str(path)})
     else:
-        note(f"forgot {calls:,} calls of {path}")
+        note(f"forgot {counted(calls, 'call')} of {path}")
 
 
 async def _report(command: Command, span: float, client: str | None, upstream: str | None) -> JsonObject:
@@ -140,11 +141,12 @@ def _show(report: JsonObject, since: str) -> None:
         say(f"called    {', '.join(f'{how} {count:,}' for how, count in report['how'].items())}")
     say(
         f"searches  {report['searches']:,}, {report['missed_searches']:,} missed (no hit was called); "
-        f"{report['calls_led_by_search']:,} calls came from one"
+        f"{counted(report['calls_led_by_search'], 'call')} came from one"
     )
     whole = report["listed_tokens"] + report["saved_tokens"]
     share = f" ({report['saved_tokens'] / whole:.0%})" if whole else ""
-    say(f"lists     {report['lists']:,}: {report['listed_tokens']:,} tokens, {report['saved_tokens']:,} saved{share}")
+    listed = counted(report["listed_tokens"], "token")
+    say(f"lists     {report['lists']:,}: {listed}, {report['saved_tokens']:,} saved{share}")
     if report["tools"]:
         say()
         print_table(
@@ -164,7 +166,7 @@ def _show(report: JsonObject, since: str) -> None:
     if unused:
         more = f", and {len(unused) - SHOWN_TOOLS} more (--json names all)" if len(unused) > SHOWN_TOOLS else ""
         say()
-        say(f"never used: {len(unused)} tools: {', '.join(unused[:SHOWN_TOOLS])}{more}")
+        say(f"never used: {counted(len(unused), 'tool')}: {', '.join(unused[:SHOWN_TOOLS])}{more}")
 
 
 def _ms(seconds: float) -> str:

@@ -12,9 +12,10 @@ import anyio
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import answers, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table, say, warn
 from pml_gateway.cli.windows import context_window
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode
@@ -72,9 +73,8 @@ def tokens(
             note(f"drew {chart}")
 
     if watch:
-        command.run(lambda: _watch(command, query, size, show))
-    else:
-        command.run(lambda: _once(command, query, size, show))
+        raise typer.Exit(command.run(lambda: _watched(command, query, size, show)))
+    command.run(lambda: _once(command, query, size, show))
 
 
 async def _once(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
@@ -82,6 +82,14 @@ async def _once(command: Command, query: str | None, window: int, show: Callable
 
     async with command_gateway(command) as gateway:
         show(await token_report(gateway, query, window))
+
+
+async def _watched(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> int:
+    """Watch until a signal ends it; the exit code that says which."""
+    from pml_gateway.server.signals import exit_code_of, until_signalled
+
+    received = await until_signalled(lambda: _watch(command, query, window, show))
+    return ExitCode.OK if received is None else exit_code_of(received)
 
 
 async def _watch(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
@@ -151,8 +159,9 @@ def _break_even(report: TokenReport) -> str:
         return "break-even: unknown, since there is no tool to search for"
     if found.searches == 0:
         return f"break-even: the meta-tools alone cost more than these {full:,} tokens; full_proxy is cheaper"
+    searches = counted(found.searches, "search", "searches")
     return (
-        f"break-even: with {found.searches} searches in one conversation, meta_only has cost more\n"
+        f"break-even: with {searches} in one conversation, meta_only has cost more\n"
         "tokens than listing everything once (a search, request and answer: "
         f"{found.search_tokens:,},\nthe median of {found.samples})"
     )
@@ -173,12 +182,13 @@ def _chart(report: TokenReport) -> Chart:
     from pml_gateway.exposure.chart import Bar, Chart
 
     return Chart(
-        f"Tokens of tools/list by mode: {report.catalog_tools} tools of {len(report.servers)} servers",
+        "Tokens of tools/list by mode: "
+        f"{counted(report.catalog_tools, 'tool')} of {counted(len(report.servers), 'server')}",
         [
             Bar(
                 cost.mode.value,
                 cost.tokens,
-                f"{cost.tokens:,} tokens, {cost.tools} tools",
+                f"{counted(cost.tokens, 'token')}, {counted(cost.tools, 'tool')}",
                 is_marked=cost.mode is report.configured,
             )
             for cost in sorted(report.modes, key=lambda cost: -cost.tokens)

@@ -10,7 +10,9 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.counting import counted
+from pml_gateway.errors import UsageError
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
@@ -54,13 +56,13 @@ def tools(
             for row in rows
         ),
     )
-    say(f"{len(rows)} tools", style="dim")
+    say(counted(len(rows), "tool"), style="dim")
 
 
 async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
     from pml_gateway.server.listing import legacy_definition, own_definitions
 
-    async with command_gateway(command) as gateway:
+    async with command_gateway(command, lists_by_intent=as_client and not query) as gateway:
         state = await gateway.searchable(30) if query else await gateway.ready()
         client = _client(state, client_name)
         view = state.view(client)
@@ -108,7 +110,7 @@ async def _explained(command: Command, query: str | None, client_name: str | Non
     from pml_gateway.exposure.verdicts import verdicts
     from pml_gateway.policy.exclusions import exclusions
 
-    async with command_gateway(command) as gateway:
+    async with command_gateway(command, lists_by_intent=not query) as gateway:
         state = await gateway.searchable(60)
         client = _client(state, client_name)
         view = state.view(client)
@@ -199,7 +201,7 @@ def _client(state: GatewayState, name: str | None) -> Client:
     """The client of this name in the configuration, without its key; whoever runs the command if none is named.
 
     Raises:
-        ConfigurationError: no such client.
+        UsageError: no such client.
     """
     from pml_gateway.policy.client import LOCAL, configured_client
 
@@ -208,7 +210,9 @@ def _client(state: GatewayState, name: str | None) -> Client:
     clients = state.settings.clients
     if name not in clients:
         known = ", ".join(clients) or "none"
-        raise ConfigurationError(f"no client {name!r} is configured", hint=f"configured clients: {known}")
+        raise UsageError(
+            f"no client {name!r} is configured{did_you_mean(name, clients)}", hint=f"configured clients: {known}"
+        )
     return configured_client(name, clients[name])
 
 

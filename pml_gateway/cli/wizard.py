@@ -13,7 +13,7 @@ import typer
 
 from pml_gateway.cli.context import Command, command_gateway
 from pml_gateway.cli.interview import asked_clients, asked_number, asked_priority, read_priority
-from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, say, warn, wrapped
+from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn, wrapped
 from pml_gateway.cli.preset import consequences
 from pml_gateway.cli.windows import DEFAULT_WINDOW
 from pml_gateway.config.clients.discover import known_client
@@ -26,6 +26,7 @@ from pml_gateway.config.project import find_project_file
 from pml_gateway.config.project_intent import DerivedIntent, derive_intent
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.config.write import FileEdit, edit_file
+from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -91,8 +92,11 @@ def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> N
     except ConfigurationError as error:
         fail(error, as_json=command.as_json)
     if command.as_json:
+        # Without --yes, what it would choose is the answer.
         print_json(_report(outcome, edits, warnings, is_written=is_wanted))
         return
+    for warning in warnings:
+        warn(warning)
     for edit in edits:
         backup = f" (the text before is in {edit.backup})" if edit.backup else ""
         if is_wanted and edit.has_changed:
@@ -100,9 +104,9 @@ def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> N
     if not has_changed:
         note(f"{edits[0].path} already says what {outcome.chosen.preset} says")
     elif not is_wanted:
-        note("nothing was written" + ("" if dry_run or is_asking else "; run it with --yes to apply this"))
-    for warning in warnings:
-        warn(warning)
+        if not (dry_run or is_asking):
+            refuse_unasked(as_json=False)
+        note("nothing was written")
 
 
 def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
@@ -220,13 +224,15 @@ def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
             for cost in measured.costs
         ),
     )
-    counted = f"{measured.known} of {measured.servers}" if measured.known < measured.servers else f"{measured.servers}"
-    say(f"tools of {counted} servers, o200k_base tokens of one tools/list; * is chosen", style="dim")
+    servers = counted(measured.servers, "server")
+    known = f"{measured.known} of {servers}" if measured.known < measured.servers else servers
+    say(f"tools of {known}, o200k_base tokens of one tools/list; * is chosen", style="dim")
     if measured.intent:
         say(f"intent: {measured.intent}", style="dim")
     if situation.servers != measured.known:
         say(
-            f"with {situation.servers} servers of this size, everything makes {situation.full_tokens:,} tokens",
+            f"with {counted(situation.servers, 'server')} of this size, "
+            f"everything makes {situation.full_tokens:,} tokens",
             style="dim",
         )
     say()

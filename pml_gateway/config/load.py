@@ -21,7 +21,7 @@ from pml_gateway.config.project import find_project_file, project_layer
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.config.shape import shaped
 from pml_gateway.config.trust import TrustStore
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.types import ExposureMode
 
 __all__ = ["LoadedSettings", "Origin", "load_settings"]
@@ -135,7 +135,7 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
         modes = [str(known) for known in ExposureMode]
         if mode not in modes:
             near = did_you_mean(mode, modes)
-            raise ConfigurationError(f"--mode: no mode {mode!r}{near}", hint=f"choose from {', '.join(modes)}")
+            raise UsageError(f"--mode: no mode {mode!r}{near}", hint=f"choose from {', '.join(modes)}")
         layers.append(layer_of("command line", {"gateway": {"tools_exposure": mode}}, "--mode"))
     for key, value in overrides.items():
         *sections, name = key.split(".")

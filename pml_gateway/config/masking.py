@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
@@ -13,8 +13,9 @@ from pml_gateway.types import JsonObject
 MASK = "***"
 
 _SECRET_NAME = re.compile(
-    r"token|secret|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|auth(?!or(?!i))|"
-    r"bearer|cookie|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
+    # Not in longer words that mean something else: secretive, secretary, tokenizer, author, authentic, cookiecutter.
+    r"token(?!i[sz])|secret(?!iv|ar)|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|"
+    r"auth(?!or(?!i)|entic(?!at))|bearer|cookie(?!cutter)|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
     re.IGNORECASE,
 )
 KNOWN_CREDENTIAL = re.compile(
@@ -82,11 +83,14 @@ def mask_secret(text: str) -> str:
     return MASK if text else text
 
 
-def mask_text(text: str) -> str:
-    """`text` without URL credentials, assigned secrets and anything with the look of a key."""
+def mask_text(text: str, plain: Container[str] = ()) -> str:
+    """`text` without URL credentials, assigned secrets and anything with the look of a key.
+
+    What one of the `plain` names, or a tool of it, is said to do (`secrets: cannot connect`) is no assigned secret.
+    """
     text = _without_default(text)
     text = _URL.sub(_masked_url, text)
-    text = _ASSIGNMENT.sub(_masked_assignment, text)
+    text = _ASSIGNMENT.sub(lambda found: found[0] if _is_prose(found, plain) else _masked_assignment(found), text)
     return mask_keys(text)
 
 
@@ -134,6 +138,12 @@ def _masked_url(match: re.Match[str]) -> str:
         )
     user = f"{MASK}@" if match["user"] else ""
     return f"{match['scheme']}{user}{mask_keys(match['rest'])}{query}{'#' + MASK if match['fragment'] else ''}"
+
+
+def _is_prose(match: re.Match[str], plain: Container[str]) -> bool:
+    name, sign = match["name"], match["sign"]
+    is_sentence = ":" in sign and sign[-1].isspace() and match["value"][0] not in "\"'"
+    return is_sentence and (name in plain or name.partition("__")[0] in plain)
 
 
 def _masked_assignment(match: re.Match[str]) -> str:

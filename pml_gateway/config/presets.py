@@ -10,7 +10,7 @@ from typing import Any
 
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import KeyPath, leaves
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 
 PRESET_NAMES = ("meta_only", "semantic", "hybrid_balanced", "hybrid_permissive", "full_proxy")
 """From the fewest listed tools to all of them."""
@@ -64,12 +64,12 @@ def load_preset(name: str, package: Path = _PACKAGE) -> Preset:
     """The preset called `name`.
 
     Raises:
-        ConfigurationError: there is none; the message lists them and names the nearest.
+        UsageError: there is none; the message lists them and names the nearest.
     """
     if name not in PRESET_NAMES:
         near = difflib.get_close_matches(name.lower().replace("-", "_"), PRESET_NAMES, n=1, cutoff=0.4)
         suggestion = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigurationError(f"no preset {name!r}{suggestion}", hint=f"choose from {', '.join(PRESET_NAMES)}")
+        raise UsageError(f"no preset {name!r}{suggestion}", hint=f"choose from {', '.join(PRESET_NAMES)}")
     path = preset_directory(package) / f"{name}.yaml"
     content = read_bytes(path)
     layer = parse(content, "preset", path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +16,11 @@ from pml_gateway.config.document import read_bytes
 from pml_gateway.config.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.config.redaction import masked_yaml
 from pml_gateway.errors import ConfigurationError
+
+KEPT_BACKUPS = 10
+"""How many backups of a file stay; `pml disconnect` and `pml migrate back` keep what they need elsewhere."""
+
+_BACKUP = re.compile(r"\.bak-(?P<time>\d{8}-\d{6})(?:-(?P<number>\d+))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,10 @@ def _text(path: Path) -> str:
 def _back_up(target: Path, path: Path, mode: int) -> Path:
     """Copy `target` to a new file beside `path`, named after the time; never over an earlier backup."""
     content = target.read_bytes()
-    stem = f"{path.name}.bak-{datetime.now():%Y%m%d-%H%M%S}"
-    attempt = 0
+    now = f"{datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"{path.name}.bak-{now}"
+    # A number is not used again within its second, or the order of the names would not be that of the backups.
+    attempt = max((number + 1 for time, number, _ in _backups(path) if time == now), default=0)
     while True:
         backup = path.with_name(stem if not attempt else f"{stem}-{attempt}")
         try:
@@ -90,4 +99,22 @@ def _back_up(target: Path, path: Path, mode: int) -> Path:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
         backup.chmod(mode)
+        _forget_old(path)
         return backup
+
+
+def _backups(path: Path) -> list[tuple[str, int, Path]]:
+    """The backups of `path`, oldest first: the time, the number within its second, the file."""
+    found = []
+    for candidate in path.parent.iterdir():
+        name = _BACKUP.fullmatch(candidate.name.removeprefix(path.name))
+        if name is not None and candidate.name.startswith(path.name):
+            found.append((name["time"], int(name["number"] or 0), candidate))
+    return sorted(found)
+
+
+def _forget_old(path: Path) -> None:
+    for *_, old in _backups(path)[:-KEPT_BACKUPS]:
+        # One that cannot be removed is no reason to refuse the edit.
+        with suppress(OSError):
+            old.unlink()

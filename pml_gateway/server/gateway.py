@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
 import anyio.to_thread
 
-from pml_gateway.catalog.build import build_catalog
-from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
-from pml_gateway.catalog.model import Catalog, UpstreamListing
-from pml_gateway.catalog.offers import OfferTable, build_offers
+from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.index.search import ToolIndex
@@ -22,18 +20,20 @@ from pml_gateway.log import get_logger
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.server.ability_listings import AbilityListings
+from pml_gateway.server.in_flight import CallsInFlight
 from pml_gateway.server.indexing import Indexer
-from pml_gateway.server.meta_definitions import RESERVED
-from pml_gateway.server.state import GatewayState, OnSwap, WireCache, composites_of
-from pml_gateway.upstreams.listing import Listed, Offers, Remembered
+from pml_gateway.server.listings import Listings
+from pml_gateway.server.state import GatewayState, OnSwap, WireCache
+from pml_gateway.upstreams.differences import Difference
+from pml_gateway.upstreams.listing import Listed
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey
 from pml_gateway.usage.ranking import most_used
-from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites, with_composites
-from pml_gateway.workflow.limits import limits_of
+from pml_gateway.workflow.composite import COMPOSITES
 
 logger = get_logger(__name__)
 
@@ -53,9 +53,6 @@ COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
 
-Manifests = Callable[[NamingSettings], ManifestFile]
-"""The manifest of one way of naming."""
-
 ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
 """The tools that were called, most used first, where the settings fill lists by them; reads a file."""
 
@@ -66,7 +63,7 @@ class Gateway:
     def __init__(
         self,
         settings: Settings,
-        manifests: Manifests,
+        listings: Listings,
         indexer: Indexer,
         pool: UpstreamPool,
         results: ResultStore,
@@ -75,17 +72,14 @@ class Gateway:
     ) -> None:
         self._read_ranking = read_ranking
         self._ranking = ranking
-        self._manifests = manifests
-        manifest_file = manifests(settings.naming)
-        manifest = manifest_file.load()
+        self._listings = listings
+        self.remembered = listings.remembered
         self.pool = pool
         self.results = results
         self.etags = Etags(lambda: self.state.settings.references.ttl_seconds)
         self.shapes = LearnedShapes(
-            manifest_file.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
+            listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
-        self._manifest_file = manifest_file
-        self._entries = dict(manifest.entries)
         self._indexer = indexer
         self._dirty = anyio.Event()
         self._building = anyio.Lock()
@@ -94,9 +88,16 @@ class Gateway:
         self._asked = anyio.Event()
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
-        self._calls = 0
-        self._drained: anyio.Event | None = None
-        catalog = self._build(settings, _remembered_names(manifest), frozenset())
+        self.ability_listings = AbilityListings(
+            pool,
+            lambda upstream_id: listings.differences(upstream_id, self.state.settings),
+            self.differs,
+            self._rebuild,
+        )
+        calls = CallsInFlight()
+        self.call_in_flight = calls.counted
+        self.drain = calls.drain
+        catalog = listings.catalog(settings, listings.first_names, frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -110,14 +111,6 @@ class Gateway:
     def knows_tools(self) -> bool:
         """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
         return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
-
-    def remembered(self, settings: Settings) -> dict[str, Remembered]:
-        """What is known of each upstream before it is connected, as long as its definition is the same."""
-        return {
-            upstream_id: Remembered(entry.era, entry.tools, entry.offers)
-            for upstream_id, entry in self._entries.items()
-            if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
-        }
 
     def on_swap(self, callback: OnSwap) -> Callable[[], None]:
         """Call back after every swap of the state; returns the function that ends this."""
@@ -154,10 +147,12 @@ class Gateway:
         if settings == before:
             return
         if settings.naming != before.naming:
-            self._manifest_file = self._manifests(settings.naming)
+            self._listings.keep_under(settings.naming)
         self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
         self.results.configure(settings.references)
-        self._swap(settings, self._build(settings, self.state.catalog, self._failed()))
+        keeps_names = settings.naming == before.naming
+        catalog = self._listings.catalog(settings, self.state.catalog, self._failed(), keeps_names=keeps_names)
+        self._swap(settings, catalog)
         if not self.pool.upstreams:
             self._first_list.set()
         if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
@@ -189,48 +184,29 @@ class Gateway:
             for upstream in self.pool.upstreams.values():
                 upstream.unsettle()
             self.pool.want_all()
+            self.ability_listings.renew()
             settled = await self.pool.settled(timeout)
             await self._rebuild()
             await self.rank()
         return settled
-
-    @contextmanager
-    def call_in_flight(self) -> Iterator[None]:
-        """Count one call, so that shutting down can wait for it."""
-        self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if self._calls == 0 and self._drained is not None:
-                self._drained.set()
-
-    async def drain(self, timeout: float) -> bool:
-        """Wait until no call is in flight, at most `timeout` seconds; whether none is."""
-        with anyio.move_on_after(timeout):
-            while self._calls:
-                self._drained = anyio.Event()
-                await self._drained.wait()
-        return self._calls == 0
 
     def listed(self, upstream: Upstream, listed: Listed) -> None:
         """Take over a listing; the snapshot follows with whatever else arrives in the next moment."""
         if self.pool.upstreams.get(upstream.upstream_id) is not upstream:
             # Replaced by a new configuration, and still finishing its calls.
             return
-        self._entries[upstream.upstream_id] = ManifestEntry(
-            fingerprint=upstream.definition.fingerprint(),
-            tools=listed.tools,
-            listed_at=listed.listed_at,
-            era=listed.era,
-            server_name=listed.server_name,
-            server_version=listed.server_version,
-            offers=listed.offers,
-        )
+        self._listings.take(upstream.upstream_id, upstream.definition, listed)
+        self.ability_listings.listed(upstream, listed)
         self._dirty.set()
+
+    def differs(self, upstream: Upstream, abilities: str, difference: Difference) -> None:
+        """Take over what an upstream lists besides for clients of these abilities."""
+        if self._listings.take_difference(upstream.upstream_id, abilities, difference):
+            self._dirty.set()
 
     def failed(self, upstream: Upstream) -> None:
         """Mark an upstream's tools stale; they stay listed and found."""
+        self.ability_listings.failed(upstream)
         self._dirty.set()
 
     async def follow(self) -> None:
@@ -273,52 +249,20 @@ class Gateway:
 
     async def _rebuild_once(self) -> None:
         before = self.state
-        catalog = await anyio.to_thread.run_sync(self._build, before.settings, before.catalog, self._failed())
+        catalog = await anyio.to_thread.run_sync(
+            self._listings.catalog, before.settings, before.catalog, self._failed()
+        )
         if self.state.settings is not before.settings:
             # Settings changed meanwhile; a snapshot for them is due.
             self._dirty.set()
             return
         if _observable(catalog) != _observable(before.catalog):
             self._swap(before.settings, catalog)
-        await anyio.to_thread.run_sync(self._save_manifest, catalog, dict(self._entries))
-
-    def _build(self, settings: Settings, previous: Catalog, failed: frozenset[str]) -> Catalog:
-        enabled = {upstream_id: entry for upstream_id, entry in settings.servers.items() if entry.enabled}
-        listings = []
-        offers: dict[str, Offers | None] = {}
-        for upstream_id, definition in enabled.items():
-            entry = self._entries.get(upstream_id)
-            known = entry is not None and entry.fingerprint == definition.fingerprint()
-            tools = entry.tools if known and entry is not None else ()
-            offers[upstream_id] = entry.offers if known and entry is not None else None
-            listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
-        same_naming = getattr(self, "state", None) is None or self.state.settings.naming == settings.naming
-        limits = limits_of(settings.workflow)
-        composites = composite_listing(read_composites(settings.workflows, limits))
-        catalog = build_catalog(
-            [*listings, composites] if composites is not None else listings,
-            prefix=settings.naming.prefix,
-            max_length=settings.naming.max_length,
-            reserved=RESERVED,
-            earlier=previous.assignments if same_naming else {},
-            previous=previous,
-        )
-        if composites is not None:
-            catalog = with_composites(catalog, composites_of(settings, catalog))
-        return replace(catalog, offers=build_offers(offers, previous.offers.names))
+        await anyio.to_thread.run_sync(self._listings.save, catalog, self._listings.entries)
 
     def _failed(self) -> frozenset[str]:
         upstreams = self.pool.upstreams.values()
         return frozenset(each.upstream_id for each in upstreams if each.last_error is not None)
-
-    def _save_manifest(self, catalog: Catalog, known: dict[str, ManifestEntry]) -> None:
-        entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
-        try:
-            self._manifest_file.save(
-                Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids
-            )
-        except (OSError, ValueError) as error:
-            logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
@@ -340,11 +284,7 @@ class Gateway:
 def _observable(catalog: Catalog) -> tuple[object, ...]:
     """What tells one snapshot from the next."""
     marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
-    return catalog.fingerprint, catalog.offers.fingerprint, marks
-
-
-def _remembered_names(manifest: Manifest) -> Catalog:
-    return Catalog(assignments=manifest.names, offers=OfferTable(names=manifest.offer_names))
+    return catalog.fingerprint, catalog.offers.fingerprint, catalog.gates, marks
 
 
 @asynccontextmanager
@@ -382,10 +322,12 @@ async def open_gateway(
             return most_used(paths.usage_file, identity) if by_usage else ()
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
-        gateway = Gateway(settings, manifests, indexer, pool, results, read_ranking, ranking)
+        listings = Listings(manifests, settings.naming)
+        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
+        tasks.start_soon(gateway.ability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.counting import counted
 from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.signature import signature
 from pml_gateway.results.learning import LearnedShape
@@ -41,7 +42,7 @@ def render_typescript(tool: CatalogTool, learned: LearnedShape | None = None) ->
     identifier = tool.qualified_name.replace("-", "_")
     result = _typescript(tool.definition["outputSchema"], 0) if "outputSchema" in tool.definition else "unknown"
     if learned is not None:
-        result = f"/* inferred from {learned.observed} results */ {_typescript(learned.schema, 0)}"
+        result = f"/* inferred from {counted(learned.observed, 'result')} */ {_typescript(learned.schema, 0)}"
     arguments = _typescript(tool.definition["inputSchema"], 0)
     lines = tool.description.replace("*/", "* /").splitlines() or [""]
     comment = "\n".join(["/**", *(f" * {line}".rstrip() for line in lines), " */"])
@@ -65,7 +66,10 @@ def render_markdown(tool: CatalogTool, learned: LearnedShape | None = None) -> J
     if "outputSchema" in tool.definition:
         lines += ["", f"Returns: `{_typescript(tool.definition['outputSchema'], 1)}`"]
     if learned is not None:
-        lines += ["", f"Returns (inferred from {learned.observed} results): `{_typescript(learned.schema, 1)}`"]
+        lines += [
+            "",
+            f"Returns (inferred from {counted(learned.observed, 'result')}): `{_typescript(learned.schema, 1)}`",
+        ]
     return {"name": tool.qualified_name, "server": tool.upstream_id, "markdown": "\n".join(lines).strip()}
 
 

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import IO
 
 from pml_gateway.config.known_secrets import KNOWN_SECRETS
@@ -36,13 +36,23 @@ _LIBRARY_LEVELS = {
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
 
 
-def configure(settings: LogSettings | None = None, stream: IO[str] | None = None, *, colour: bool = True) -> None:
-    """Send all records to stderr: the gateway's from the level on, libraries' only what an operator can use."""
+def configure(
+    settings: LogSettings | None = None,
+    stream: IO[str] | None = None,
+    *,
+    colour: bool = True,
+    servers: Collection[str] = (),
+) -> None:
+    """Send all records to stderr: the gateway's from the level on, libraries' only what an operator can use.
+
+    What is said of `servers` is not taken for the value of a secret, whatever they are called.
+    """
     given = settings or LogSettings()
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)
     as_json = given.format == "json"
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter(colour=colour and target.isatty()))
+    plain = frozenset(servers)
+    handler.setFormatter(JsonFormatter(plain) if as_json else TextFormatter(plain, colour=colour and target.isatty()))
     handler.addFilter(note_request)
     own = logging.getLogger(ROOT)
     own.handlers[:] = [handler]
@@ -68,25 +78,30 @@ def note_request(record: logging.LogRecord) -> bool:
 class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
+    def __init__(self, plain: Collection[str] = ()) -> None:
+        super().__init__()
+        self._plain = plain
+
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON: ts, level, logger, message, then the fields that are known."""
         line: dict[str, object] = {
             "ts": _timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _message(record),
+            "message": _message(record, self._plain),
             **dict(_fields(record)),
         }
         if record.exc_info:
-            line["exception"] = _exception(record)
+            line["exception"] = _exception(record, self._plain)
         return json.dumps(line, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 class TextFormatter(logging.Formatter):
     """One line for people; a traceback follows on lines of its own."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, plain: Collection[str] = (), *, colour: bool) -> None:
         super().__init__()
+        self._plain = plain
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
@@ -95,35 +110,34 @@ class TextFormatter(logging.Formatter):
         level, code = record.levelname, _COLOURS.get(record.levelno)
         shown = f"\x1b[{code}m{level}\x1b[0m" if self._colour and code else level
         fields = "".join(f" {name}={value}" for name, value in _fields(record))
-        line = _on_one_line(f"{record.name}: {_message(record)}{fields}")
+        line = _on_one_line(f"{record.name}: {_message(record, self._plain)}{fields}")
         text = f"{clock} {shown} {line}".encode("utf-8", "replace").decode()
-        return f"{text}\n{_exception(record)}" if record.exc_info else text
+        return f"{text}\n{_exception(record, self._plain)}" if record.exc_info else text
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     for name in FIELDS:
         value = getattr(record, name, None)
         if value is not None and value != "":
-            yield name, round(value, 6) if isinstance(value, float) else _safe(str(value), keys=False)
+            yield name, round(value, 6) if isinstance(value, float) else KNOWN_SECRETS.masked(str(value), MASK)
 
 
-def _message(record: logging.LogRecord) -> str:
+def _message(record: logging.LogRecord, plain: Collection[str]) -> str:
     try:
         text = record.getMessage()
     except (TypeError, ValueError):
         # A library's message and arguments do not fit; the line is still worth more than none.
         text = str(record.msg)
-    return _safe(text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…")
+    return _safe(text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…", plain)
 
 
-def _exception(record: logging.LogRecord) -> str:
-    return _safe("".join(traceback.format_exception(*record.exc_info)).rstrip()) if record.exc_info else ""
+def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:
+    return _safe("".join(traceback.format_exception(*record.exc_info)).rstrip(), plain) if record.exc_info else ""
 
 
-def _safe(text: str, *, keys: bool = True) -> str:
+def _safe(text: str, plain: Collection[str]) -> str:
     """The last line of defence: whatever a message was made of, no credential leaves the process."""
-    known = KNOWN_SECRETS.masked(text, MASK)
-    return mask_text(known) if keys else known
+    return mask_text(KNOWN_SECRETS.masked(text, MASK), plain)
 
 
 def _on_one_line(text: str) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-from mcp.shared.exceptions import MCPError
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
@@ -20,14 +19,14 @@ from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
-from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.upstreams.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.questions import Questions
-from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.tool_facts import ToolFacts
+from pml_gateway.upstreams.tool_listing import list_tools
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
 from pml_gateway.upstreams.waiting import first_of
@@ -265,9 +264,11 @@ class Lifecycle:
     def _open(self) -> AbstractAsyncContextManager[Connection]:
         self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         asked = Questions() if self._client is None else SharedQuestions(self._client, self.defaults.question_timeout)
-        return self._opened(self._http, asked, self.era)
+        return self._opened(self._http, asked, self.era, self._take_notice)
 
-    def _opened(self, http: HttpSide, questions: Questions, era: str) -> AbstractAsyncContextManager[Connection]:
+    def _opened(
+        self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
+    ) -> AbstractAsyncContextManager[Connection]:
         return open_connection(
             self.upstream_id,
             self.definition,
@@ -276,17 +277,19 @@ class Lifecycle:
             logs_dir=self._logs_dir,
             connect_timeout=self.connect_timeout,
             header_maps=lambda name: self.tool_facts.header_map(name),
-            on_notice=self._take_notice,
+            on_notice=on_notice,
             http=http,
             questions=questions,
         )
 
     @asynccontextmanager
-    async def open_beside(self, questions: Questions, era: str) -> AsyncIterator[Connection]:
+    async def open_beside(
+        self, questions: Questions, era: str, on_notice: OnNotice | None = None
+    ) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = HttpSide(self.defaults.max_message_bytes, self._authorization)
         try:
-            async with self._opened(http, questions, era) as connection:
+            async with self._opened(http, questions, era, on_notice or self._take_notice) as connection:
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
@@ -302,7 +305,7 @@ class Lifecycle:
             kinds = frozenset(ListKind)
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
-            tools = await self._listed_tools(connection)
+            tools = await list_tools(connection, self.upstream_id, self.connect_timeout, self._http)
         else:
             tools = before.tools
         offers = await list_offers(
@@ -324,21 +327,13 @@ class Lifecycle:
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
             offers=offers,
+            polled=poll and before is not None,
         )
         self.last_error = None
         self._on_listed(self.last_listed)
         self._connection = connection
         self._set_state(UpstreamState.READY)
         self.settled.set()
-
-    async def _listed_tools(self, connection: Connection) -> tuple[JsonObject, ...]:
-        async def attempt() -> tuple[JsonObject, ...]:
-            try:
-                return await connection.list_tools(self.upstream_id, self.connect_timeout)
-            except MCPError as exc:
-                raise translate(exc, self.upstream_id, http=self._http) from exc
-
-        return await repeated(attempt, anyio.current_time() + self.connect_timeout)
 
     async def _list_again(self, connection: Connection, *, poll: bool) -> bool:
         """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""

@@ -8,11 +8,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
+    ConfigurationError,
     GatewayError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
+    UpstreamUnusableError,
     innermost,
 )
 from pml_gateway.upstreams.bodies import CUT_SHORT
@@ -37,6 +39,9 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
     cause = innermost(error)
     if http is not None and http.refused is not None and isinstance(cause, MCPError | httpx2.HTTPStatusError):
         return http.refused
+    if isinstance(cause, ConfigurationError):
+        # Whoever calls a tool did nothing wrong, and can do nothing about a secret that is not there.
+        return UpstreamUnusableError(f"{upstream_id}: {cause.message}", hint=cause.hint, details=cause.details)
     if isinstance(cause, GatewayError):
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"
@@ -63,7 +68,7 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
         case MCPError(code=code, message=message) if code == REQUEST_TIMEOUT and message.endswith("timed out"):
             return UpstreamTimeoutError(f"{upstream_id}: {cause.message}")
         case MCPError(message=message) if message.startswith(_REDIRECTED):
-            return UpstreamUnavailableError(
+            return UpstreamUnusableError(
                 f"{upstream_id}: the server sends requests elsewhere, where the gateway does not follow",
                 hint=f"correct servers.{upstream_id}.url",
             )
@@ -76,7 +81,7 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
             return UpstreamUnavailableError(f"{upstream_id}: cannot connect ({_text(cause)})", hint="is it running?")
         case httpx2.InvalidURL():
             # Its text quotes the URL, secrets and all.
-            return UpstreamUnavailableError(
+            return UpstreamUnusableError(
                 f"{upstream_id}: the url is not valid", hint=f"check servers.{upstream_id}.url"
             )
         case httpx2.HTTPStatusError():

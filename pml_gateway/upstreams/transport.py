@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters
 from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import GatewayError, SecretError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
 from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.upstreams.challenge import Challenge
 from pml_gateway.upstreams.child_log import log_path
@@ -135,7 +135,7 @@ async def open_streams(
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
-        UpstreamUnavailableError: the command or the working directory does not exist.
+        UpstreamUnusableError: the command or the working directory does not exist.
     """
     match definition.resolved_transport:
         case Transport.STDIO:
@@ -179,7 +179,7 @@ async def _open_stdio(
             ) as streams:
                 yield streams
     except (FileNotFoundError, PermissionError) as exc:
-        raise UpstreamUnavailableError(
+        raise UpstreamUnusableError(
             f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
             hint=f"install it or correct servers.{upstream_id}.command",
         ) from exc
@@ -188,7 +188,7 @@ async def _open_stdio(
 def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
     if cwd is not None and not cwd.is_dir():
-        raise UpstreamUnavailableError(
+        raise UpstreamUnusableError(
             f"{upstream_id}: working directory {definition.cwd!r} does not exist",
             hint=f"correct servers.{upstream_id}.cwd",
         )

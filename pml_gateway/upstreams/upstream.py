@@ -20,9 +20,9 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker, Ticket
+from pml_gateway.upstreams.choice import SessionChoice, late
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.deadlines import within
-from pml_gateway.upstreams.eras import Eras
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.questions import Audience, OpenCall
@@ -67,7 +67,6 @@ class Upstream:
         self.definition = definition
         self.authorization = authorization
         self.defaults = defaults
-        self._client = client
         self.call_timeout = definition.call_timeout or defaults.call_timeout
         max_queue = defaults.max_queue if definition.max_queue is None else definition.max_queue
         slots = CallSlots(upstream_id, definition.max_concurrent or defaults.max_concurrent, max_queue)
@@ -102,12 +101,13 @@ class Upstream:
             idle_timeout=defaults.idle_timeout,
             per_client=definition.sessions == "per_client",
         )
-        self._eras = Eras(definition.resolved_transport, self._lifecycle, one_client=client is not None)
+        self._choice = SessionChoice(definition, self._lifecycle, client)
         suspended = SuspendedCalls(upstream_id, self._background, defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, defaults.question_timeout)
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.set_log_level = self._own_sessions.set_log_level
+        self.open_beside = self._lifecycle.open_beside
         self.want = self._lifecycle.want
         self.reconnect = self._lifecycle.reconnect
         self.meet_client = self._lifecycle.meet_client
@@ -198,7 +198,7 @@ class Upstream:
             UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
-        if audience is not None and self._concerns(audience, params):
+        if audience is not None and self._choice.concerns(audience, params):
             return await self._relay(method, params, limit, on_progress, audience)
         deadline = anyio.current_time() + limit
         self.breaker.check()
@@ -208,42 +208,17 @@ class Upstream:
                 return await repeated(attempt, deadline)
             return await attempt()
 
-    def _concerns(self, audience: Audience, params: JsonObject) -> bool:
-        """Whether a client's request may be more than one plain round on the shared session."""
-        return (
-            bool(audience.abilities)
-            or audience.log_level is not None
-            or self.definition.sessions == "per_client"
-            or "requestState" in params
-        )
-
     async def _relay(
         self, method: str, params: JsonObject, limit: float, on_progress: ProgressFnT | None, audience: Audience
     ) -> JsonObject:
         self.breaker.check()
-        era = self._lifecycle.era or (await self._negotiated(limit)).era
-        era = await self._eras.choose(audience, era)
-        own = era if self._needs_own_session(audience, era) else None
+        era, needs_own_session = await self._choice.choose(audience, limit)
+        own = era if needs_own_session else None
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
             return await self._round(method, given, limit, report, asked, own=own)
 
         return await self._relayed.request(params, audience, on_progress, era, send)
-
-    def _needs_own_session(self, audience: Audience, era: str) -> bool:
-        if self._client is not None and self._client.shares(audience, era):
-            return False
-        if self.definition.sessions == "per_client":
-            return True
-        if era == MODERN:
-            # Over stdio, logs do not say which request they belong to.
-            return audience.log_level is not None and self.definition.resolved_transport is Transport.STDIO
-        return bool(audience.abilities) or audience.log_level is not None
-
-    async def _negotiated(self, limit: float) -> Connection:
-        with anyio.move_on_after(limit):
-            return await self._lifecycle.live()
-        raise self._late("initialize", limit, "no")
 
     async def _round(
         self,
@@ -299,14 +274,7 @@ class Upstream:
                 if call is not None:
                     call.begin(lambda: self.breaker.heard(ticket))
                 return await self._send(ticket, method, params, deadline, on_progress, call, borrowed)
-            raise self._late(_what(method, params), limit, ticket.executed)
-
-    def _late(self, what: str, limit: float, executed: str) -> UpstreamTimeoutError:
-        return UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {what!r} within {limit:g} s",
-            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
-            details={"timeout_seconds": limit, "executed": executed},
-        )
+            raise late(self.upstream_id, _what(method, params), limit, ticket.executed)
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pml_gateway.counting import counted
 from pml_gateway.usage.history import History, RecordedCall
 from pml_gateway.usage.statistics import success_rate
 
@@ -62,7 +63,9 @@ def reasons_to_wait(found: Standing, criteria: Criteria) -> list[str]:
     """Every criterion that does not hold yet; none when it is time to move on."""
     reasons = []
     if found.calls < criteria.min_calls:
-        reasons.append(f"{found.calls} calls in this stage; {criteria.min_calls} are wanted")
+        reasons.append(
+            f"{counted(found.calls, 'call')} in this stage; {counted(criteria.min_calls, 'is', 'are')} wanted"
+        )
     if found.days < criteria.min_days:
         reasons.append(f"{found.days:.1f} days in this stage; {criteria.min_days:g} are wanted")
     if found.miss_rate > criteria.max_miss_rate:

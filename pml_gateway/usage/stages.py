@@ -6,8 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.presets import load_preset
+from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import GatewaySection, Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.types import ExposureMode
 
 
@@ -65,7 +66,7 @@ def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
     """The stage of the gateway, or of one configured client.
 
     Raises:
-        ConfigurationError: no such client.
+        UsageError: no such client.
     """
     own = None if client is None else _entry(settings, client)
     return stage_of(settings.gateway, own or settings.gateway.tools_exposure)
@@ -75,7 +76,7 @@ def values_of(stage: Stage, settings: Settings, client: str | None = None) -> di
     """What the configuration has to say for a stage: the preset's values, or one client's mode.
 
     Raises:
-        ConfigurationError: no such client, or its stage would change what others get.
+        ConfigurationError: no such client (UsageError), or its stage would change what others get.
     """
     preset = load_preset(stage.value).values
     if client is None:
@@ -115,5 +116,8 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
 def _entry(settings: Settings, client: str) -> ExposureMode | None:
     if client not in settings.clients:
         known = ", ".join(settings.clients) or "none"
-        raise ConfigurationError(f"no client {client!r} is configured", hint=f"configured clients: {known}")
+        raise UsageError(
+            f"no client {client!r} is configured{did_you_mean(client, settings.clients)}",
+            hint=f"configured clients: {known}",
+        )
     return settings.clients[client].mode

@@ -151,11 +151,11 @@ def test_another_file_can_be_named_before_and_after_the_subcommand(config_file: 
 
 
 def test_an_unknown_preset_is_a_configuration_error(config_file: Path) -> None:
-    result = pml("config", "--preset", "hybrid_balancd", code=78)
+    result = pml("config", "--preset", "hybrid_balancd", code=2)
 
     assert result.stdout == ""
     assert "error: no preset 'hybrid_balancd'; did you mean hybrid_balanced?" in result.stderr
-    assert pml_json("config", "--preset", "nope", code=78)["error"]["message"] == "no preset 'nope'"
+    assert pml_json("config", "--preset", "nope", code=2)["error"]["message"] == "no preset 'nope'"
 
 
 def test_a_broken_file_is_not_edited(config_file: Path) -> None:

@@ -40,7 +40,7 @@ FAILURES = {
     "call-unknown-option": (["call", "calc__evaluate_expression", "--expresion", "1"], 2),
     "call-missing-argument": (["call", "calc__evaluate_expression"], 1),
     "schema-unknown-tool": (["schema", "calc__nothing"], 1),
-    "tools-unknown-mode": (["tools", "--mode", "hybird"], 78),
+    "tools-unknown-mode": (["tools", "--mode", "hybird"], 2),
 }
 
 JSON = {

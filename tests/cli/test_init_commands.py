@@ -134,15 +134,43 @@ def test_without_a_terminal_or_a_yes_nothing_is_written(home: Path) -> None:
     file = claude_code(home)
     before = file.read_bytes()
 
-    assert "run it with --yes" in pml("init").stderr
+    refused = pml("init", code=ExitCode.USAGE).stderr
+    assert "nothing was written" in refused
+    assert "run it with --yes" in refused
+    assert pml_json("init", code=ExitCode.USAGE)["written"] is False
     assert pml_json("init", "--dry-run")["written"] is False
     assert not (home / ".pml" / "config.yaml").exists()
     assert not (home / ".pml" / "secrets.env").exists()
     assert "run `pml init` first" in pml("connect", "claude-code", code=ExitCode.CONFIGURATION).output
     pml("init", "--yes")
-    assert "run it with --yes" in pml("connect", "claude-code").stderr
-    assert pml_json("connect", "claude-code")["written"] is False
+    refused = pml("connect", "claude-code", code=ExitCode.USAGE).stderr
+    assert "run it with --yes" in refused
+    assert "served by the gateway from now on" not in refused
+    assert pml_json("connect", "claude-code", code=ExitCode.USAGE)["written"] is False
+    assert pml_json("connect", "claude-code", "--dry-run")["written"] is False
     assert file.read_bytes() == before
+
+
+def test_servers_that_could_not_start_through_the_gateway_are_named_before_anything_is_written(home: Path) -> None:
+    file = claude_code(home)
+    before = file.read_bytes()
+    pml("init", "--yes")
+
+    shown = pml("connect", "claude-code", "--dry-run").stderr
+
+    assert "typo goes from the file, but the gateway cannot start it as typo" in shown
+    assert "did you mean python3? set servers.typo.command: python3" in shown
+    assert "github goes from the file, but the gateway cannot start it as github" in shown
+    assert "environment variable GITHUB_PAT is not set; export it before starting pml" in shown
+    assert "calc goes" not in shown
+    assert len(pml_json("connect", "claude-code", "--dry-run")["warnings"]) == 2
+    assert pml_json("connect", "claude-code", "--keep", "--dry-run")["warnings"] == []
+    assert file.read_bytes() == before
+
+
+def test_a_slip_in_the_name_of_a_client_is_a_usage_error(home: Path) -> None:
+    assert "did you mean claude-code?" in pml("init", "--client", "claud-code", code=ExitCode.USAGE).stderr
+    assert "did you mean cursor?" in pml("connect", "curser", code=ExitCode.USAGE).stderr
 
 
 def test_broken_files_are_named_with_their_line_and_the_rest_is_imported(home: Path) -> None:
@@ -189,7 +217,7 @@ def test_one_file_or_client_can_be_chosen(home: Path, tmp_path: Path) -> None:
 
     assert [row["name"] for row in pml_json("init", "--from", str(other), "--dry-run")["servers"]] == ["other"]
     assert pml_json("init", "--client", "cursor", code=ExitCode.FAILED)["servers"] == []
-    failed = pml("init", "--client", "curser", code=ExitCode.CONFIGURATION)
+    failed = pml("init", "--client", "curser", code=ExitCode.USAGE)
     assert "did you mean cursor?" in failed.stderr
     pml("init", "--from", "/no/such/file", code=ExitCode.CONFIGURATION)
 
@@ -216,7 +244,7 @@ def test_scopes_and_ways_that_a_client_lacks_are_told(home: Path) -> None:
     claude_code(home)
     pml("init", "--yes")
 
-    assert "choose from user" in pml("connect", "windsurf", "--scope", "local", code=ExitCode.CONFIGURATION).stderr
+    assert "choose from user" in pml("connect", "windsurf", "--scope", "local", code=ExitCode.USAGE).stderr
     assert "takes no URL" in pml("connect", "claude-desktop", "--http", code=ExitCode.CONFIGURATION).stderr
     report = pml_json("connect", "cursor", "--scope", "project", "--yes")
     assert json.loads(Path(".cursor/mcp.json").read_text())["mcpServers"]["pml"]["args"] == ["serve"]

@@ -101,7 +101,7 @@ def test_exit_codes_and_remedies(tmp_path: Path) -> None:
     assert custom.returncode == 1
     assert "none of the stages" in custom.stderr
     unknown = run_pml(tmp_path, "migrate", "next", "--client", "nobody")
-    assert unknown.returncode == 78
+    assert unknown.returncode == 2
     variable = {"PML_GATEWAY__TOOLS_EXPOSURE": "full_proxy"}
     overruled = run_pml(tmp_path, "migrate", "--to", "hybrid_balanced", extra=variable)
     assert (overruled.returncode, "wins over the configuration file" in overruled.stderr) == (78, True)

@@ -44,6 +44,17 @@ def test_prompts_and_resources_are_listed_got_and_read(tmp_path: Path) -> None:
     assert "no server offers 'nothing'" in refused.stderr
 
 
+def test_where_there_is_nothing_to_list_it_says_why_and_json_stays_as_it_is(tmp_path: Path) -> None:
+    calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
+    write_settings(tmp_path, {"servers": {"calc": calc, "gone": {"command": "no-such-command-at-all"}}})
+    shown = run_pml(tmp_path, "prompts")
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert "no prompts: 1 of 2 servers answered" in shown.stderr
+    assert "gone: command 'no-such-command-at-all' cannot be started" in shown.stderr
+    assert "pml doctor" in shown.stderr
+    assert json.loads(run_pml(tmp_path, "prompts", "--json").stdout) == {"prompts": []}
+
+
 def test_what_is_blacklisted_is_not_there_for_commands_either(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)

@@ -87,10 +87,31 @@ def test_a_chart_may_be_a_png_and_nothing_else(home: Path, tmp_path: Path) -> No
     assert "cannot be written" in pml("tokens", "--chart", str(tmp_path / "no" / "folder.svg"), code=78).stderr
 
 
-def test_watching_counts_anew_when_the_configuration_changes(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_watching_ends_with_a_signal_even_where_a_script_started_it_in_the_background(
+    home: Path, tmp_path: Path, sent: signal.Signals
+) -> None:
     own = tmp_path / "watched"
-    write_settings(own, {"servers": SERVERS})
-    process = subprocess.Popen(
+    write_settings(own, {"servers": {"calc": SERVERS["calc"]}})
+    # A shell without job control has its background processes ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = watching(own)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        process.send_signal(sent)
+        assert process.wait(STOP_SECONDS) == 128 + sent
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def watching(own: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "pml_gateway", "tokens", "--watch", "--json"],
         env=environment(own),
         cwd=own,
@@ -99,6 +120,12 @@ def test_watching_counts_anew_when_the_configuration_changes(home: Path, tmp_pat
         stderr=subprocess.DEVNULL,
         text=True,
     )
+
+
+def test_watching_counts_anew_when_the_configuration_changes(home: Path, tmp_path: Path) -> None:
+    own = tmp_path / "watched"
+    write_settings(own, {"servers": SERVERS})
+    process = watching(own)
     assert process.stdout is not None
     try:
         for line in process.stdout:

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.command_line import home_of, pml
 from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "upstream_server.py"
+CALC = {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}}
 
 
 def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Path) -> None:
@@ -56,5 +58,35 @@ def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> Non
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     write_settings(tmp_path, {"servers": servers})
     failed = run_pml(tmp_path, "tools", "--client", "nobody")
-    assert failed.returncode == 78
+    assert failed.returncode == 2
     assert "no client 'nobody' is configured" in failed.stderr
+
+
+def test_that_no_intent_is_configured_is_said_where_it_changes_the_list_and_not_elsewhere(tmp_path: Path) -> None:
+    with home_of(tmp_path, {"servers": CALC, "gateway": {"tools_exposure": "hybrid"}}):
+        pml("tools", "--json")
+        said = {
+            words: "no intent is configured" in pml(*words.split()).stderr
+            for words in (
+                "tools",
+                "tools --mode hybrid",
+                "tools --mode hybrid --query sums",
+                "search sums",
+                "upstreams",
+            )
+        }
+        assert said == {words: words == "tools --mode hybrid" for words in said}
+        assert "no intent is configured" in pml("config", "show").stderr
+
+
+def test_a_slip_in_the_value_of_a_flag_is_a_usage_error_that_names_the_nearest(tmp_path: Path) -> None:
+    client = {"key": "${env:BOT_KEY}"}
+    with home_of(tmp_path, {"servers": CALC, "clients": {"robot": client}}):
+        for words, near in (
+            ("--mode hybird", "hybrid"),
+            ("--preset semantik", "semantic"),
+            ("--client robt", "robot"),
+        ):
+            assert f"did you mean {near}?" in pml("tools", *words.split(), code=2).stderr
+        error = json.loads(pml("tools", "--mode", "hybird", "--json", code=2).stdout)["error"]
+        assert "did you mean hybrid?" in error["message"]

@@ -67,7 +67,9 @@ def test_the_choice_and_its_reason_are_readable_in_eighty_columns(home: Path, tm
 
 def test_without_a_terminal_or_a_yes_nothing_is_written(home: Path) -> None:
     before = (home / "config.yaml").read_bytes()
-    assert "run it with --yes" in pml("config", "--wizard", "--matters", "compatibility").stderr
+    refused = pml("config", "--wizard", "--matters", "compatibility", code=2).stderr
+    assert "nothing was written" in refused
+    assert "run it with --yes" in refused
     assert wizard("--matters", "compatibility")["written"] is False
     assert (home / "config.yaml").read_bytes() == before
 
@@ -121,7 +123,7 @@ def test_the_number_of_servers_to_come_counts(home: Path) -> None:
 
 def test_slips_in_answers_are_told_with_what_there_is() -> None:
     assert "did you mean accuracy?" in pml("config", "--wizard", "--matters", "acuracy", code=2).stderr
-    assert "did you mean cursor?" in pml("config", "--wizard", "--client", "curser", code=78).stderr
+    assert "did you mean cursor?" in pml("config", "--wizard", "--client", "curser", code=2).stderr
     pml("config", "--wizard", "--preset", "semantic", code=2)
     pml("config", "--wizard", "show", code=2)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pml_gateway.config.document import parse
 from pml_gateway.config.edit import apply_preset, set_values
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
-from pml_gateway.config.write import edit_file
+from pml_gateway.config.write import KEPT_BACKUPS, edit_file
 from pml_gateway.errors import ConfigurationError
 
 FILE = Path("config.yaml")
@@ -250,6 +250,23 @@ def test_the_text_before_is_kept_in_a_backup_with_the_same_mode(tmp_path: Path) 
         assert re.fullmatch(r"config\.yaml\.bak-\d{8}-\d{6}(-\d+)?", edit.backup.name)
         assert edit.backup.read_text() == content
         assert stat.S_IMODE(edit.backup.stat().st_mode) == 0o640
+
+
+def test_the_latest_backups_stay_and_older_ones_of_this_file_go(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("")
+    others = [tmp_path / name for name in ("other.yaml.bak-20200101-000000", "config.yaml.bak-mine", "config.yaml.old")]
+    old = [tmp_path / f"config.yaml.bak-20200101-00000{second}" for second in range(3)]
+    for path in (*others, *old):
+        path.write_text("# kept by hand\n")
+
+    edits = [edit_file(file, lambda text: f"{text}#") for _ in range(KEPT_BACKUPS + 2)]
+
+    backups = [edit.backup for edit in edits if edit.backup is not None]
+    assert [path for path in backups if path.exists()] == backups[-KEPT_BACKUPS:]
+    assert len(backups[-1].read_text()) == KEPT_BACKUPS + 1
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in others)
 
 
 def test_an_edit_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:

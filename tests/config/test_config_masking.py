@@ -141,3 +141,32 @@ def test_a_masked_text_keeps_its_layout() -> None:
         "clients: {ci: {key: ***}}\n"
         "gateway: {hybrid: {max_tokens: 500}}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("secretive: connection refused", "secretive: connection refused"),
+        ("tokenizer: model missing", "tokenizer: model missing"),
+        ("secret-notes: hunter2", "secret-notes: ***"),
+        ("secretKey: hunter2", "secretKey: ***"),
+        ("authentication: hunter2", "authentication: ***"),
+        ("X-Authorization: hunter2", "X-Authorization: ***"),
+    ],
+)
+def test_words_that_only_begin_like_a_secret_hide_nothing(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("secrets: connection refused", "secrets: connection refused"),
+        ("tool 'secrets__read': no answer within 5 s", "tool 'secrets__read': no answer within 5 s"),
+        ("secrets: the password: hunter2", "secrets: the password: ***"),
+        ("secrets=hunter2", "secrets=***"),
+        ('{"secrets": "hunter2"}', '{"secrets": ***}'),
+    ],
+)
+def test_what_is_said_of_a_server_is_shown_whatever_it_is_called(text: str, shown: str) -> None:
+    assert mask_text(text, {"secrets"}) == shown

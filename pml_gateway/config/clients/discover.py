@@ -12,7 +12,7 @@ from pml_gateway.config.clients.known import CLIENT_NAMES, CLIENTS
 from pml_gateway.config.clients.model import FileFormat, KnownClient, Place, Scope
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.problems import did_you_mean
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 
 MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
 """Claude Code keeps histories beside its servers; files of several megabytes are real."""
@@ -49,12 +49,12 @@ def known_client(name: str) -> KnownClient:
     """The client of this name.
 
     Raises:
-        ConfigurationError: there is none; names the nearest.
+        UsageError: there is none; names the nearest.
     """
     found = next((client for client in CLIENTS if client.name == name), None)
     if found is None:
         near = did_you_mean(name.replace("-", "_"), [known.replace("-", "_") for known in CLIENT_NAMES])
-        raise ConfigurationError(
+        raise UsageError(
             f"no client {name!r} is known{near.replace('_', '-')}", hint=f"choose from {', '.join(CLIENT_NAMES)}"
         )
     return found

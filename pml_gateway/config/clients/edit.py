@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,8 @@ PROJECT_MODE = 0o644
 class ClientEdit:
     """A change of a client's file; `after` is None where the file goes, since there was none before `connect`.
 
-    `kept` are servers of the file that stay beside the gateway; `conflicts` removed ones that somebody added anew.
+    `kept` are servers of the file that stay beside the gateway; `conflicts` removed ones that somebody added anew;
+    `served` says by which server of the gateway each removed one is replaced.
     """
 
     file: ClientFile
@@ -44,6 +45,7 @@ class ClientEdit:
     kept: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     secret: str = ""
+    served: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_changed(self) -> bool:
@@ -59,19 +61,23 @@ class ClientEdit:
         )
 
 
-def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> tuple[str, ...]:
-    """The entries of `file` that the gateway serves as well: beside it they would be there twice."""
-    served = [
-        definition.model_dump(mode="json", exclude_defaults=True)
-        for definition in settings.servers.values()
+def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
+    """The entries of `file` that the gateway serves as well, and as which server: they would be there twice."""
+    served = {
+        server: definition.model_dump(mode="json", exclude_defaults=True)
+        for server, definition in settings.servers.items()
         if definition.enabled
-    ]
-    found = []
+    }
+    found = {}
     for name, raw in file.entries.items():
         entry = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs)).definition
-        if entry is not None and any(covers(known, entry, surroundings.environ) for known in served):
-            found.append(name)
-    return tuple(found)
+        if entry is None:
+            continue
+        for server, known in served.items():
+            if covers(known, entry, surroundings.environ):
+                found[name] = server
+                break
+    return found
 
 
 def connected(
@@ -97,11 +103,12 @@ def connected(
     elif known is not None and not _own_names(file, settings.http):
         known = None
     name = next(iter(_own_names(base, settings.http)), None) or _free_name(base)
-    removed = () if keep_servers else served_entries(base, settings, surroundings)
+    served = {} if keep_servers else served_entries(base, settings, surroundings)
+    removed = tuple(served)
     kept = tuple(other for other in base.entries if other not in removed and other != name)
     after = _changed(base, removed, {name: own.values})
     if after == file.text:
-        return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret)
+        return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret, served=served)
     is_exact = known is None or base is not file
     connection = Connection(
         client=file.client.name,
@@ -113,7 +120,7 @@ def connected(
         after=text_hash(after),
         is_exact=is_exact,
     )
-    return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret)
+    return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret, served=served)
 
 
 def disconnected(file: ClientFile, http: HttpSettings, connections: Connections) -> ClientEdit:

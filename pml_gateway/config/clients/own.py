@@ -12,9 +12,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pml_gateway.config.clients.model import FileFormat, KnownClient, Variables
+from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.secrets import Reference, references, resolve
 from pml_gateway.config.settings import HttpSettings, Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 
 ENTRY_NAME = "pml"
 
@@ -125,7 +126,9 @@ def _key(settings: Settings, name: str | None) -> str | None:
     if name is None:
         raise ConfigurationError("the gateway has several clients", hint=f"add --as NAME: {', '.join(names)}")
     if name not in settings.clients:
-        raise ConfigurationError(f"no client {name!r} in clients:", hint=f"known: {', '.join(names) or 'none'}")
+        raise UsageError(
+            f"no client {name!r} in clients:{did_you_mean(name, names)}", hint=f"known: {', '.join(names) or 'none'}"
+        )
     return settings.clients[name].key
 
 

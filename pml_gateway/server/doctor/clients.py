@@ -8,6 +8,7 @@ from pml_gateway.config.clients.discover import client_files
 from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.clients.status import ClientStatus, client_status
 from pml_gateway.config.settings import Settings
+from pml_gateway.counting import counted
 from pml_gateway.server.doctor.finding import Area, Finding, Severity
 from pml_gateway.types import ExposureMode
 
@@ -32,7 +33,7 @@ def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool)
     client = status.file.client
     subject = f"{client.name} ({status.file.scope})"
     connect = f"pml connect {client.name}{'' if status.file.scope == 'user' else f' --scope {status.file.scope}'}"
-    others = f"{status.servers} server{'' if status.servers == 1 else 's'}"
+    others = counted(status.servers, "server")
     pins = settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
     severity, what, fix = Severity.OK, f"connected ({status.kind})", ""
     if status.problem:

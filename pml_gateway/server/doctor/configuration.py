@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -13,11 +12,11 @@ from pml_gateway.config.advice import (
     unreadable_env_files,
     unresolved,
 )
-from pml_gateway.config.commands import obstacles
 from pml_gateway.config.load import LoadedSettings, problems_of
-from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.config.startable import command_obstacles
+from pml_gateway.counting import counted
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.policy.client import ClientKeys, check_exposure
 from pml_gateway.results.backend import check_store
 from pml_gateway.server.doctor.finding import Area, Finding, Severity, from_error, from_text
@@ -41,7 +40,7 @@ def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
     enabled = sum(definition.enabled for definition in settings.servers.values())
     files = ", ".join(str(path) for path in loaded.files) or "built-in defaults"
     mode = settings.gateway.tools_exposure
-    yield Finding(Area.CONFIGURATION, Severity.OK, "", f"{files}: mode {mode}, {_count(enabled, 'server')}")
+    yield Finding(Area.CONFIGURATION, Severity.OK, "", f"{files}: mode {mode}, {counted(enabled, 'server')}")
     if not settings.servers:
         yield Finding(Area.CONFIGURATION, Severity.ERROR, "servers", "no servers are configured", "pml init")
     about_intent = set(intent_sources(settings))
@@ -102,24 +101,15 @@ def commands(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding
     """Commands of enabled servers that are not there."""
     looked_at = found = 0
     for name, definition in settings.servers.items():
-        if not definition.enabled or definition.command is None:
-            continue
-        try:
-            command, folder = resolve(definition.command, environ), resolve(definition.cwd or "", environ)
-            path = resolve(definition.env["PATH"], environ) if "PATH" in definition.env else environ.get("PATH")
-        except SecretError:
-            # Told with the secrets.
+        obstacles = command_obstacles(name, definition, environ)
+        if obstacles is None:
             continue
         looked_at += 1
-        for obstacle in obstacles(command, folder=folder or None, path=path or os.defpath):
+        for obstacle in obstacles:
             found += 1
-            remedy = obstacle.remedy.replace("<name>", name)
-            if remedy.startswith("did you mean "):
-                meant = remedy.removeprefix("did you mean ").removesuffix("?")
-                remedy = f"did you mean {meant}? set servers.{name}.command: {meant}"
-            yield Finding(Area.COMMANDS, Severity.ERROR, name, obstacle.what, remedy)
+            yield Finding(Area.COMMANDS, Severity.ERROR, name, obstacle.what, obstacle.remedy)
     if looked_at and not found:
-        yield Finding(Area.COMMANDS, Severity.OK, "", f"{_count(looked_at, 'command')} of stdio servers found")
+        yield Finding(Area.COMMANDS, Severity.OK, "", f"{counted(looked_at, 'command')} of stdio servers found")
 
 
 def server_of(finding: Finding) -> str | None:
@@ -129,7 +119,3 @@ def server_of(finding: Finding) -> str | None:
     if finding.area is Area.COMMANDS:
         return finding.subject
     return finding.subject.removeprefix("servers.").rpartition(".")[0].split(".")[0]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.server.composite_status import workflow_warnings
 from pml_gateway.server.control import ask_sockets
@@ -131,5 +132,8 @@ async def _report_progress(gateway: Gateway, progress: Progress) -> None:
     while True:
         waiting = [name for name, upstream in upstreams.items() if upstream.state not in over]
         names = ", ".join(waiting[:3]) + (" and more" if len(waiting) > 3 else "")
-        progress(f"asking {len(upstreams)} servers for their tools" + (f"; waiting for {names}" if waiting else ""))
+        progress(
+            f"asking {counted(len(upstreams), 'server')} for their tools"
+            + (f"; waiting for {names}" if waiting else "")
+        )
         await anyio.sleep(PROGRESS_SECONDS)

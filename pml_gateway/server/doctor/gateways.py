@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pml_gateway import __version__
 from pml_gateway.config.settings import HttpSettings
+from pml_gateway.counting import counted
 from pml_gateway.server.doctor.finding import Area, Finding, Severity
 from pml_gateway.server.doctor.ports import Listener
 from pml_gateway.types import JsonObject
@@ -41,7 +42,7 @@ def _removing(path: Path) -> Callable[[], None]:
 
 
 def _running(answer: JsonObject) -> Finding:
-    what = f"runs: mode {answer['mode']}, {answer['tools']} tools"
+    what = f"runs: mode {answer['mode']}, {counted(answer['tools'], 'tool')}"
     subject = f"gateway {answer['pid']}"
     if answer["version"] == __version__:
         return Finding(Area.GATEWAYS, Severity.OK, subject, what)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pml_gateway.catalog.manifest import Manifest, ManifestFile
 from pml_gateway.config.settings import Settings
+from pml_gateway.counting import counted
 from pml_gateway.errors import ModelError
 from pml_gateway.index.load import load_embedder
 from pml_gateway.server.doctor.finding import Area, Finding, Severity
@@ -34,12 +35,12 @@ def index(state: GatewayState, is_current: bool) -> Finding:
     """What searches are answered from."""
     count = len(state.index.documents) if state.index is not None else 0
     if state.index is None or not is_current:
-        what = f"not built in time ({count} of {len(state.catalog.tools)} tools)"
+        what = f"not built in time ({count} of {counted(len(state.catalog.tools), 'tool')})"
         fix = "large catalogs take a while at first; run it again, or leave a gateway running"
         return Finding(Area.SEARCH, Severity.WARNING, "index", what, fix)
     wanted = state.settings.search.ranking
     ranking = state.index.search(PROBE, limit=1).ranking if count else wanted
-    what = f"{count} tools, ranking {ranking}"
+    what = f"{counted(count, 'tool')}, ranking {ranking}"
     if ranking is not wanted:
         return Finding(Area.SEARCH, Severity.WARNING, "index", f"{what} instead of {wanted}", "see the model above")
     return Finding(Area.SEARCH, Severity.OK, "index", what)
@@ -62,7 +63,7 @@ def _age(known: Manifest, settings: Settings) -> Finding:
     entries = {name: entry for name, entry in known.entries.items() if name in settings.servers}
     changed = [name for name, entry in entries.items() if entry.fingerprint != settings.servers[name].fingerprint()]
     oldest = min((entry.listed_at for entry in entries.values()), default=time.time())
-    what = f"tools of {len(entries)} servers, the oldest list {_span(time.time() - oldest)} old"
+    what = f"tools of {counted(len(entries), 'server')}, the oldest list {_span(time.time() - oldest)} old"
     if changed:
         what += f"; changed since: {', '.join(changed)}"
     return Finding(Area.SEARCH, Severity.OK, "manifest", what)

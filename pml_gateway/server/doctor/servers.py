@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.counting import counted
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.server.doctor.finding import Area, Finding, Severity, from_error
 from pml_gateway.server.gateway import Gateway
@@ -67,7 +68,7 @@ def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float)
         what = f"did not list its tools within {waited:.0f} s"
         fix = f"check the server, or raise servers.{name}.connect_timeout"
         return Finding(Area.SERVERS, Severity.ERROR, name, what, fix, last_words.of(name))
-    tools = f"{len(listed.tools)} tool{'' if len(listed.tools) == 1 else 's'}"
+    tools = counted(len(listed.tools), "tool")
     version = f" {listed.server_version}" if listed.server_version else ""
     what = f"{tools} ({listed.server_name or 'unnamed'}{version}, {listed.era})"
     if not listed.tools and not listed.offers.has_prompts and not listed.offers.has_resources:

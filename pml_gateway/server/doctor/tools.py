@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
+from pml_gateway.counting import counted
 from pml_gateway.exposure.patterns import unmatched
 from pml_gateway.server.doctor.finding import Area, Finding, Severity
 
@@ -24,7 +25,7 @@ def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterat
     wrong = list(_unmatched(settings, catalog, silent))
     yield from wrong
     if not wrong:
-        yield Finding(Area.TOOLS, Severity.OK, "", f"{len(catalog.tools)} tools; every list entry names one")
+        yield Finding(Area.TOOLS, Severity.OK, "", f"{counted(len(catalog.tools), 'tool')}; every list entry names one")
     by_server: dict[str, list[CatalogTool]] = {}
     for tool in catalog.tools:
         if tool.repairs:
