@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.config.servers import Transport
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
@@ -27,6 +26,7 @@ from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.transport import HttpSide, OpenStreams
@@ -68,9 +68,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        upstream_id: str,
-        definition: UpstreamDefinition,
-        defaults: UpstreamSettings,
+        terms: Terms,
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
@@ -83,14 +81,14 @@ class Lifecycle:
         on_failed: Callable[[], None],
         client: SoleClient | None,
     ) -> None:
-        self.upstream_id = upstream_id
-        self.definition = definition
+        self.upstream_id = terms.upstream_id
+        self.definition = terms.definition
+        self.defaults = terms.defaults
+        self.connect_timeout = terms.connect_timeout
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.last_listed: Listed | None = None
         self.settled = anyio.Event()
-        self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
-        self.defaults = defaults
         self._activity = activity
         self._subscriptions = subscriptions
         self._breaker = breaker
@@ -110,7 +108,7 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._due = Due()
-        self._http = HttpSide(defaults.max_message_bytes, authorization)
+        self._http = HttpSide(terms.defaults.max_message_bytes, authorization)
         self._retired = False
 
     def want(self) -> None:
