@@ -50,3 +50,10 @@ class Terms:
     def per_client(self) -> bool:
         """Whether every client has a session of its own."""
         return self.definition.sessions == "per_client"
+
+    @property
+    def where_to_look(self) -> str:
+        """What helps whoever wants to know why it does not answer."""
+        if self.transport is not Transport.STDIO:
+            return "is it running, and is the url that of its MCP endpoint?"
+        return f"its messages: pml upstreams logs {self.upstream_id}"
