@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pml_gateway.catalog.offer_names import OfferNames
 from pml_gateway.catalog.offers import OfferKind
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.differences import Difference
 from pml_gateway.upstreams.listing import Offers
 
 logger = get_logger(__name__)
@@ -26,7 +27,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to."""
+    """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to.
+
+    `differences` are by what clients can be asked.
+    """
 
     fingerprint: str
     tools: tuple[JsonObject, ...]
@@ -35,6 +39,7 @@ class ManifestEntry:
     server_name: str = ""
     server_version: str = ""
     offers: Offers = field(default_factory=Offers)
+    differences: Mapping[str, Difference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class ManifestFile:
                 else:
                     newest = mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at
                 if newest:
-                    entries[upstream_id] = other
+                    entries[upstream_id] = other if mine is None or other.differences else _known_more(other, mine)
             offer_names = {
                 kind: _merge_names(manifest.offer_names.get(kind, {}), on_disk.offer_names.get(kind, {}), kept)
                 for kind in OfferKind
@@ -117,6 +122,11 @@ class ManifestFile:
             yield
 
 
+def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:
+    """A process of one client lists in its name, and finds out no differences."""
+    return replace(newest, differences=older.differences)
+
+
 def _merge_names(
     mine: Mapping[tuple[str, str], str], theirs: Mapping[tuple[str, str], str], upstream_ids: frozenset[str]
 ) -> dict[tuple[str, str], str]:
@@ -138,6 +148,7 @@ def _encode(manifest: Manifest) -> JsonObject:
             "era": entry.era,
             "server": [entry.server_name, entry.server_version],
             "offers": asdict(entry.offers),
+            "differences": {key: asdict(each) for key, each in entry.differences.items()},
         }
         for upstream_id, entry in manifest.entries.items()
     }
@@ -171,6 +182,7 @@ def _decode(raw: JsonObject) -> Manifest:
             server_name=_text(entry["server"][0]),
             server_version=_text(entry["server"][1]),
             offers=_decode_offers(entry.get("offers", {})),
+            differences={key: _decode_difference(each) for key, each in entry.get("differences", {}).items()},
         )
         for upstream_id, entry in raw["upstreams"].items()
     }
@@ -192,6 +204,14 @@ def _decode_offers(raw: JsonObject) -> Offers:
         has_resources=bool(raw.get("has_resources")),
         completes=bool(raw.get("completes")),
         subscribes=bool(raw.get("subscribes")),
+    )
+
+
+def _decode_difference(raw: JsonObject) -> Difference:
+    return Difference(
+        tools=tuple(tool for tool in raw["tools"] if isinstance(tool, dict)),
+        offers=_decode_offers(raw["offers"]),
+        missing=tuple((_text(kind), _text(name)) for kind, name in raw["missing"]),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from pml_gateway.catalog.gates import Gates
 from pml_gateway.catalog.offers import OfferTable
 from pml_gateway.types import JsonObject
 
@@ -58,12 +59,16 @@ class CatalogTool:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """All tools in catalog order: servers as configured, tools as the server lists them; and what else they offer."""
+    """All tools in catalog order: servers as configured, tools as the server lists them; and what else they offer.
+
+    What servers list for some clients only is among them; `gates` says for whom it does not exist.
+    """
 
     tools: tuple[CatalogTool, ...] = ()
     upstream_ids: tuple[str, ...] = ()
     assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
     offers: OfferTable = field(default_factory=OfferTable)
+    gates: Gates = field(default_factory=Gates)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import ClientSettings
@@ -20,13 +20,17 @@ MIN_KEY_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A principal: what it may see and call, and the mode and intent its owner set for it."""
+    """A principal: what it may see and call, and the mode and intent its owner set for it.
+
+    `abilities` is what it can be asked, by which some servers choose what they offer.
+    """
 
     id: str
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
     mode: ExposureMode | None = None
     intent: str | None = None
+    abilities: str = ""
 
     @property
     def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -92,7 +96,7 @@ def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Cli
         return None if clients and client.id != LOCAL.id else client
     name = client.id.removeprefix(_CONFIGURED)
     entry = clients.get(name)
-    return None if entry is None else configured_client(name, entry)
+    return None if entry is None else replace(configured_client(name, entry), abilities=client.abilities)
 
 
 def _digest(key: str) -> bytes:

@@ -14,23 +14,33 @@ class OfferView:
     """The prompts, resources and templates of one client.
 
     Rules name them as `server:name` and `server:uri`; `server__*` covers them with the tools of a server. What a rule
-    takes away is matched by the bare name as well, and by every way to write the same URI.
+    takes away is matched by the bare name as well, and by every way to write the same URI. What is `absent` is there
+    for other clients only.
     """
 
-    def __init__(self, table: OfferTable, allow: ToolPatterns, denied: Sequence[ToolPatterns]) -> None:
+    def __init__(
+        self,
+        table: OfferTable,
+        allow: ToolPatterns,
+        denied: Sequence[ToolPatterns],
+        absent: frozenset[tuple[str, str]] = frozenset(),
+    ) -> None:
         self._table = table
         self._allow = allow
         self._denied = denied
+        self._absent = absent
 
     @property
     def hides_any(self) -> bool:
         """Whether a rule may hide something from the client."""
-        return not self._allow.matches_all or any(patterns.names_any for patterns in self._denied)
+        return not self._allow.matches_all or bool(self._absent) or any(patterns.names_any for patterns in self._denied)
 
     def permits(self, upstream_id: str, name: str) -> bool:
         """Whether the client may use what an upstream calls `name`, listed or not."""
         written = spellings(name) if ":" in name else (name,)
         for spelling in written:
+            if (upstream_id, spelling) in self._absent:
+                return False
             sources = (f"{upstream_id}:{spelling}", f"{upstream_id}__{spelling}")
             if not self._allow.matches_any(sources):
                 return False

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
+from pml_gateway.catalog.gates import absent_offers, absent_tools
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.policy.client import Client
@@ -25,17 +26,23 @@ class View:
     """What one client may see and call.
 
     Listing, search, schema, call, closest names and counts all ask this object, so that a hidden tool cannot be told
-    from one that does not exist. `inside` a composite tool, the tools that are hidden for it exist as well.
+    from one that does not exist. `inside` a composite tool, the tools that are hidden for it exist as well. What a
+    server offers only to clients that can be asked something else does not exist for this one.
     """
 
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
         allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
+        absent = catalog.gates.absent_for(client.abilities)
+        unlisted = absent_tools(absent)
         self.catalog = catalog
-        self.offers = OfferView(catalog.offers, allow, (deny, denied))
+        self.absent = absent
+        self.offers = OfferView(catalog.offers, allow, (deny, denied), absent_offers(absent))
+        self.said = {**catalog.offers.upstreams, **catalog.gates.said.get(client.abilities, {})}
         self.tools = tuple(
             tool
             for tool in catalog.tools
             if (inside or not tool.hidden)
+            and (tool.upstream_id, tool.name) not in unlisted
             and allow.matches(tool)
             and not deny.matches(tool)
             and not denied.matches(tool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pml_gateway.catalog.offers import OfferKind
 from pml_gateway.policy.view import View
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.differences import TOOLS
 
 MAX_SERVER_INSTRUCTIONS = 2_000
 MAX_INSTRUCTIONS = 8_000
@@ -21,7 +22,7 @@ OWN_INSTRUCTIONS = (
 
 def offered_capabilities(view: View) -> JsonObject:
     """The capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
-    upstreams = view.catalog.offers.upstreams
+    upstreams = view.said
     unknown = any(said is None and view.offers.may_permit(upstream_id) for upstream_id, said in upstreams.items())
     seen = [said for upstream_id, said in upstreams.items() if said is not None and is_seen(view, upstream_id)]
     capabilities: JsonObject = {}
@@ -38,9 +39,15 @@ def is_seen(view: View, upstream_id: str) -> bool:
     """Whether the client sees anything of an upstream, or would of one that has nothing."""
     if upstream_id in view.servers or upstream_id in view.offers.upstream_ids:
         return True
-    has_any = upstream_id in view.catalog.listed_upstreams or any(
-        offer.upstream_id == upstream_id for kind in OfferKind for offer in view.catalog.offers.of_kind(kind)
-    )
+    catalog = view.catalog
+    own = [(upstream_id, TOOLS, tool.name) for tool in catalog.tools if tool.upstream_id == upstream_id]
+    own += [
+        (upstream_id, kind, offer.name)
+        for kind in OfferKind
+        for offer in catalog.offers.of_kind(kind)
+        if offer.upstream_id == upstream_id
+    ]
+    has_any = any(named not in view.absent for named in own)
     return not has_any and view.offers.permits(upstream_id, "")
 
 
@@ -48,7 +55,7 @@ def gathered_instructions(view: View) -> str:
     """The gateway's own instructions and those of the servers this client sees, in their order, within limits."""
     parts = [OWN_INSTRUCTIONS]
     left = MAX_INSTRUCTIONS
-    for upstream_id, said in view.catalog.offers.upstreams.items():
+    for upstream_id, said in view.said.items():
         text = said.instructions.strip() if said is not None else ""
         if not text or left <= 0 or not is_seen(view, upstream_id):
             continue

@@ -20,10 +20,12 @@ from pml_gateway.log import get_logger
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.server.ability_listings import AbilityListings
 from pml_gateway.server.in_flight import CallsInFlight
 from pml_gateway.server.indexing import Indexer
 from pml_gateway.server.listings import Listings
 from pml_gateway.server.state import GatewayState, OnSwap, WireCache
+from pml_gateway.upstreams.differences import Difference
 from pml_gateway.upstreams.listing import Listed
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.sole import SoleClient
@@ -86,6 +88,12 @@ class Gateway:
         self._asked = anyio.Event()
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
+        self.ability_listings = AbilityListings(
+            pool,
+            lambda upstream_id: listings.differences(upstream_id, self.state.settings),
+            self.differs,
+            self._rebuild,
+        )
         calls = CallsInFlight()
         self.call_in_flight = calls.counted
         self.drain = calls.drain
@@ -176,6 +184,7 @@ class Gateway:
             for upstream in self.pool.upstreams.values():
                 upstream.unsettle()
             self.pool.want_all()
+            self.ability_listings.renew()
             settled = await self.pool.settled(timeout)
             await self._rebuild()
             await self.rank()
@@ -187,10 +196,17 @@ class Gateway:
             # Replaced by a new configuration, and still finishing its calls.
             return
         self._listings.take(upstream.upstream_id, upstream.definition, listed)
+        self.ability_listings.listed(upstream, listed)
         self._dirty.set()
+
+    def differs(self, upstream: Upstream, abilities: str, difference: Difference) -> None:
+        """Take over what an upstream lists besides for clients of these abilities."""
+        if self._listings.take_difference(upstream.upstream_id, abilities, difference):
+            self._dirty.set()
 
     def failed(self, upstream: Upstream) -> None:
         """Mark an upstream's tools stale; they stay listed and found."""
+        self.ability_listings.failed(upstream)
         self._dirty.set()
 
     async def follow(self) -> None:
@@ -268,7 +284,7 @@ class Gateway:
 def _observable(catalog: Catalog) -> tuple[object, ...]:
     """What tells one snapshot from the next."""
     marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
-    return catalog.fingerprint, catalog.offers.fingerprint, marks
+    return catalog.fingerprint, catalog.offers.fingerprint, catalog.gates, marks
 
 
 @asynccontextmanager
@@ -311,6 +327,7 @@ async def open_gateway(
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
+        tasks.start_soon(gateway.ability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)

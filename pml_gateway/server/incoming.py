@@ -30,14 +30,14 @@ def scope_of(ctx: Context) -> RequestScope:
 
 def options_of(ctx: Context) -> CallOptions:
     """What accompanies a request that an upstream is to answer."""
-    raw = ctx.params or {}
+    raw, scope = ctx.params or {}, scope_of(ctx)
     return CallOptions(
         on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
         meta=_relayed_meta(raw),
         input_responses=raw.get("inputResponses"),
         request_state=raw.get("requestState"),
         may_ask=is_modern(ctx.protocol_version),
-        audience=RequestAudience(ctx, scope_of(ctx).client),
+        audience=RequestAudience(ctx, scope.client, scope.abilities),
     )
 
 

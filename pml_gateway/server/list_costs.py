@@ -71,7 +71,9 @@ class ListCosts:
         if digest not in self._sizes:
             size = (len(json.loads(tools_json)), count_tokens(tools_json.decode()))
             remember(self._sizes, digest, size, MAX_REMEMBERED)
-        key = (given.state.catalog.fingerprint, given.state.settings.gateway.blacklisted_tools, given.client.rules)
+        state, client = given.state, given.client
+        seen = (client.rules, state.catalog.gates.group(client.abilities))
+        key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
         if key not in self._full:
             cost = list_tokens(given.state, ExposureMode.FULL_PROXY, client=given.client)
             remember(self._full, key, cost.tokens, MAX_REMEMBERED)

@@ -43,7 +43,8 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
     if intent is not None and mode in (ExposureMode.SEMANTIC, ExposureMode.HYBRID):
         state = await gateway.searchable()
     view = state.view(scope.client)
-    key = (scope.client.rules, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
+    who = (scope.client.rules, state.catalog.gates.group(scope.client.abilities))
+    key = (who, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
     cached = state.lists.get(key)
     if cached is None:
         exposure = await expose(state, view, mode, intent)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.gates import Variants, build_gates
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.offers import OfferTable, build_offers
@@ -15,6 +16,9 @@ from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.log import get_logger
 from pml_gateway.server.meta_definitions import RESERVED
 from pml_gateway.server.state import composites_of
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.connection import HANDSHAKE, MODERN
+from pml_gateway.upstreams.differences import Difference, with_more
 from pml_gateway.upstreams.listing import Listed, Offers, Remembered
 from pml_gateway.workflow.composite import composite_listing, read_composites, with_composites
 from pml_gateway.workflow.limits import limits_of
@@ -23,6 +27,9 @@ logger = get_logger(__name__)
 
 Manifests = Callable[[NamingSettings], ManifestFile]
 """The manifest of one way of naming."""
+
+MAX_DIFFERENCES = 32
+"""Sets of abilities of which an upstream's listing is kept; the oldest go first."""
 
 
 class Listings:
@@ -52,15 +59,35 @@ class Listings:
 
     def take(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> None:
         """Take over what an upstream listed just now."""
+        before, fingerprint = self._entries.get(upstream_id), definition.fingerprint()
+        may_differ = before is not None and before.fingerprint == fingerprint and listed.era == HANDSHAKE
         self._entries[upstream_id] = ManifestEntry(
-            fingerprint=definition.fingerprint(),
+            fingerprint=fingerprint,
             tools=listed.tools,
             listed_at=listed.listed_at,
             era=listed.era,
             server_name=listed.server_name,
             server_version=listed.server_version,
             offers=listed.offers,
+            differences=before.differences if before is not None and may_differ else {},
         )
+
+    def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
+        """What an upstream is known to list besides, by what clients can be asked; None if it makes no difference."""
+        entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)
+        if entry is None or definition is None or entry.fingerprint != definition.fingerprint():
+            return {}
+        return None if entry.era == MODERN else entry.differences
+
+    def take_difference(self, upstream_id: str, abilities: str, difference: Difference) -> bool:
+        """Take over what an upstream lists besides for clients of these abilities; whether that is new."""
+        entry = self._entries[upstream_id]
+        if entry.differences.get(abilities) == difference:
+            return False
+        others = {key: each for key, each in entry.differences.items() if key != abilities}
+        kept = dict(list(others.items())[1 - MAX_DIFFERENCES :])
+        self._entries[upstream_id] = replace(entry, differences={**kept, abilities: difference})
+        return True
 
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
         """What is known of each upstream before it is connected, as long as its definition is the same."""
@@ -83,14 +110,18 @@ class Listings:
         """
         listings = []
         offers: dict[str, Offers | None] = {}
+        variants: dict[str, Variants] = {}
         for upstream_id, definition in settings.servers.items():
             if not definition.enabled:
                 continue
             entry = self._entries.get(upstream_id)
             if entry is not None and entry.fingerprint != definition.fingerprint():
                 entry = None
-            offers[upstream_id] = entry.offers if entry is not None else None
-            tools = entry.tools if entry is not None else ()
+            tools: tuple[JsonObject, ...] = ()
+            offers[upstream_id] = None
+            if entry is not None:
+                tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
+                variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
             listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
         composites = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
         catalog = build_catalog(
@@ -103,7 +134,7 @@ class Listings:
         )
         if composites is not None:
             catalog = with_composites(catalog, composites_of(settings, catalog))
-        return replace(catalog, offers=build_offers(offers, previous.offers.names))
+        return replace(catalog, offers=build_offers(offers, previous.offers.names), gates=build_gates(variants))
 
     def save(self, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
         """Write the manifest, so that the next start knows these tools and their names."""

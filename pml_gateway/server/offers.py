@@ -148,7 +148,7 @@ class OfferRequests:
         else:
             upstream_id, uri = _template_route(view, ref["uri"], ctx.protocol_version)
             own = {**ref, "uri": uri}
-        said = self._gateway.state.catalog.offers.upstreams.get(upstream_id)
+        said = view.said.get(upstream_id)
         if said is not None and not said.completes:
             return {"completion": {"values": []}}
         return await self._ask(ctx, upstream_id, {**params, "ref": own})
@@ -160,7 +160,9 @@ class OfferRequests:
         try:
             await self._followers.subscribe_session(ctx, scope_of(ctx), uri)
         except GatewayError as error:
-            if _is_unknown(error) and view.offers.hides_any:
+            # What is listed is no secret; of the rest, a server's own words would tell what is hidden.
+            is_listed = view.offers.find(OfferKind.RESOURCE, uri) is not None
+            if view.offers.hides_any and (_is_unknown(error) or ("jsonrpc_code" in error.details and not is_listed)):
                 raise resource_not_found(uri, ctx.protocol_version) from error
             raise
         return {}

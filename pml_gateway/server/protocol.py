@@ -11,6 +11,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 
 from pml_gateway import __version__
+from pml_gateway.server.abilities import note_abilities
 from pml_gateway.server.calling import Caller
 from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_instructions, offered_capabilities
 from pml_gateway.server.client_sessions import ClientSessions
@@ -120,6 +121,8 @@ def build_server(
         return {**result, "capabilities": capabilities, "instructions": gathered_instructions(view)}
 
     server.middleware.append(announced)
+    if gateway.pool.client is None:
+        server.middleware.insert(0, note_abilities(gateway.ability_listings))
     server.middleware.insert(0, count_requests(gateway.call_in_flight))
     watch_requests(server, scope_of, telemetry)
     server.middleware.append(finished_list)

@@ -27,14 +27,14 @@ Context = ServerRequestContext[Any, Any]
 class RequestAudience:
     """`Audience` over the SDK's context of one request."""
 
-    def __init__(self, ctx: Context, client: Client) -> None:
+    def __init__(self, ctx: Context, client: Client, abilities: Abilities | None = None) -> None:
         self._session = ctx.session
         self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
         self.is_one_client = client.id != ANONYMOUS.id
         self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        self.abilities = _abilities(ctx)
+        self.abilities = given_abilities(ctx) if abilities is None else abilities
         self.log_level = _log_level(ctx)
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
@@ -75,12 +75,14 @@ def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonOb
     return given
 
 
-def _abilities(ctx: Context) -> Abilities:
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return abilities_of(ctx.session.client_capabilities)
+def given_abilities(ctx: Context) -> Abilities:
+    """What the client of a request announced that it can be asked."""
+    given = ctx.session.client_capabilities
+    if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return abilities_of(given)
     state = ctx.session._connection.state
     if _ABILITIES_KEY not in state:
-        state[_ABILITIES_KEY] = abilities_of(ctx.session.client_capabilities)
+        state[_ABILITIES_KEY] = abilities_of(given)
     abilities: Abilities = state[_ABILITIES_KEY]
     return abilities
 

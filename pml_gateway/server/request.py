@@ -12,7 +12,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.types import ExposureMode, JsonObject
-from pml_gateway.upstreams.questions import Audience
+from pml_gateway.upstreams.questions import Abilities, Audience
 
 QUERY_META_KEY = "pml-gateway/query"
 MAX_INTENT_LENGTH = 2000
@@ -24,7 +24,8 @@ class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely. `request_id` and the trace context `parent` are what HTTP
+    told that the response has ended, and whether completely. `abilities` are what the client can be asked, once that
+    was found out. `request_id` and the trace context `parent` are what HTTP
     headers say.
     """
 
@@ -34,6 +35,7 @@ class RequestScope:
     accepts_bytes: bool = False
     tools_json: bytes | None = None
     on_sent: Callable[[bool], None] | None = None
+    abilities: Abilities | None = None
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
 

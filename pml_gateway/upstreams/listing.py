@@ -43,7 +43,10 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One answer to every list, with what the manifest remembers of the peer."""
+    """One answer to every list, with what the manifest remembers of the peer.
+
+    A `polled` one was asked for because it was time to, and nothing says that anything changed.
+    """
 
     tools: tuple[JsonObject, ...]
     listed_at: float
@@ -52,6 +55,7 @@ class Listed:
     server_version: str
     seconds: float
     offers: Offers = field(default_factory=Offers)
+    polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

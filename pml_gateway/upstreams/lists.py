@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 
-import anyio
-from mcp.shared.exceptions import MCPError
-
-from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered
 from pml_gateway.upstreams.offers import list_offers
-from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
-from pml_gateway.upstreams.translate import translate
+from pml_gateway.upstreams.tool_listing import list_tools
 from pml_gateway.upstreams.transport import HttpSide
 
 OFFERS_SHARE = 0.2
@@ -44,7 +39,7 @@ class Lists:
             kinds = frozenset(ListKind)
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
-            tools = await self._tools(connection, http)
+            tools = await list_tools(connection, self._upstream_id, self._timeout, http)
         else:
             tools = before.tools
         self._offers = await list_offers(
@@ -64,14 +59,6 @@ class Lists:
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
             offers=self._offers,
+            polled=poll and before is not None,
         )
         return self.last
-
-    async def _tools(self, connection: Connection, http: HttpSide) -> tuple[JsonObject, ...]:
-        async def attempt() -> tuple[JsonObject, ...]:
-            try:
-                return await connection.list_tools(self._upstream_id, self._timeout)
-            except MCPError as exc:
-                raise translate(exc, self._upstream_id, http=http) from exc
-
-        return await repeated(attempt, anyio.current_time() + self._timeout)

@@ -49,14 +49,16 @@ class Opener:
         self.http = self._new_http()
         timeout = self._terms.defaults.question_timeout
         asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
-        return self._opened(self.http, asked, era)
+        return self._opened(self.http, asked, era, self._on_notice)
 
     @asynccontextmanager
-    async def beside(self, questions: Questions, era: str) -> AsyncIterator[Connection]:
+    async def beside(
+        self, questions: Questions, era: str, on_notice: OnNotice | None = None
+    ) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = self._new_http()
         try:
-            async with self._opened(http, questions, era) as connection:
+            async with self._opened(http, questions, era, on_notice or self._on_notice) as connection:
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
@@ -67,7 +69,9 @@ class Opener:
     def _new_http(self) -> HttpSide:
         return HttpSide(self._terms.defaults.max_message_bytes, self._authorization)
 
-    def _opened(self, http: HttpSide, questions: Questions, era: str) -> AbstractAsyncContextManager[Connection]:
+    def _opened(
+        self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
+    ) -> AbstractAsyncContextManager[Connection]:
         return open_connection(
             self._terms.upstream_id,
             self._terms.definition,
@@ -76,7 +80,7 @@ class Opener:
             logs_dir=self._logs_dir,
             connect_timeout=self._terms.connect_timeout,
             header_maps=self._header_maps,
-            on_notice=self._on_notice,
+            on_notice=on_notice,
             http=http,
             questions=questions,
         )

@@ -16,9 +16,9 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker, Ticket
+from pml_gateway.upstreams.choice import SessionChoice, late
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.deadlines import within
-from pml_gateway.upstreams.eras import Eras
 from pml_gateway.upstreams.lifecycle import Lifecycle
 from pml_gateway.upstreams.questions import Audience, OpenCall
 from pml_gateway.upstreams.relayed import RelayedRequests
@@ -49,13 +49,11 @@ class Requests:
         self._call_timeout = terms.call_timeout
         self._question_timeout = terms.defaults.question_timeout
         self._transport = terms.transport
-        self._per_client = terms.per_client
         self._lifecycle = lifecycle
         self._own_sessions = own_sessions
         self._activity = activity
         self._breaker = breaker
-        self._client = client
-        self._eras = Eras(terms.transport, lifecycle, one_client=client is not None)
+        self._choice = SessionChoice(terms.definition, lifecycle, client)
         suspended = SuspendedCalls(terms.upstream_id, background, terms.defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, terms.defaults.question_timeout)
 
@@ -83,7 +81,7 @@ class Requests:
             UpstreamError: what became of the request.
         """
         limit = timeout or self._call_timeout
-        if audience is not None and self._concerns(audience, params):
+        if audience is not None and self._choice.concerns(audience, params):
             return await self._relay(method, params, limit, on_progress, audience)
         deadline = anyio.current_time() + limit
         self._breaker.check()
@@ -93,39 +91,17 @@ class Requests:
                 return await repeated(attempt, deadline)
             return await attempt()
 
-    def _concerns(self, audience: Audience, params: JsonObject) -> bool:
-        """Whether a client's request may be more than one plain round on the shared session."""
-        return (
-            bool(audience.abilities) or audience.log_level is not None or self._per_client or "requestState" in params
-        )
-
     async def _relay(
         self, method: str, params: JsonObject, limit: float, on_progress: ProgressFnT | None, audience: Audience
     ) -> JsonObject:
         self._breaker.check()
-        era = self._lifecycle.era or (await self._negotiated(limit)).era
-        era = await self._eras.choose(audience, era)
-        own = era if self._needs_own_session(audience, era) else None
+        era, needs_own_session = await self._choice.choose(audience, limit)
+        own = era if needs_own_session else None
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
             return await self._round(method, given, limit, report, asked, own=own)
 
         return await self._relayed.request(params, audience, on_progress, era, send)
-
-    def _needs_own_session(self, audience: Audience, era: str) -> bool:
-        if self._client is not None and self._client.shares(audience, era):
-            return False
-        if self._per_client:
-            return True
-        if era == MODERN:
-            # Over stdio, logs do not say which request they belong to.
-            return audience.log_level is not None and self._transport is Transport.STDIO
-        return bool(audience.abilities) or audience.log_level is not None
-
-    async def _negotiated(self, limit: float) -> Connection:
-        with anyio.move_on_after(limit):
-            return await self._lifecycle.live()
-        raise self._late("initialize", limit, "no")
 
     async def _round(
         self,
@@ -181,14 +157,7 @@ class Requests:
                 if call is not None:
                     call.begin(lambda: self._breaker.heard(ticket))
                 return await self._send(ticket, method, params, deadline, on_progress, call, borrowed)
-            raise self._late(_what(method, params), limit, ticket.executed)
-
-    def _late(self, what: str, limit: float, executed: str) -> UpstreamTimeoutError:
-        return UpstreamTimeoutError(
-            f"{self.upstream_id}: no answer to {what!r} within {limit:g} s",
-            hint=f"raise servers.{self.upstream_id}.call_timeout if the tool needs longer",
-            details={"timeout_seconds": limit, "executed": executed},
-        )
+            raise late(self.upstream_id, _what(method, params), limit, ticket.executed)
 
     async def _send(
         self,

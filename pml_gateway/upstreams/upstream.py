@@ -93,6 +93,7 @@ class Upstream:
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.set_log_level = self._own_sessions.set_log_level
+        self.open_beside = self._lifecycle.open_beside
         self.want = self._lifecycle.want
         self.reconnect = self._lifecycle.reconnect
         self.meet_client = self._lifecycle.meet_client

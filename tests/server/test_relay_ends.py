@@ -254,5 +254,6 @@ async def test_an_upstream_learns_what_a_client_cannot_be_asked(tmp_path: Path, 
         async with Client(served.url, mode=mode, list_roots_callback=roots) as client:
             await client.call_tool("up__ask", {})
         assert upstream.outcomes[1] == "-32601 elicitation/create is not supported by the client of this call"
-        # Its own session, and for a client of 2026 one attempt to speak its era to the upstream.
-        assert upstream.fake.opened == (3 if modern else 2)
+        # Its own session, one that lists for clients that can be asked something, and for a client of 2026 one attempt
+        # to speak its era to the upstream.
+        assert upstream.fake.opened == (4 if modern else 3)
