@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.install import Installation, InstallationError, install
+from tests.support.footprint import Footprint
 from tests.support.skipping import unavailable
 
 
@@ -29,6 +30,17 @@ def own_logging_only() -> Iterator[None]:
     _forget_set_up()
     yield
     _forget_set_up()
+
+
+@pytest.fixture(scope="session")
+def footprint() -> Footprint:
+    return Footprint()
+
+
+@pytest.fixture(autouse=True)
+def no_more_memory_than_needed(footprint: Footprint) -> Iterator[None]:
+    yield
+    footprint.reduce()
 
 
 def _forget_set_up() -> None:

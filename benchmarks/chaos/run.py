@@ -39,6 +39,7 @@ class Plan:
     every: int = 20
     call_timeout: float = 3.0
     late_seconds: float | None = 2.0
+    least_results: float = 0.5
     memory_growth: float | None = 0.10
     recover_seconds: float = 120.0
     settle_seconds: float = 60.0
@@ -125,7 +126,7 @@ async def _through(plan: Plan, stand: Stand, gateway: Running, observer: Path, r
     alive = {key: len(upstream.pids()) for key, upstream in stand.upstreams.items()}
     several = [f"{key}: {count} processes" for key, count in alive.items() if count != 1]
     limit = None if plan.late_seconds is None else plan.call_timeout + plan.late_seconds
-    report.checks += check_calls(calls, plan.calls, limit_seconds=limit)
+    report.checks += check_calls(calls, plan.calls, limit_seconds=limit, least_results=plan.least_results)
     report.checks += check_journals(calls, executions)
     report.checks.append(
         Check("all upstreams are usable again", not unusable, ", ".join(unusable) or f"after {recovered:.1f} s")

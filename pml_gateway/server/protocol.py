@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,13 @@ from pml_gateway.server.capabilities import OFFERED, OWN_INSTRUCTIONS, gathered_
 from pml_gateway.server.client_sessions import ClientSessions
 from pml_gateway.server.draining import count_requests
 from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.header_schemas import HeaderSchemas
 from pml_gateway.server.incoming import Context, options_of, scope_of
 from pml_gateway.server.list_costs import ListCosts
 from pml_gateway.server.listing import list_tools
-from pml_gateway.server.meta_definitions import AVAILABLE
 from pml_gateway.server.observing import watch_requests
 from pml_gateway.server.offers import OfferRequests
-from pml_gateway.server.request import CURRENT, RequestScope, list_intent
+from pml_gateway.server.request import list_intent
 from pml_gateway.server.sole_client import introduce_client
 from pml_gateway.server.subscribers import Subscribers
 from pml_gateway.server.usage import UsageNotes
@@ -68,19 +67,6 @@ class _Handlers:
         return await self.caller.call(
             scope_of(ctx), params.name, dict(params.arguments or {}), options_of(ctx), ctx.protocol_version
         )
-
-    def tool_input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """For the SDK's header checks, which run before any handler: only what the current client may see."""
-        state = self.gateway.state
-        if name in AVAILABLE:
-            # Meta-tools and namespaces take no arguments from headers.
-            return None
-        view = state.view((CURRENT.get() or RequestScope()).client)
-        if name in state.namespaces(view):
-            return None
-        tool = view.resolve(name)
-        schema: Mapping[str, Any] | None = None if tool is None else tool.definition["inputSchema"]
-        return schema
 
     async def finished_list(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Put the finished list into the checked, empty answer of `tools/list`."""
@@ -128,12 +114,11 @@ def build_server(
         version=__version__,
         title="PML Gateway",
         instructions=OWN_INSTRUCTIONS,
-        get_tool_input_schema=handlers.tool_input_schema,
+        get_tool_input_schema=HeaderSchemas(gateway),
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
         on_subscriptions_listen=subscribers.listen,
     )
-
     server.middleware.append(handlers.announced)
     if gateway.pool.client is None:
         server.middleware.insert(0, note_abilities(gateway.ability_listings))

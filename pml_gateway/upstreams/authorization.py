@@ -63,6 +63,7 @@ class Authorization:
         self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
         self._login: StoredLogin | None = None
         self._signature: Signature | None = None
+        self._url_and_path: tuple[str, Path] | None = None
         self._problem: GatewayError | None = None
         self._read_again_at = 0.0
         self._renewal: _Renewal | None = None
@@ -288,7 +289,10 @@ class Authorization:
                 await self._save(path, stored.model_copy(update={"wanted_scope": scope}))
 
     def _path(self) -> Path:
-        return self._store.path(self._upstream_id, resolve(self._definition.url or ""), self._auth)
+        url = resolve(self._definition.url or "")
+        if self._url_and_path is None or self._url_and_path[0] != url:
+            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth)
+        return self._url_and_path[1]
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:
         if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
