@@ -25,6 +25,7 @@ from pml_gateway.upstreams.connection import MODERN, Connection, OnNotice
 from pml_gateway.upstreams.own_subscriptions import OwnSubscriptions, hears
 from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
 from pml_gateway.upstreams.subscriptions import UPDATED, OnUpdated
+from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.waiting import first_of
 
@@ -131,7 +132,7 @@ class OwnSession:
         await self._opened.wait()
         outcome = self._outcome[0]
         if isinstance(outcome, GatewayError):
-            raise type(outcome)(outcome.message, hint=outcome.hint, details=outcome.details)
+            raise outcome.anew()
         return outcome
 
     def leave(self) -> None:
@@ -153,33 +154,28 @@ class OwnSessions:
 
     def __init__(
         self,
-        upstream_id: str,
+        terms: Terms,
         open_beside: OpenBeside,
         on_notice: OnNotice,
         background: Background,
         *,
         shared: Callable[[], Connection | None],
-        max_sessions: int,
-        max_queue: int,
-        connect_timeout: float,
-        idle_timeout: float,
-        per_client: bool,
     ) -> None:
-        self._upstream_id = upstream_id
+        self._upstream_id = terms.upstream_id
         self._open_beside = open_beside
         self._on_notice = on_notice
         self._background = background
         # Where the gateway has one client only, the shared session is that client's as well.
         self._shared = shared
-        self._max_sessions = max_sessions
-        self._max_queue = max_queue
-        self._connect_timeout = connect_timeout
-        self._idle_timeout = idle_timeout
-        self._per_client = per_client
+        self._max_sessions = terms.max_sessions
+        self._max_queue = terms.max_queue
+        self._connect_timeout = terms.connect_timeout
+        self._idle_timeout = terms.defaults.idle_timeout
+        self._per_client = terms.per_client
         self._sessions: list[OwnSession] = []
         self._changed = anyio.Event()
         self._waiting = 0
-        self.subscriptions = OwnSubscriptions(upstream_id)
+        self.subscriptions = OwnSubscriptions(terms.upstream_id)
 
     def __len__(self) -> int:
         return len(self._sessions)
