@@ -38,7 +38,7 @@ LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
 
-PING_SECONDS = 5.0
+PING_SECONDS = 2.0
 """How long a server may take to answer `ping`; some never do."""
 
 

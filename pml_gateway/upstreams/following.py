@@ -92,7 +92,8 @@ class Following:
             return False
         alone = self._choice.is_alone(audience, era)
         try:
-            deadline = anyio.current_time() + self._limit
+            # Where all sessions are busy, there is time left for the shared one to agree.
+            deadline = anyio.current_time() + self._limit / 2
             async with self._own.taken(OpenCall(audience, math.inf), era, deadline, alone=alone):
                 pass
         except UpstreamBusyError:

@@ -15,6 +15,10 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.server.request import RequestScope
+from pml_gateway.server.resource_followers import ResourceFollowers
+from pml_gateway.server.subscribers import Subscribers
+from pml_gateway.upstreams.listing import ListKind
 from tests.support.memory import settings_for, tool
 from tests.support.offering import OfferingUpstream, prompt, resource
 from tests.support.raw import decoded
@@ -23,6 +27,7 @@ from tests.support.serving import Serving, serving
 pytestmark = pytest.mark.anyio
 
 LIMIT = 10
+VERSION = "2025-11-25"
 
 
 @pytest.fixture(params=[False, True], ids=["old upstream", "new upstream"])
@@ -202,3 +207,29 @@ async def test_a_resource_that_a_new_server_refuses_ends_no_other_subscription(t
             await upstream.announce_update("x://b")
             await until(lambda: told_other == ["x://b"])
             assert told == ["x://a"]
+
+
+async def test_a_client_that_takes_no_notices_keeps_no_other_waiting(tmp_path: Path) -> None:
+    upstream = OfferingUpstream(prompts=[prompt("p")])
+    told: list[str] = []
+
+    async def never(_kind: ListKind) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            told.append("given up")
+
+    async def note(kind: ListKind) -> None:
+        told.append(kind)
+
+    async with serving(tmp_path, {"up": upstream}) as served, anyio.create_task_group() as tasks:
+        await served.gateway.refresh(LIMIT)
+        subscribers = Subscribers(served.gateway, ResourceFollowers(served.gateway))
+        for key, notify in (("stuck", never), ("other", note)):
+            await subscribers._add(key, RequestScope(), VERSION, notify)
+        tasks.start_soon(subscribers.run)
+        upstream.prompts.append(prompt("new"))
+        await upstream.announce("prompts")
+        await until(lambda: bool(told))
+        tasks.cancel_scope.cancel()
+    assert told[0] == "prompts"
