@@ -22,7 +22,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 10
+LIMIT = 30
 
 
 @pytest.fixture(params=[False, True], ids=["old upstream", "new upstream"])
