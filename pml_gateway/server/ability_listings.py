@@ -22,8 +22,9 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.choice import late
 from pml_gateway.upstreams.connection import HANDSHAKE, Connection
 from pml_gateway.upstreams.differences import Difference, difference
-from pml_gateway.upstreams.lifecycle import OFFERS_SHARE, UpstreamState
+from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.listing import Listed, ListKind, Offers, announced_kind
+from pml_gateway.upstreams.lists import OFFERS_SHARE
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.questions import Abilities, Questions

@@ -88,6 +88,7 @@ async def _watched(ctx: Context, call_next: CallNext, trace: Trace, telemetry: T
     except MCPError:
         code = trace.code or PROTOCOL_ERROR
         raise
+    # Counted, whatever it is, and raised again.
     except Exception:
         code = ErrorCode.INTERNAL.value
         raise

@@ -80,6 +80,7 @@ class UsageNotes:
         except GatewayError as error:
             code = error.code.value
             raise
+        # Counted, whatever it is, and raised again.
         except Exception:
             code = ErrorCode.INTERNAL.value
             raise

@@ -97,6 +97,7 @@ def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
             except GatewayError as error:
                 code = error.code.value
                 raise
+            # Counted, whatever it is, and raised again.
             except Exception:
                 code = ErrorCode.INTERNAL.value
                 raise

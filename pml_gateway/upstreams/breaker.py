@@ -193,10 +193,10 @@ class Breaker:
         self._on_open()
 
     def _refusal(self, seconds: float) -> GatewayError:
-        """The reason as a new object: raising the same one again and again would grow its traceback."""
         reason = self._reason or UpstreamUnavailableError(f"{self._upstream_id}: not reachable")
-        details = {**reason.details, "executed": "no", "retry_after_seconds": _tenths(seconds)}
-        return type(reason)(reason.message, hint=reason.hint, details=details)
+        refusal = reason.anew()
+        refusal.details |= {"executed": "no", "retry_after_seconds": _tenths(seconds)}
+        return refusal
 
 
 def _tenths(seconds: float) -> float:

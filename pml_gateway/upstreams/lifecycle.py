@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.activity import Activity
+from pml_gateway.upstreams.backoff import Backoff
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
-from pml_gateway.upstreams.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
-from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, announced_kind
-from pml_gateway.upstreams.offers import list_offers
-from pml_gateway.upstreams.questions import Questions
-from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
+from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError
+from pml_gateway.upstreams.listing import Listed, Remembered, announced_kind
+from pml_gateway.upstreams.lists import Lists
+from pml_gateway.upstreams.opening import Opener
+from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
-from pml_gateway.upstreams.tool_listing import list_tools
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+from pml_gateway.upstreams.transport import OpenStreams
 from pml_gateway.upstreams.waiting import first_of
 
 if TYPE_CHECKING:
@@ -36,18 +33,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-FIRST_BACKOFF = 1.0
-LAST_BACKOFF = 60.0
-"""Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
-
 CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
-
-STABLE_AFTER = 5.0
-"""Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
-
-OFFERS_SHARE = 0.2
-"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
 
 
 class UpstreamState(StrEnum):
@@ -67,9 +54,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        upstream_id: str,
-        definition: UpstreamDefinition,
-        defaults: UpstreamSettings,
+        terms: Terms,
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
@@ -82,34 +67,37 @@ class Lifecycle:
         on_failed: Callable[[], None],
         client: SoleClient | None,
     ) -> None:
-        self.upstream_id = upstream_id
-        self.definition = definition
+        self.upstream_id = terms.upstream_id
+        self._where_to_look = terms.where_to_look
+        self.defaults = terms.defaults
+        self.connect_timeout = terms.connect_timeout
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
-        self.last_listed: Listed | None = None
         self.settled = anyio.Event()
-        self.connect_timeout = definition.connect_timeout or defaults.connect_timeout
-        self.defaults = defaults
         self._activity = activity
         self._subscriptions = subscriptions
         self._breaker = breaker
-        self._open_streams = open_streams
-        self._logs_dir = logs_dir
-        self._authorization = authorization
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
-        self._offers = remembered.offers
-        self.tool_facts = ToolFacts(remembered.tools)
+        self._lists = Lists(terms, remembered)
+        self._due = self._lists.due
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._client = client
-        self._expired = False
-        self._lost_quickly = False
-        self._was_stable = False
+        self._backoff = Backoff()
         self._connection: Connection | None = None
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
-        self._due = Due()
-        self._http = HttpSide(defaults.max_message_bytes, authorization)
+        self._opener = Opener(
+            terms,
+            open_streams=open_streams,
+            logs_dir=logs_dir,
+            authorization=authorization,
+            client=client,
+            header_maps=lambda name: self.tool_facts.header_map(name),
+            on_notice=self._take_notice,
+            on_trouble=self.want,
+        )
+        self.open_beside = self._opener.beside
         self._retired = False
 
     def want(self) -> None:
@@ -120,7 +108,7 @@ class Lifecycle:
     def reconnect(self) -> None:
         """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
         if self._connection is not None:
-            self._expired = True
+            self._backoff.expired = True
             self._connection.ended.set()
         self.want()
 
@@ -128,6 +116,16 @@ class Lifecycle:
         """Replace a connection that was opened before its one client had said what it can be asked."""
         if self._client is not None and self._client.is_misrepresented(self._connection):
             self.reconnect()
+
+    @property
+    def last_listed(self) -> Listed | None:
+        """What it listed last, if it has listed anything since the start."""
+        return self._lists.last
+
+    @property
+    def tool_facts(self) -> ToolFacts:
+        """What matters of its tools when they are called."""
+        return self._lists.tool_facts
 
     @property
     def connection_of_client(self) -> Connection | None:
@@ -139,16 +137,10 @@ class Lifecycle:
         self._retired = True
         self._set_state(self.state)
 
-    @property
-    def _where_to_look(self) -> str:
-        if self.definition.resolved_transport is not Transport.STDIO:
-            return "is it running, and is the url that of its MCP endpoint?"
-        return f"its messages: pml upstreams logs {self.upstream_id}"
-
     async def replace(self, connection: Connection) -> None:
         """End this connection, whose session the server no longer knows, and wait until it is not the live one."""
         if self._connection is connection:
-            self._expired = True
+            self._backoff.expired = True
             connection.ended.set()
         while self._connection is connection:
             await self._changed.wait()
@@ -179,7 +171,6 @@ class Lifecycle:
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
-        backoff = FIRST_BACKOFF
         while True:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
@@ -188,14 +179,11 @@ class Lifecycle:
             if error is None:
                 self._wanted = anyio.Event()
                 self._set_state(UpstreamState.IDLE)
-                backoff = FIRST_BACKOFF
+                self._backoff.forget()
                 continue
             if isinstance(error, _StartAgainError):
                 continue
-            if self._was_stable:
-                backoff, self._was_stable = FIRST_BACKOFF, False
-            await self._back_off(error, backoff * random.uniform(0.8, 1.2))
-            backoff = min(backoff * 2, LAST_BACKOFF)
+            await self._back_off(error, self._backoff.pause())
 
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error
@@ -212,44 +200,8 @@ class Lifecycle:
         """Hold one connection until it is idle (None) or fails (why)."""
         outcome: list[GatewayError | None] = []
         established = anyio.Event()
-
-        async def hold() -> None:
-            try:
-                async with self._open() as connection, self._subscriptions.following(connection):
-                    self._activity.touch()
-                    await self._list(connection)
-                    established.set()
-                    # What the client said while the lists were fetched.
-                    self.meet_client()
-                    await connection.set_log_level(connection.session.questions.wanted_log_level)
-                    reason = await self._serve(connection)
-                    # Calls that come from now on wait for the next connection; those in flight may finish on this one.
-                    self._connection = None
-                    self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
-                    if not connection.lost.is_set():
-                        await self._activity.drain(CLOSING_SECONDS)
-                    outcome.append(reason)
-            # One upstream's failure, of whatever kind, must not stop the others.
-            except Exception as exc:  # noqa: BLE001
-                if isinstance(innermost(exc), WrongEraError):
-                    self.era = MODERN
-                    outcome.append(_StartAgainError(f"{self.upstream_id}: speaks the modern protocol only"))
-                else:
-                    error = translate(exc, self.upstream_id, http=self._http)
-                    if not established.is_set() and error.details.get("executed"):
-                        error = UpstreamUnavailableError(
-                            f"{self.upstream_id}: the server ended or closed the connection while starting",
-                            hint=self._where_to_look,
-                        )
-                    outcome.append(error)
-                    # The era may be what changed; the next attempt finds out again.
-                    self.era = self.era if established.is_set() else ""
-            finally:
-                self._connection = None
-                established.set()
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hold)
+            tasks.start_soon(self._hold, established, outcome)
             with anyio.move_on_after(self.connect_timeout) as deadline:
                 await established.wait()
             if deadline.cancelled_caught:
@@ -261,76 +213,53 @@ class Lifecycle:
             hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
         )
 
-    def _open(self) -> AbstractAsyncContextManager[Connection]:
-        self._http = HttpSide(self.defaults.max_message_bytes, self._authorization)
-        asked = Questions() if self._client is None else SharedQuestions(self._client, self.defaults.question_timeout)
-        return self._opened(self._http, asked, self.era, self._take_notice)
-
-    def _opened(
-        self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
-    ) -> AbstractAsyncContextManager[Connection]:
-        return open_connection(
-            self.upstream_id,
-            self.definition,
-            open_streams=self._open_streams,
-            era_hint=era,
-            logs_dir=self._logs_dir,
-            connect_timeout=self.connect_timeout,
-            header_maps=lambda name: self.tool_facts.header_map(name),
-            on_notice=on_notice,
-            http=http,
-            questions=questions,
-        )
-
-    @asynccontextmanager
-    async def open_beside(
-        self, questions: Questions, era: str, on_notice: OnNotice | None = None
-    ) -> AsyncIterator[Connection]:
-        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
-        http = HttpSide(self.defaults.max_message_bytes, self._authorization)
+    async def _hold(self, established: anyio.Event, outcome: list[GatewayError | None]) -> None:
+        """Open the connection, serve on it to its end, and say what came of it, unless this is cancelled."""
         try:
-            async with self._opened(http, questions, era, on_notice or self._take_notice) as connection:
-                yield connection
-        # Translated here, where it is known what HTTP said.
-        except Exception as exc:
-            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
-            self.want()
-            raise translate(exc, self.upstream_id, http=http) from exc
+            async with self._opener.shared(self.era) as connection, self._subscriptions.following(connection):
+                self._activity.touch()
+                await self._list(connection)
+                established.set()
+                # What the client said while the lists were fetched.
+                self.meet_client()
+                await connection.set_log_level(connection.session.questions.wanted_log_level)
+                reason = await self._serve(connection)
+                # Calls that come from now on wait for the next connection; those in flight may finish on this one.
+                self._connection = None
+                self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
+                if not connection.lost.is_set():
+                    await self._activity.drain(CLOSING_SECONDS)
+                outcome.append(reason)
+        # One upstream's failure, of whatever kind, must not stop the others.
+        except Exception as exc:  # noqa: BLE001
+            outcome.append(self._failure(exc, was_established=established.is_set()))
+        finally:
+            self._connection = None
+            established.set()
+
+    def _failure(self, exc: Exception, *, was_established: bool) -> GatewayError:
+        """Why a connection failed; what is known of the server's era may be wrong by now."""
+        if isinstance(innermost(exc), WrongEraError):
+            self.era = MODERN
+            return _StartAgainError(f"{self.upstream_id}: speaks the modern protocol only")
+        error = translate(exc, self.upstream_id, http=self._opener.http)
+        if not was_established:
+            # The era may be what changed; the next attempt finds out again.
+            self.era = ""
+            if error.details.get("executed"):
+                return UpstreamUnavailableError(
+                    f"{self.upstream_id}: the server ended or closed the connection while starting",
+                    hint=self._where_to_look,
+                )
+        return error
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
-        """Ask for the lists that are due, of a new connection for all; the others are as they were."""
-        kinds = self._due.take() | (connection.unannounced if poll else frozenset())
-        before = self.last_listed if self._connection is connection else None
-        if before is None:
-            kinds = frozenset(ListKind)
-        started = time.monotonic()
-        if before is None or ListKind.TOOLS in kinds:
-            tools = await list_tools(connection, self.upstream_id, self.connect_timeout, self._http)
-        else:
-            tools = before.tools
-        offers = await list_offers(
-            connection.session,
-            kinds,
-            self._offers,
-            upstream_id=self.upstream_id,
-            timeout=self.connect_timeout * OFFERS_SHARE,
-        )
-        self._offers = offers
+        """Ask for the lists that are due; from the first on, the connection is the live one."""
+        is_new = self._connection is not connection
+        listed = await self._lists.ask(connection, self._opener.http, is_new=is_new, poll=poll)
         self.era = connection.era
-        self.tool_facts = ToolFacts(tools)
-        info = connection.session.server_info
-        self.last_listed = Listed(
-            tools,
-            listed_at=time.time(),
-            era=connection.era,
-            server_name=info.name if info else "",
-            server_version=info.version if info else "",
-            seconds=time.monotonic() - started,
-            offers=offers,
-            polled=poll and before is not None,
-        )
         self.last_error = None
-        self._on_listed(self.last_listed)
+        self._on_listed(listed)
         self._connection = connection
         self._set_state(UpstreamState.READY)
         self.settled.set()
@@ -368,11 +297,7 @@ class Lifecycle:
                 if not await self._list_again(connection, poll=poll):
                     return _StartAgainError(f"{self.upstream_id}: answered neither calls nor a list; opened again")
         closed = f"{self.upstream_id}: the server closed the connection"
-        lost_quickly = time.monotonic() - established < STABLE_AFTER
-        again = self._expired or not (lost_quickly and self._lost_quickly)
-        self._expired, self._lost_quickly = False, lost_quickly
-        self._was_stable = self._was_stable or not lost_quickly
-        if again:
+        if self._backoff.needs_none(time.monotonic() - established):
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._where_to_look)
 

@@ -21,6 +21,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.connection import MODERN, Connection
 from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
+from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.waiting import first_of
 
@@ -119,7 +120,7 @@ class OwnSession:
         await self._opened.wait()
         outcome = self._outcome[0]
         if isinstance(outcome, GatewayError):
-            raise type(outcome)(outcome.message, hint=outcome.hint, details=outcome.details)
+            raise outcome.anew()
         return outcome
 
     def leave(self) -> None:
@@ -140,28 +141,18 @@ class OwnSessions:
     """The sessions of single clients with one upstream; bounded, and closed when idle."""
 
     def __init__(
-        self,
-        upstream_id: str,
-        open_beside: OpenBeside,
-        background: Background,
-        *,
-        shared: Callable[[], Connection | None],
-        max_sessions: int,
-        max_queue: int,
-        connect_timeout: float,
-        idle_timeout: float,
-        per_client: bool,
+        self, terms: Terms, open_beside: OpenBeside, background: Background, *, shared: Callable[[], Connection | None]
     ) -> None:
-        self._upstream_id = upstream_id
+        self._upstream_id = terms.upstream_id
         self._open_beside = open_beside
         self._background = background
         # Where the gateway has one client only, the shared session is that client's as well.
         self._shared = shared
-        self._max_sessions = max_sessions
-        self._max_queue = max_queue
-        self._connect_timeout = connect_timeout
-        self._idle_timeout = idle_timeout
-        self._per_client = per_client
+        self._max_sessions = terms.max_sessions
+        self._max_queue = terms.max_queue
+        self._connect_timeout = terms.connect_timeout
+        self._idle_timeout = terms.defaults.idle_timeout
+        self._per_client = terms.per_client
         self._sessions: list[OwnSession] = []
         self._changed = anyio.Event()
         self._waiting = 0

@@ -55,7 +55,10 @@ def test_the_marked_blocks_run(home: Path) -> None:
     assert lines
     for line in lines:
         if not line.startswith("pml serve"):
-            pml(*shlex.split(line)[1:])
+            command, _ = command_of(line)
+            # A person says yes; here is nobody to ask.
+            asks = any("--yes" in parameter.opts for parameter in command.params)
+            pml(*shlex.split(line)[1:], *(["--yes"] if asks else []))
 
 
 @pytest.mark.parametrize("text", [block.text for block in BLOCKS if block.language == "yaml"])

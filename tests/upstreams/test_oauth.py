@@ -425,7 +425,7 @@ async def test_no_token_code_or_secret_is_seen_anywhere(tmp_path: Path, caplog: 
             await stand.server.revoke_token(next(iter(stand.server.access.values())))
             seen.append(json.dumps([await call(caller), await status_of(opened)]))
             try:
-                await opened.pool.upstreams["remote"].call_tool({"name": "whoami", "arguments": {}})
+                await opened.pool.upstreams["remote"].request("tools/call", {"name": "whoami", "arguments": {}})
             except UpstreamAuthError as error:
                 seen.append("".join(traceback.format_exception(error)))
         stand.server.fails_with = 400

@@ -6,6 +6,12 @@ from pml_gateway.config.clients.model import FileFormat, KnownClient, Place, Sco
 
 SERVERS = ("mcpServers",)
 
+
+def _home_and_project(file: str) -> tuple[Place, ...]:
+    """The same file below the user's home and below a project."""
+    return Place(Scope.USER, f"{{home}}/{file}", SERVERS), Place(Scope.PROJECT, f"{{project}}/{file}", SERVERS)
+
+
 CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "claude-code",
@@ -32,10 +38,7 @@ CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "cursor",
         "Cursor",
-        (
-            Place(Scope.USER, "{home}/.cursor/mcp.json", SERVERS),
-            Place(Scope.PROJECT, "{project}/.cursor/mcp.json", SERVERS),
-        ),
+        _home_and_project(".cursor/mcp.json"),
         variables=Variables.PREFIXED,
         restart="it reads the file again by itself",
     ),
@@ -62,10 +65,7 @@ CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "gemini-cli",
         "Gemini CLI",
-        (
-            Place(Scope.USER, "{home}/.gemini/settings.json", SERVERS),
-            Place(Scope.PROJECT, "{project}/.gemini/settings.json", SERVERS),
-        ),
+        _home_and_project(".gemini/settings.json"),
         # geminicli.com/docs/tools/mcp-server: `url` is SSE, `httpUrl` streamable HTTP.
         shape=Shape(http_url="httpUrl", bare_url="sse"),
         variables=Variables.DOLLAR,
