@@ -85,7 +85,7 @@ def _build_tool(
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
     )
-    return known if known is not None and _same(known, tool) else tool
+    return known if known is not None and same_tool(known, tool) else tool
 
 
 def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
@@ -96,7 +96,8 @@ def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
     return original if kind == "object" or (isinstance(kind, list) and "object" in kind) else repaired
 
 
-def _same(known: CatalogTool, tool: CatalogTool) -> bool:
+def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
+    """Whether a tool is what it was before, down to the JSON of its definition."""
     return (
         (known.upstream_id, known.name, known.stale, known.repairs)
         == (tool.upstream_id, tool.name, tool.stale, tool.repairs)

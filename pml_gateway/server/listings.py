@@ -11,6 +11,7 @@ from pml_gateway.catalog.gates import Variants, build_gates
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.offers import OfferTable, build_offers
+from pml_gateway.catalog.tool_meta import with_public_meta
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.log import get_logger
@@ -134,7 +135,8 @@ class Listings:
         )
         if composites is not None:
             catalog = with_composites(catalog, composites_of(settings, catalog))
-        return replace(catalog, offers=build_offers(offers, previous.offers.names), gates=build_gates(variants))
+        table = build_offers(offers, previous.offers.names)
+        return with_public_meta(replace(catalog, offers=table, gates=build_gates(variants)), previous)
 
     def save(self, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
         """Write the manifest, so that the next start knows these tools and their names."""

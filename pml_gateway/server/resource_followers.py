@@ -12,10 +12,11 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.catalog.offers import Route
 from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client, current_client
+from pml_gateway.policy.client import ANONYMOUS, Client, current_client
 from pml_gateway.policy.offers import OfferView
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.incoming import Context
+from pml_gateway.server.relay import RequestAudience
 from pml_gateway.server.request import RequestScope
 from pml_gateway.server.rpc_errors import resource_not_found
 from pml_gateway.upstreams.upstream import Upstream
@@ -26,6 +27,11 @@ MAX_FOLLOWED = 1_000
 """Resources that one session or stream may follow."""
 
 NOTICE_SECONDS = 5.0
+"""How long one client may take to accept a notice."""
+
+COALESCE_SECONDS = 0.05
+"""Changes of one resource within this time are told once."""
+
 _SESSION_KEY = "pml_gateway.followed"
 
 Notify = Callable[[str], Awaitable[None]]
@@ -41,6 +47,11 @@ class Follower:
     notify: Notify
     attached: tuple[Upstream, str] | None = None
     pending: set[str] = field(default_factory=set)
+
+    @property
+    def client_id(self) -> str:
+        """Who it is, if it can be told from others."""
+        return "" if self.client.id == ANONYMOUS.id else self.client.id
 
 
 class ResourceFollowers:
@@ -59,6 +70,8 @@ class ResourceFollowers:
             tasks.start_soon(self._follow_swaps)
             while True:
                 await self._updated.wait()
+                # One change may be told in several sessions of the same client.
+                await anyio.sleep(COALESCE_SECONDS)
                 self._updated = anyio.Event()
                 for follower in list(self._followers):
                     for uri in follower.pending:
@@ -89,13 +102,16 @@ class ResourceFollowers:
         upstream, route = routed
         own[uri] = follower
         try:
-            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route))
+            audience = RequestAudience(ctx, scope.client, scope.abilities)
+            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), audience)
         except BaseException:
             own.pop(uri, None)
             raise
         follower.attached = (upstream, route.uri)
         if own.get(uri) is follower:
             self._followers.add(follower)
+            # A swap during the subscription did not find this follower, whose upstream may be another one since.
+            self._changed.set()
         else:
             self._detach(follower)
 
@@ -148,12 +164,12 @@ class ResourceFollowers:
         if routed is not None:
             upstream, route = routed
             follower.attached = (upstream, route.uri)
-            upstream.follow(route.uri, follower, self._on_updated(follower, route))
+            upstream.follow(route.uri, follower, self._on_updated(follower, route), follower.client_id)
 
     def _detach(self, follower: Follower) -> None:
         if follower.attached is not None:
             upstream, uri = follower.attached
-            upstream.unfollow(uri, follower)
+            upstream.unfollow(uri, follower, follower.client_id)
             follower.attached = None
 
     def _on_updated(self, follower: Follower, route: Route) -> Callable[[str], None]:

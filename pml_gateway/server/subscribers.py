@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -29,7 +29,7 @@ from pml_gateway.server.incoming import scope_of
 from pml_gateway.server.listing import list_tools
 from pml_gateway.server.offers import offers_json
 from pml_gateway.server.request import RequestScope, list_intent
-from pml_gateway.server.resource_followers import MAX_FOLLOWED, ResourceFollowers
+from pml_gateway.server.resource_followers import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
 from pml_gateway.upstreams.listing import ListKind
 
 logger = get_logger(__name__)
@@ -50,6 +50,8 @@ class _Subscriber:
     version: str
     notify: Notify
     digests: dict[ListKind, bytes]
+    pending: dict[ListKind, None] = field(default_factory=dict)
+    is_being_told: bool = False
 
 
 class Subscribers:
@@ -64,17 +66,19 @@ class Subscribers:
 
     async def run(self) -> None:
         """Notify after every swap, for as long as the owner's task group lives."""
-        while True:
-            await self._changed.wait()
-            await anyio.sleep(0.05)
-            self._changed = anyio.Event()
-            for key, subscriber in list(self._subscribers.items()):
-                digests = await self._digests(subscriber.scope, subscriber.version)
-                changed = [kind for kind in ListKind if digests[kind] != subscriber.digests[kind]]
-                subscriber.digests = digests
-                for kind in changed:
-                    if key in self._subscribers:
-                        await self._notify(key, subscriber, kind)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._changed.wait()
+                await anyio.sleep(0.05)
+                self._changed = anyio.Event()
+                for key, subscriber in list(self._subscribers.items()):
+                    digests = await self._digests(subscriber.scope, subscriber.version)
+                    subscriber.pending |= {kind: None for kind in ListKind if digests[kind] != subscriber.digests[kind]}
+                    subscriber.digests = digests
+                    if subscriber.pending and not subscriber.is_being_told:
+                        subscriber.is_being_told = True
+                        # Each for itself: one that takes nothing must not keep the others waiting.
+                        tasks.start_soon(self._tell, key, subscriber)
 
     async def add_session(self, ctx: ServerRequestContext[Any, Any], scope: RequestScope) -> None:
         """Notify a handshake session from now on, until it ends."""
@@ -136,12 +140,17 @@ class Subscribers:
         }
         return {kind: hashlib.sha256(text).digest() for kind, text in lists.items()}
 
-    async def _notify(self, key: object, subscriber: _Subscriber, kind: ListKind) -> None:
+    async def _tell(self, key: object, subscriber: _Subscriber) -> None:
         try:
-            with anyio.move_on_after(5):
-                await subscriber.notify(kind)
+            while subscriber.pending and key in self._subscribers:
+                kind = next(iter(subscriber.pending))
+                del subscriber.pending[kind]
+                with anyio.move_on_after(NOTICE_SECONDS):
+                    await subscriber.notify(kind)
         except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._subscribers.pop(key, None)
+        finally:
+            subscriber.is_being_told = False
 
 
 def _publish(bus: InMemorySubscriptionBus, uri: str) -> Callable[[str], Awaitable[None]]:

@@ -41,6 +41,10 @@ class SessionChoice:
         era = await self._eras.choose(audience, self._lifecycle.era or await self._negotiated(limit))
         return era, self._needs_own_session(audience, era)
 
+    def is_alone(self, audience: Audience, era: str) -> bool:
+        """Whether a call needs a session for itself: questions do not say there which call they belong to."""
+        return bool(audience.abilities) and era != MODERN and self._definition.resolved_transport is not Transport.HTTP
+
     def _needs_own_session(self, audience: Audience, era: str) -> bool:
         if self._client is not None and self._client.shares(audience, era):
             return False

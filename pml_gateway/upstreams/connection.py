@@ -38,6 +38,10 @@ LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
 
+PING_SECONDS = 5.0
+"""How long a server may take to answer `ping`; some never do."""
+
+
 class WrongEraError(Exception):
     """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
 
@@ -84,6 +88,15 @@ class Connection:
         if capabilities is not None and capabilities.tools is None and self.era == HANDSHAKE:
             return ()
         return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
+
+    async def has_begun(self) -> None:
+        """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
+        if self.send_call is None or self.era == MODERN:
+            return
+        try:
+            await self.session.send_raw("ping", timeout=PING_SECONDS)
+        except MCPError as error:
+            logger.debug("ping refused: %s", error)
 
     async def set_log_level(self, level: str | None) -> None:
         """Tell a handshake upstream how much the client of this session wants to know, unless it knows."""

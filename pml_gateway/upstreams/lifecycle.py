@@ -21,7 +21,7 @@ from pml_gateway.upstreams.listing import Listed, Remembered, announced_kind
 from pml_gateway.upstreams.lists import Lists
 from pml_gateway.upstreams.opening import Opener
 from pml_gateway.upstreams.sole import SoleClient
-from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
+from pml_gateway.upstreams.subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.translate import translate
@@ -94,7 +94,7 @@ class Lifecycle:
             authorization=authorization,
             client=client,
             header_maps=lambda name: self.tool_facts.header_map(name),
-            on_notice=self._take_notice,
+            on_notice=self.take_notice,
             on_trouble=self.want,
         )
         self.open_beside = self._opener.beside
@@ -301,11 +301,12 @@ class Lifecycle:
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._where_to_look)
 
-    def _take_notice(self, method: str, params: JsonObject) -> None:
+    def take_notice(self, method: str, params: JsonObject) -> None:
+        """What the upstream announces, on any of its sessions."""
         kind = announced_kind(method)
         if kind is not None:
             self._due.add((kind,))
-        elif method == "notifications/resources/updated":
+        elif method == UPDATED:
             self._subscriptions.updated(str(params.get("uri")))
 
     def _set_state(self, state: UpstreamState) -> None:

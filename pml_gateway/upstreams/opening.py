@@ -59,6 +59,7 @@ class Opener:
         http = self._new_http()
         try:
             async with self._opened(http, questions, era, on_notice or self._on_notice) as connection:
+                await connection.has_begun()
                 yield connection
         # Translated here, where it is known what HTTP said.
         except Exception as exc:

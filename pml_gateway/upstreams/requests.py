@@ -9,7 +9,6 @@ from functools import partial
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.servers import Transport
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
@@ -17,14 +16,13 @@ from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.choice import SessionChoice, late
-from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.deadlines import within
 from pml_gateway.upstreams.lifecycle import Lifecycle
 from pml_gateway.upstreams.questions import Audience, OpenCall
 from pml_gateway.upstreams.relayed import RelayedRequests
 from pml_gateway.upstreams.retries import is_repeatable, repeated
 from pml_gateway.upstreams.sessions import OwnSessions
-from pml_gateway.upstreams.sole import SoleClient
 from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
@@ -37,23 +35,22 @@ class Requests:
     def __init__(
         self,
         terms: Terms,
+        choice: SessionChoice,
         lifecycle: Lifecycle,
         own_sessions: OwnSessions,
         background: Background,
         *,
         activity: Activity,
         breaker: Breaker,
-        client: SoleClient | None,
     ) -> None:
         self.upstream_id = terms.upstream_id
         self._call_timeout = terms.call_timeout
         self._question_timeout = terms.defaults.question_timeout
-        self._transport = terms.transport
         self._lifecycle = lifecycle
         self._own_sessions = own_sessions
         self._activity = activity
         self._breaker = breaker
-        self._choice = SessionChoice(terms.definition, lifecycle, client)
+        self._choice = choice
         suspended = SuspendedCalls(terms.upstream_id, background, terms.defaults.question_timeout)
         self._relayed = RelayedRequests(suspended, terms.defaults.question_timeout)
 
@@ -118,9 +115,7 @@ class Requests:
         calls: list[OpenCall] = []
         # A suspended call is given up as a whole when its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self._question_timeout
-
-        # Only here do questions not say which call they belong to.
-        alone = bool(audience.abilities) and own != MODERN and self._transport is not Transport.HTTP
+        alone = own is not None and self._choice.is_alone(audience, own)
 
         async def attempt() -> JsonObject:
             self._breaker.check()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -18,9 +19,12 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
+from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.background import Background
-from pml_gateway.upstreams.connection import MODERN, Connection
+from pml_gateway.upstreams.connection import MODERN, Connection, OnNotice
+from pml_gateway.upstreams.own_subscriptions import OwnSubscriptions, hears
 from pml_gateway.upstreams.questions import Abilities, OpenCall, Questions
+from pml_gateway.upstreams.subscriptions import UPDATED, OnUpdated
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
 from pml_gateway.upstreams.waiting import first_of
@@ -36,7 +40,7 @@ PATIENCE = 0.25
 SHARE = 4
 """One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
 
-OpenBeside = Callable[[Questions, str], AbstractAsyncContextManager[Connection]]
+OpenBeside = Callable[[Questions, str, OnNotice], AbstractAsyncContextManager[Connection]]
 """Opens one more connection to the upstream, preferably in a protocol era."""
 
 
@@ -59,6 +63,7 @@ class OwnSession:
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.questions = Questions(key.abilities)
+        self.followed: dict[str, bool] = {}
         self.users = 0
         self.last_used = time.monotonic()
         self.closing = anyio.Event()
@@ -67,12 +72,19 @@ class OwnSession:
         self._opened = anyio.Event()
         self._outcome: list[Connection | GatewayError] = []
 
-    async def hold(self, upstream_id: str, open_beside: OpenBeside, connect_timeout: float) -> None:
+    @property
+    def client_id(self) -> str:
+        """Whose it is."""
+        return self.key.client_id
+
+    async def hold(
+        self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice, connect_timeout: float
+    ) -> None:
         """Keep the session open until its peer leaves or `closing` is set."""
         try:
             with anyio.CancelScope() as scope:
                 scope.deadline = anyio.current_time() + connect_timeout
-                async with open_beside(self.questions, self.key.era) as connection:
+                async with open_beside(self.questions, self.key.era, on_notice) as connection:
                     scope.deadline = float("inf")
                     self._outcome.append(connection)
                     self._opened.set()
@@ -141,10 +153,17 @@ class OwnSessions:
     """The sessions of single clients with one upstream; bounded, and closed when idle."""
 
     def __init__(
-        self, terms: Terms, open_beside: OpenBeside, background: Background, *, shared: Callable[[], Connection | None]
+        self,
+        terms: Terms,
+        open_beside: OpenBeside,
+        on_notice: OnNotice,
+        background: Background,
+        *,
+        shared: Callable[[], Connection | None],
     ) -> None:
         self._upstream_id = terms.upstream_id
         self._open_beside = open_beside
+        self._on_notice = on_notice
         self._background = background
         # Where the gateway has one client only, the shared session is that client's as well.
         self._shared = shared
@@ -156,6 +175,7 @@ class OwnSessions:
         self._sessions: list[OwnSession] = []
         self._changed = anyio.Event()
         self._waiting = 0
+        self.subscriptions = OwnSubscriptions(terms.upstream_id)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -187,6 +207,7 @@ class OwnSessions:
         try:
             connection = await session.connection()
             await connection.set_log_level(audience.log_level)
+            await self.subscriptions.bring(session, connection)
             yield connection
         finally:
             with anyio.CancelScope(shield=True):
@@ -203,6 +224,32 @@ class OwnSessions:
             if session.key.client_id == client_id:
                 session.closing.set()
         self._tell()
+
+    def follow(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Tell when a resource changes that one of this client's sessions is told of."""
+        self.subscriptions.add(client_id, uri, key, on_updated)
+        self._bring_soon(client_id)
+
+    def unfollow(self, client_id: str, uri: str, key: object) -> None:
+        """End what `follow` began."""
+        self.subscriptions.remove(client_id, uri, key)
+        self._bring_soon(client_id)
+
+    def hears(self, client_id: str, uri: str) -> bool:
+        """Whether one of this client's sessions is told of a resource."""
+        return hears(self._sessions, client_id, uri)
+
+    def _bring_soon(self, client_id: str) -> None:
+        if any(each.client_id == client_id for each in self._sessions):
+            with suppress(UpstreamUnavailableError):
+                self._background.start(partial(self._bring, client_id))
+
+    async def _bring(self, client_id: str) -> None:
+        for session in [each for each in self._sessions if each.client_id == client_id and each.is_usable]:
+            try:
+                await self.subscriptions.bring(session, await session.connection())
+            except GatewayError as error:
+                logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
 
     async def notify(self, client_id: str, method: str) -> None:
         """Tell the upstream something of a client, in this client's sessions."""
@@ -289,11 +336,17 @@ class OwnSessions:
         session = OwnSession(key)
         self._sessions.append(session)
 
+        def on_notice(method: str, params: JsonObject) -> None:
+            if method == UPDATED:
+                self.subscriptions.updated(key.client_id, str(params.get("uri")))
+            else:
+                self._on_notice(method, params)
+
         async def run() -> None:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._close_when_idle, session)
-                    await session.hold(self._upstream_id, self._open_beside, self._connect_timeout)
+                    await session.hold(self._upstream_id, self._open_beside, on_notice, self._connect_timeout)
                     tasks.cancel_scope.cancel()
             finally:
                 self._forget(session)
@@ -304,7 +357,7 @@ class OwnSessions:
     async def _close_when_idle(self, session: OwnSession) -> None:
         while not session.closing.is_set():
             left = session.last_used + self._idle_timeout - time.monotonic()
-            if not session.users and left <= 0:
+            if not session.users and left <= 0 and not session.followed:
                 session.closing.set()
             await anyio.sleep(max(left, 1.0))
 

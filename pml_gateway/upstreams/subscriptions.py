@@ -6,7 +6,7 @@ stream is opened before the last is closed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -27,8 +27,18 @@ ANSWER_SECONDS = 30.0
 REOPEN_SECONDS = 2.0
 """Pause before a stream that the server ended is opened again."""
 
+UPDATED = "notifications/resources/updated"
+
 OnUpdated = Callable[[str], None]
 """Takes the URI that changed, which may lie below the one that is followed."""
+
+
+def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str) -> None:
+    """Tell those who follow a resource, or what it lies below, that it changed."""
+    for each, followers in list(followed.items()):
+        if uri == each or uri.startswith(each.rstrip("/") + "/"):
+            for on_updated in list(followers.values()):
+                on_updated(uri)
 
 
 class ResourceSubscriptions:
@@ -77,10 +87,7 @@ class ResourceSubscriptions:
 
     def updated(self, uri: str) -> None:
         """Pass on that a resource changed, to those who follow it or what it lies below."""
-        for followed, followers in list(self._followers.items()):
-            if uri == followed or uri.startswith(followed.rstrip("/") + "/"):
-                for on_updated in list(followers.values()):
-                    on_updated(uri)
+        tell_followers(self._followers, uri)
 
     @asynccontextmanager
     async def following(self, connection: Connection) -> AsyncIterator[None]:

@@ -10,17 +10,19 @@ import anyio
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.errors import GatewayError, UpstreamTimeoutError
+from pml_gateway.errors import GatewayError
 from pml_gateway.upstreams.activity import Activity
 from pml_gateway.upstreams.background import Background
 from pml_gateway.upstreams.breaker import Breaker
+from pml_gateway.upstreams.choice import SessionChoice
+from pml_gateway.upstreams.following import Following
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.listing import Listed, Remembered
 from pml_gateway.upstreams.requests import Requests
 from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.slots import CallSlots
 from pml_gateway.upstreams.sole import SoleClient
-from pml_gateway.upstreams.subscriptions import OnUpdated, ResourceSubscriptions
+from pml_gateway.upstreams.subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.transport import OpenStreams
 
@@ -78,18 +80,22 @@ class Upstream:
         self._own_sessions = OwnSessions(
             terms,
             self._lifecycle.open_beside,
+            self._lifecycle.take_notice,
             self._background,
             shared=lambda: self._lifecycle.connection_of_client,
         )
+        choice = SessionChoice(definition, self._lifecycle, client)
         self.request = Requests(
             terms,
+            choice,
             self._lifecycle,
             self._own_sessions,
             self._background,
             activity=self._activity,
             breaker=self.breaker,
-            client=client,
         ).request
+        following = Following(self._lifecycle, self._subscriptions, self._own_sessions, choice, terms.call_timeout)
+        self.follow, self.subscribe, self.unfollow = following.follow, following.subscribe, following.unfollow
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.set_log_level = self._own_sessions.set_log_level
@@ -153,30 +159,3 @@ class Upstream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._background.run)
             await self._lifecycle.run()
-
-    def follow(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
-        self._subscriptions.add(uri, key, on_updated)
-        if self.state is UpstreamState.IDLE:
-            self.want()
-
-    async def subscribe(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """As `follow`, and wait for the upstream to agree.
-
-        Raises:
-            GatewayError: it did not; nothing is followed then.
-        """
-        self._subscriptions.add(uri, key, on_updated)
-        try:
-            with anyio.move_on_after(self.call_timeout):
-                await self._lifecycle.live()
-                await self._subscriptions.confirmed(uri)
-                return
-            raise UpstreamTimeoutError(f"{self.upstream_id}: no answer to resources/subscribe within the limit")
-        except BaseException:
-            self._subscriptions.remove(uri, key)
-            raise
-
-    def unfollow(self, uri: str, key: object) -> None:
-        """End what `follow` or `subscribe` began."""
-        self._subscriptions.remove(uri, key)
