@@ -18,11 +18,13 @@ CALC = {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.ser
 def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     settings = {"servers": servers, "gateway": {"style": "namespaces", "legacy_tools": True}}
-    with running_gateway(tmp_path, settings) as gateway:
-        listed = result_modern(gateway.url, "tools/list")["tools"]
+    write_settings(tmp_path, settings)
     shown: list[dict[str, Any]] = json.loads(run_pml(tmp_path, "tools", "--mode", "meta_only", "--json").stdout)[
         "tools"
     ]
+    # The gateway knows the tools from the command's listing, however long its own connection takes.
+    with running_gateway(tmp_path, settings) as gateway:
+        listed = result_modern(gateway.url, "tools/list")["tools"]
     assert [row["name"] for row in shown] == [tool["name"] for tool in listed]
     reasons = {row["name"]: row["reason"] for row in shown}
     assert (reasons["search_tools"], reasons["up"]) == ("meta-tool", "namespace")

@@ -135,7 +135,7 @@ async def test_giving_up_a_call_ends_it_at_the_server(stand: Stand, era: Era, pa
             tasks.cancel_scope.cancel()
         await stand.server.cancelled.wait()
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await give_up()
 
 

@@ -96,7 +96,7 @@ async def test_shapes_survive_a_restart_and_processes_merge_theirs(tmp_path: Pat
     fresh = LearnedShapes(path, lambda: True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fresh.run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while fresh.shape_of(ANNA, tool) is None:
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

@@ -314,10 +314,10 @@ async def test_progress_reaches_the_caller_of_an_action_and_cancelling_reaches_t
                 await client.call_tool("up", {"action": "report"}, progress_callback=note)
                 assert seen == [(1, 2, "half")], mode
                 tasks.start_soon(client.call_tool, "up", {"action": "wait"})
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     await started.wait()
                 tasks.cancel_scope.cancel()
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await cancelled.wait()
             started, cancelled = anyio.Event(), anyio.Event()
 
@@ -337,7 +337,7 @@ async def test_a_client_is_told_when_the_actions_of_a_namespace_change(tmp_path:
         before = (await client.list_tools()).tools[1].description
         upstreams["notes"].tools.append(tool("remove"))
         await upstreams["notes"].announce_change()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await changed.wait()
         after = (await client.list_tools()).tools[1].description
     assert "remove(" not in (before or "")

@@ -62,7 +62,7 @@ async def test_everything_offered_is_listed_and_answers(tmp_path: Path, version:
         unlisted={"file:///b"},
     )
     async with serving(tmp_path, {"up": upstream}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         ask = Asking(served, version)
         prompts = (await ask.result("prompts/list"))["prompts"]
         assert [each["name"] for each in prompts] == ["p0", "p1", "p2", "p3", "p4"]
@@ -93,7 +93,7 @@ async def test_an_upstreams_errors_reach_the_client_as_they_are(tmp_path: Path, 
 
     upstream = OfferingUpstream(prompts=[prompt("p")], resources=[resource("x://a")], answer=refuse)
     async with serving(tmp_path, {"up": upstream}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         ask = Asking(served, version)
         missing = (await ask.message("prompts/get", {"name": "p"}))["error"]
         assert missing == {"code": -32602, "message": "a is missing", "data": {"argument": "a"}}
@@ -120,7 +120,7 @@ async def test_names_that_two_servers_use_are_told_apart_and_stay_so(tmp_path: P
     a, b = offering("a"), offering("b")
     for order in ({"a": a, "b": b}, {"b": b, "a": a}):
         async with serving(tmp_path, order) as served:
-            await served.gateway.refresh(10)
+            await served.gateway.refresh(30)
             ask = Asking(served, "2026-07-28")
             names = {each["name"] for each in (await ask.result("prompts/list"))["prompts"]}
             assert names == {"review", "b__review"}
@@ -159,7 +159,7 @@ async def test_a_hidden_offer_is_found_nowhere(tmp_path: Path, monkeypatch: pyte
     }
     narrow = {"key": "${env:PML_TEST_NARROW}", "allow": ["pub:*"], "deny": ["pub:pub://private/*"]}
     async with serving(tmp_path, upstreams, clients={"narrow": narrow}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         for upstream in upstreams.values():
             upstream.asked.clear()
         for version in ("2025-06-18", "2026-07-28"):
@@ -202,12 +202,12 @@ async def test_a_hidden_offer_is_found_nowhere(tmp_path: Path, monkeypatch: pyte
 async def test_only_what_some_server_offers_is_announced(tmp_path: Path) -> None:
     plain = FakeUpstream([tool("t")])
     async with serving(tmp_path / "plain", {"up": plain}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         discovered = await served.result("server/discover")
         assert not {"prompts", "resources", "completions"} & discovered["capabilities"].keys()
     full = OfferingUpstream(instructions="I" * 5000, prompts=[prompt("p")])
     async with serving(tmp_path / "full", {"up": full}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         async with served.handshake() as session:
             capabilities = session.initialized["capabilities"]
             assert capabilities["prompts"] == {"listChanged": True}
@@ -229,7 +229,7 @@ async def test_a_hidden_server_that_never_answered_is_announced_by_nothing(
     for rules in ({"allow": ["pub:*"]}, {"deny": ["secret:*"]}):
         narrow = {"key": "${env:PML_TEST_NARROW}", **rules}
         async with serving(tmp_path, upstreams, clients={"narrow": narrow}) as served:
-            await served.gateway.refresh(10)
+            await served.gateway.refresh(30)
             discovered = await served.result("server/discover", key="key-of-a-narrow-client-1")
             assert not {"prompts", "resources", "completions"} & discovered["capabilities"].keys()
     some = {"key": "${env:PML_TEST_NARROW}", "allow": ["pub:*", "secret:a-prompt"]}
@@ -241,12 +241,12 @@ async def test_a_hidden_server_that_never_answered_is_announced_by_nothing(
 async def test_one_change_lists_that_kind_anew_and_no_other(tmp_path: Path, modern: bool) -> None:
     upstream = OfferingUpstream(modern=modern, prompts=[prompt("p")], resources=[resource("x://a")])
     async with serving(tmp_path, {"up": upstream}) as served:
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         tools, resources = upstream.lists, upstream.count("resources/list")
         upstream.prompts.append(prompt("q"))
         for _ in range(3):
             await upstream.announce("prompts")
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while len((await served.result("prompts/list"))["prompts"]) < 2:
                 await anyio.lowlevel.checkpoint()
         assert (upstream.lists, upstream.count("resources/list")) == (tools, resources)

@@ -15,7 +15,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 30
+LIMIT = 60
 
 ERAS = pytest.mark.parametrize("client_is_modern", [False, True], ids=["client-handshake", "client-2026"])
 UPSTREAM_ERAS = pytest.mark.parametrize("upstream_is_modern", [False, True], ids=["up-handshake", "up-2026"])

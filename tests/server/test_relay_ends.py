@@ -18,7 +18,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 30
+LIMIT = 60
 ERAS = pytest.mark.parametrize("modern", [False, True], ids=["handshake", "2026"])
 
 

@@ -28,7 +28,7 @@ async def until(gateway: Gateway, condition: Any) -> None:
     stop = gateway.on_swap(look)
     look()
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await changed.wait()
     finally:
         stop()
@@ -85,7 +85,7 @@ async def test_a_crash_during_a_call_says_that_its_execution_is_unknown_and_the_
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(crash)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await started.wait()
             upstream.kill()
         error = results[0]["structuredContent"]["error"]
@@ -117,7 +117,7 @@ async def test_list_changed_upstream_is_coalesced_and_reaches_clients_whose_list
             upstream.tools.append(tool("two"))
             for _ in range(20):
                 await upstream.announce_change()
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await noticed.wait()
                 event = await subscription.__anext__()
             assert type(event).__name__ == "ToolsListChanged"

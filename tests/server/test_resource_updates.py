@@ -26,7 +26,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 10
+LIMIT = 30
 VERSION = "2025-11-25"
 
 

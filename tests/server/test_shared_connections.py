@@ -62,15 +62,15 @@ async def test_a_listing_that_fails_leaves_the_running_call_and_the_tools_alone(
     streams = MemoryStreams({"up": upstream})
     settings = settings_for({"up": upstream})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
-        await gateway.refresh(10)
+        await gateway.refresh(30)
         lists = upstream.lists
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, gateway, "up__t", {}, results)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await started.wait()
             upstream.page_size = 0  # every page leads to itself
             gateway.pool.want_all()
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while upstream.lists < lists + 2:
                     await anyio.lowlevel.checkpoint()
             release.set()
@@ -95,11 +95,11 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
     results: list[dict[str, Any]] = []
     streams = MemoryStreams({"up": upstream})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
-        await gateway.refresh(10)
+        await gateway.refresh(30)
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(call, gateway, "up__t", {}, results)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await started.wait()
             gateway.apply_settings(edited)
             release.set()
@@ -108,7 +108,7 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
     async with open_gateway(edited, paths_in(tmp_path), identity="t", open_streams=streams, connect=False) as gateway:
         waiting: list[dict[str, Any]] = []
         opened = upstream.opened
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call, gateway, "up__t", {}, waiting)
                 while upstream.opened == opened:
@@ -170,7 +170,7 @@ async def test_a_removed_key_ends_its_open_streams(tmp_path: Path) -> None:
             AsyncClient(headers={"Authorization": f"Bearer {key}"}) as http,
             Client(streamable_http_client(served.url, http_client=http)) as client,
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 async with client.listen(tools_list_changed=True) as subscription:
                     only_b = settings_for({"up": upstream}, clients={"b": both["b"]})
                     served.gateway.apply_settings(only_b)

@@ -36,7 +36,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-LIMIT = 30
+LIMIT = 60
 SCOPES = ["read", "admin"]
 
 

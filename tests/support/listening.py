@@ -34,7 +34,7 @@ async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
         server = Announcing(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await started.wait()
             yield listener.getsockname()[1]
             server.should_exit = True

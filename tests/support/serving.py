@@ -21,7 +21,7 @@ from pml_gateway.upstreams.transport import OpenStreams
 from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
 
-LIMIT = 30
+LIMIT = 60
 
 
 @dataclass

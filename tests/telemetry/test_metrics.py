@@ -89,7 +89,7 @@ async def test_searches_lists_and_the_state_of_upstreams_are_shown(tmp_path: Pat
     dead = FakeUpstream(refuse=True)
     upstreams = {"up": FakeUpstream([tool(f"t{number}", "Reads a file.") for number in range(30)]), "dead": dead}
     async with serving(tmp_path, upstreams, http=ON) as served:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await served.gateway.pool.settled(15)
         await served.call("search_tools", {"query": "read a file"})
         await served.result("tools/list")
@@ -114,7 +114,7 @@ async def test_searches_lists_and_the_state_of_upstreams_are_shown(tmp_path: Pat
 
 async def counted(served: Serving, name: str, wanted: float, **labels: str) -> Samples:
     """A scrape after lists have been counted, which happens beside the requests."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         while True:
             samples = await scraped(served)
             if value(samples, name, **labels) >= wanted:
@@ -134,7 +134,7 @@ async def test_what_runs_and_what_waits_is_shown(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": up}, settings) as served, anyio.create_task_group() as tasks:
         tasks.start_soon(served.call, "up__t")
         tasks.start_soon(served.call, "up__t")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await running.wait()
             samples = await counted(served, "pml_upstream_queued", 1, upstream="up")
         assert value(samples, "pml_upstream_in_flight", upstream="up") == 1

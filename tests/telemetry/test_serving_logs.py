@@ -19,7 +19,7 @@ SECRETS = {
     "ARG_SECRET": "argument-secret-value",
 }
 LITERALS = ("literal-in-url", "literal-in-header", "literal-in-env")
-LIMIT = 30
+LIMIT = 60
 
 
 def wait_for(gateway: GatewayProcess, text: str) -> None:

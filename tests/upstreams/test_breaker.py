@@ -148,7 +148,7 @@ async def test_after_the_pause_calls_reach_an_upstream_that_answers_again(tmp_pa
         await served.call("up__t")
         mood.hangs = False
         answer = await served.call("up__t")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while answer.get("isError"):
                 answer = await served.call("up__t")
         assert answer["content"][0]["text"] == "alive"
@@ -221,7 +221,7 @@ async def test_calls_that_one_crash_ends_count_as_one_failure(tmp_path: Path) ->
         async def call(number: int) -> None:
             results.append(error_of(await served.call("up__t", {"number": number})))
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 for number in range(6):
                     tasks.start_soon(call, number)

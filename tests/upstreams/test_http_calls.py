@@ -211,7 +211,7 @@ async def test_a_cancelled_call_is_cancelled_at_servers_of_both_eras(tmp_path: P
             assert listed is not None
             assert listed.era == era
             tasks.start_soon(caller.call, RequestScope(), "remote__t", {}, CallOptions())
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await started.wait()
             tasks.cancel_scope.cancel()
             with anyio.fail_after(10, shield=True):

@@ -163,7 +163,7 @@ async def test_two_gateways_on_one_home_send_one_refresh_request(tmp_path: Path)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(one, first)
                 tasks.start_soon(one, second)
-                with anyio.fail_after(20):
+                with anyio.fail_after(30):
                     while len([bearer for bearer in stand.bearers if bearer]) < 2 or not stand.server.grants[1:]:
                         await anyio.lowlevel.checkpoint()
                 stand.server.hold.set()

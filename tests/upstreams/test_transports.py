@@ -46,9 +46,9 @@ def build_server(headers_seen: list[dict[str, str]] | None = None) -> Server[Any
 async def gateway_to(folder: Path, entry: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Caller]]:
     settings = Settings.model_validate({"servers": {"remote": entry}})
     async with open_gateway(settings, paths_in(folder), identity="test") as gateway:
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             await gateway.pool.upstreams["remote"].settled.wait()
-            await gateway.refresh(10)
+            await gateway.refresh(30)
         yield gateway, build_caller(gateway)
 
 

@@ -116,7 +116,7 @@ async def test_a_rename_upstream_makes_one_composite_unavailable_by_name_and_the
         assert "up__gone" in refused["structuredContent"]["error"]["message"]
         assert (await served.call("workflows__triage", {"kind": "bug", "id": 1}))["isError"] is False
         fake.tools.append(tool("gone"))
-        await served.gateway.refresh(10)
+        await served.gateway.refresh(30)
         assert "isError" not in await served.call("workflows__missing")
 
 

@@ -173,10 +173,10 @@ async def test_progress_is_told_per_step_and_cancelling_ends_the_running_ones(tm
                 assert seen == [(1, 2, "a: ok"), (2, 2, "b: ok")], mode
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(client.call_tool, "execute_workflow", {"steps": [{"tool": "up__wait"}]})
-                    with anyio.fail_after(10):
+                    with anyio.fail_after(30):
                         await started.wait()
                     tasks.cancel_scope.cancel()
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await cancelled.wait()
 
 

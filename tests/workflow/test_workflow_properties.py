@@ -86,7 +86,7 @@ def test_any_graph_runs_each_step_at_most_once_in_order_and_ends_with_the_right_
         limits = Budget(50, 50_000, 0.02 if little_time else 30.0, parallel)
         plan = plan_of(steps, limits, on_error=on_error.value)
         run = Run(plan)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await run.advance(Stand({"act": act}))
         check(run, begun, ended)
 
