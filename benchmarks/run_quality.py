@@ -1,6 +1,7 @@
 """How well search finds tools, beside what peers find, on every labelled development set.
 
-    python -m benchmarks.run_quality [--cache DIR] [--sets NAME ...] [--no-distractors] [--limit N] [--json]
+    python -m benchmarks.run_quality [--cache DIR] [--sets NAME ...] [--no-distractors] [--limit N]
+        [--peers-from benchmarks/results/quality.json] [--json]
 
 Takes the sets from $PML_DATA (default `../shared/data` beside the repository), and nothing from a network. A whole run
 writes `benchmarks/results/quality.json` and the tables in `benchmarks/README.md`; a partial one only prints.
@@ -12,7 +13,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,30 +88,29 @@ def measured(
     ablations: tuple[Ablation, ...] = () if options.no_ablations else ABLATIONS
     report: dict[str, Any] = {"model": models.shipped.model_id, "sets": {}, "distracted": {}}
     distractors = {} if options.no_distractors else read_tools(directory / DISTRACTORS)
+    saved: JsonObject = json.loads(options.peers_from.read_text(encoding="utf-8")) if options.peers_from else {}
     for labelled in sets:
-        report["sets"][labelled.name] = measured_set(labelled, models, ablations)
-        if distractors:
-            distracted = labelled.distracted(distractors)
-            report["distracted"][labelled.name] = measured_set(distracted, models, ablations)
+        every = {"sets": labelled} | ({"distracted": labelled.distracted(distractors)} if distractors else {})
+        for part, each in every.items():
+            peers = saved.get(part, {}).get(each.name)
+            report[part][each.name] = measured_set(each, models, ablations, peers)
     report["multilingual"] = multilingual(models)
     report["int8"] = int8(sets, models, options.float_model)
     return {name: _rounded(part) for name, part in report.items()}
 
 
-def measured_set(labelled: LabelledSet, models: Models, ablations: Sequence[Ablation]) -> JsonObject:
-    """Every peer and the shipped search over one set."""
+def measured_set(
+    labelled: LabelledSet, models: Models, ablations: Sequence[Ablation], saved: JsonObject | None = None
+) -> JsonObject:
+    """Every peer and the shipped search over one set; peers from a saved report of the same tools and queries."""
 
     def progress(what: str) -> None:
         print(f"{labelled.name}, {len(labelled.rows):,} tools: {what}", file=sys.stderr, flush=True)
 
-    progress("FastMCP")
-    bm25 = fastmcp_bm25.build(labelled)
-    rankers = {"fastmcp_bm25": bm25, "fastmcp_regex": fastmcp_regex.build(labelled)}
-    if models.minilm is not None:
-        progress("MiniLM")
-        dense = minilm_dense.build(labelled, models.minilm, models.cache)
-        rankers |= {"minilm_dense": dense, "rank_fusion": rank_fusion.build(bm25.rank, dense.rank)}
-    systems = {name: peer_figures(ranker, labelled) for name, ranker in rankers.items()}
+    if saved is not None and (saved["tools"], saved["queries"]) == (len(labelled.rows), len(labelled.queries)):
+        systems = {name: each for name, each in saved["systems"].items() if not name.startswith("pml_")}
+    else:
+        systems = _peers(labelled, models, progress)
     own = measured_own(OwnSearch(labelled, models.shipped, models.cache), ablations, progress)
     return {
         "tools": len(labelled.rows),
@@ -119,6 +119,17 @@ def measured_set(labelled: LabelledSet, models: Models, ablations: Sequence[Abla
         **own,
         "systems": systems | own["systems"],
     }
+
+
+def _peers(labelled: LabelledSet, models: Models, progress: Callable[[str], None]) -> JsonObject:
+    progress("FastMCP")
+    bm25 = fastmcp_bm25.build(labelled)
+    rankers = {"fastmcp_bm25": bm25, "fastmcp_regex": fastmcp_regex.build(labelled)}
+    if models.minilm is not None:
+        progress("MiniLM")
+        dense = minilm_dense.build(labelled, models.minilm, models.cache)
+        rankers |= {"minilm_dense": dense, "rank_fusion": rank_fusion.build(bm25.rank, dense.rank)}
+    return {name: peer_figures(ranker, labelled) for name, ranker in rankers.items()}
 
 
 def multilingual(models: Models) -> dict[str, dict[str, float]]:
@@ -164,6 +175,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-distractors", action="store_true")
     parser.add_argument("--no-ablations", action="store_true")
     parser.add_argument("--float-model", type=Path, metavar="DIR", help="the float32 original of the shipped model")
+    parser.add_argument(
+        "--peers-from", type=Path, metavar="FILE", help="take the peers' figures from a saved run of the same sets"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--no-save", action="store_true", help="print only")
     return parser

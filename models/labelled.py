@@ -20,7 +20,7 @@ HELD_OUT_PART = 10
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WRITTEN_INTENTS = Path(__file__).resolve().parent / "intents.jsonl"
-"""Intents in our own words for two thousand tools of `mcp_docs.jsonl`: what templates cannot say in other words."""
+"""Intents in our own words for every tool of `mcp_docs.jsonl`: what templates cannot say in other words."""
 
 
 def data_directory() -> Path:

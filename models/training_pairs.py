@@ -26,9 +26,9 @@ PAIRS_PER_INTENT = 3
 PAIRS_PER_SOURCE = {"apibench": 400}
 """APIBench names one of many models that would do equally well: mostly noise, but the only source of its kind."""
 
-DEFAULT_PAIRS_PER_SOURCE = 2_000
-SYNTHETIC_SHARE = 0.4
-"""Share of the search strings and tasks that are used: half as many pairs from bare listings as labelled ones."""
+DEFAULT_PAIRS_PER_SOURCE = 1_500
+SYNTHETIC_SHARE = 0.15
+"""Share of the search strings and tasks that are used: all listed tools have written intents, which say more."""
 
 LONG_TASK_SHARE = 0.12
 NAMELESS_SHARE = 0.35

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,10 @@ SERVER_EVIDENCE = 3
 """Tools that speak for a server: one good match is a coincidence, three are its subject."""
 
 MAX_SERVER_LOSS = 0.5
+TWINS_FIRST = 2
+"""Tools of one name that may come before the best tool of another step."""
+
+TWINS_SOUGHT = 20
 CHARACTERS_PER_WORD = 3
 """Of scripts written without spaces."""
 
@@ -65,6 +71,24 @@ def combine(whole: Floats, clauses: Floats) -> Floats:
     nearest: Floats = (clauses - best).max(axis=0) + best.mean()
     combined: Floats = (1 - CLAUSE_SHARE) * whole + CLAUSE_SHARE * nearest
     return combined.astype(np.float32)
+
+
+def with_room(strengths: Floats, clauses: Floats, name_of: Callable[[int], str]) -> Floats:
+    """Strengths (n,) in which the best tool of each clause (k, n) is not crowded out by many tools of one name.
+
+    Six servers with a `web_search` serve one step; the tools of the other steps come before the third of them.
+    """
+    counts: Counter[str] = Counter()
+    for at in np.argsort(-strengths, kind="stable")[:TWINS_SOUGHT].tolist():
+        name = name_of(at)
+        counts[name] += 1
+        if counts[name] > TWINS_FIRST:
+            firsts = clauses.argmax(axis=1)
+            level = np.nextafter(strengths[at], np.float32(np.inf))
+            lifted: Floats = strengths.copy()
+            lifted[firsts] = np.maximum(lifted[firsts], level)
+            return lifted
+    return strengths
 
 
 def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> Floats:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve
-from pml_gateway.index.clauses import combine, split_clauses, with_server_evidence
+from pml_gateway.index.clauses import combine, split_clauses, with_room, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.fusion import fuse
 from pml_gateway.index.large import both_halves, go_on, lexical_half
@@ -175,7 +175,9 @@ class ToolIndex:
             rows = [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
         if len(rows) == 1 or not len(positions):
             return positions, rows[0]
-        return positions, with_server_evidence(combine(rows[0], np.stack(rows[1:])), self._servers[positions])
+        steps = np.stack(rows[1:])
+        strengths = with_server_evidence(combine(rows[0], steps), self._servers[positions])
+        return positions, with_room(strengths, steps, lambda at: self.documents[positions[at]].name.casefold())
 
     def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Match:
         return self._lexical.match(() if ranking is Ranking.DENSE else query_tokens(text), allowed)

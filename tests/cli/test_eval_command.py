@@ -139,7 +139,7 @@ def test_a_tool_listed_twice_is_told_and_the_first_counts() -> None:
     Path("tools.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*TOOLS, {**TOOLS[0], "name": "other"}]))
     result = run(*FILES, "--json")
     assert json.loads(result.stdout)["recall@1"] == 1.0
-    assert "1 tools of tools.jsonl have the id of another one" in result.stderr
+    assert "1 tool of tools.jsonl has the id of another one" in result.stderr
 
 
 def test_right_tools_that_do_not_exist_are_told_and_count_as_missed() -> None:

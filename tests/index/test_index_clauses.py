@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pml_gateway.index import Embedder, ToolIndex
-from pml_gateway.index.clauses import MAX_CLAUSES, combine, split_clauses, with_server_evidence
+from pml_gateway.index.clauses import MAX_CLAUSES, combine, split_clauses, with_room, with_server_evidence
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool
 
@@ -64,3 +64,18 @@ def test_a_tool_counts_by_the_best_tools_of_its_server() -> None:
     alone = with_server_evidence(strengths[[0, 3]], np.array([0, 1]))
     assert adjusted.argsort()[-1] == 3
     assert alone[0] == alone[1]
+
+
+def test_the_best_tool_of_each_step_comes_before_the_third_of_one_name() -> None:
+    names = ("search", "search", "search", "search", "mail", "other")
+    strengths = np.array([0.9, 0.8, 0.7, 0.6, 0.3, 0.5], dtype=np.float32)
+    steps = np.array([[0.9, 0.8, 0.7, 0.6, 0, 0], [0, 0, 0, 0, 0.4, 0.1]], dtype=np.float32)
+    ranked = np.argsort(-with_room(strengths, steps, names.__getitem__), kind="stable").tolist()
+    assert ranked == [0, 1, 4, 2, 3, 5]
+
+
+def test_tools_of_different_names_keep_their_order() -> None:
+    names = ("search", "search", "find", "look_up", "mail")
+    strengths = np.array([0.9, 0.8, 0.7, 0.6, 0.3], dtype=np.float32)
+    steps = np.array([[0.9, 0.8, 0.7, 0.6, 0], [0, 0, 0, 0, 0.4]], dtype=np.float32)
+    assert np.array_equal(with_room(strengths, steps, names.__getitem__), strengths)
