@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import tempfile
-import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pml_gateway.catalog.offer_names import OfferNames
 from pml_gateway.catalog.offers import OfferKind
+from pml_gateway.config.files import locked, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.differences import Difference
 from pml_gateway.upstreams.listing import Offers
 
 logger = get_logger(__name__)
+
+LOCK_SECONDS = 5.0
+"""A gateway can do without what it would write."""
 
 FORMAT = 1
 
@@ -85,9 +84,8 @@ class ManifestFile:
             manifest: what this process knows.
             configured: upstreams that other processes' listings and names are kept of; default those in `manifest`.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = frozenset(manifest.entries if configured is None else configured) | manifest.entries.keys()
-        with self._locked():
+        with locked(self._path, LOCK_SECONDS):
             on_disk = self.load()
             entries = dict(manifest.entries)
             for upstream_id, other in on_disk.entries.items():
@@ -104,22 +102,8 @@ class ManifestFile:
                 if kind in manifest.offer_names or kind in on_disk.offer_names
             }
             merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept), offer_names)
-            _write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")).encode())
+            write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")))
         return merged
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._path.with_suffix(".lock").open("w") as handle:
-            deadline = time.monotonic() + 5
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(f"{self._path}: another process holds the lock for over 5 s") from None
-                    time.sleep(0.01)
-            yield
 
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:
@@ -219,16 +203,3 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} where a string belongs")
     return value
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
