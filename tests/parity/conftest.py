@@ -72,13 +72,13 @@ def without_ours(result: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "_meta": meta} if meta else rest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def anyio_backend() -> str:
     """One event loop for all tests of this folder, so that they share the stand."""
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stand(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stand]:
     """Started once for the whole suite."""
     async with _stand(tmp_path_factory.mktemp("parity")) as started:

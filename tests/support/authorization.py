@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,6 @@ from urllib.parse import parse_qs
 import anyio
 import httpx2
 import mcp_types
-import uvicorn
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
@@ -35,6 +33,8 @@ from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from tests.support.listening import bound, served
 
 LIMIT = 60
 SCOPES = ["read", "admin"]
@@ -225,7 +225,7 @@ def _mcp_server() -> Server[Any]:
 async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[Protected]:
     """Both servers, each on a free port."""
     given = server or AuthorizationServer()
-    async with _bound() as login_socket, _bound() as mcp_socket:
+    with bound() as login_socket, bound() as mcp_socket:
         issuer = f"http://127.0.0.1:{login_socket.getsockname()[1]}"
         url = f"http://127.0.0.1:{mcp_socket.getsockname()[1]}/mcp"
         stand = Protected(url, issuer, given)
@@ -261,30 +261,5 @@ async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[
 
             await inner(scope, again, send)
 
-        async with _serving(given.app(issuer), login_socket), _serving(guarded, mcp_socket):
+        async with served(given.app(issuer), login_socket), served(guarded, mcp_socket):
             yield stand
-
-
-@asynccontextmanager
-async def _bound() -> AsyncIterator[socket.socket]:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        yield listener
-
-
-@asynccontextmanager
-async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
-    started = anyio.Event()
-
-    class Announcing(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            started.set()
-
-    server = Announcing(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, [listener])
-        with anyio.fail_after(LIMIT):
-            await started.wait()
-        yield
-        server.should_exit = True

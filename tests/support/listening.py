@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -20,23 +20,47 @@ from starlette.routing import Mount, Route
 @asynccontextmanager
 async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
     """Serve an ASGI app on loopback; yields the port."""
+    with bound(port) as listener:
+        async with served(app, listener):
+            yield listener.getsockname()[1]
+
+
+@contextmanager
+def bound(port: int = 0) -> Iterator[socket.socket]:
+    """A socket at a port of loopback, to be given to `served` before it is closed."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
-        started = anyio.Event()
+        yield listener
 
-        class Announcing(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                started.set()
 
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
-        server = Announcing(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
+@asynccontextmanager
+async def served(app: Any, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve an ASGI app at a socket, and end in order whatever happens.
+
+    A server that is cancelled leaves its socket with the event loop. Fixtures of a package keep one loop for many
+    tests; the next socket with the same number would never be accepted from.
+    """
+    started = anyio.Event()
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Announcing(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+
+    async def serve() -> None:
+        with anyio.CancelScope(shield=True):
+            await server.serve([listener])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        try:
             with anyio.fail_after(30):
                 await started.wait()
-            yield listener.getsockname()[1]
+            yield
+        finally:
             server.should_exit = True
 
 
