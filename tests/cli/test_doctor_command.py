@@ -93,6 +93,7 @@ def test_a_server_that_works_badly_fails_the_examination_but_not_the_configurati
     assert "connect_timeout" in silent["fix"]
 
 
+@pytest.mark.slow
 def test_what_is_safe_is_put_right_when_asked(home: Path) -> None:
     config = private(home, {"servers": {"calc": CALC}})
     secrets, left = home / "secrets.env", home / "run" / "1.sock"
@@ -114,6 +115,7 @@ def test_what_is_safe_is_put_right_when_asked(home: Path) -> None:
     assert not [finding for finding in findings() if finding["can_be_fixed"]]
 
 
+@pytest.mark.slow
 def test_who_has_the_port_is_named_unless_it_is_a_gateway_of_ours(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -143,6 +145,7 @@ def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> Non
     assert "pml connect gemini-cli" in found["gemini-cli (user)"]["fix"]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_a_warning_with_the_consequence(home: Path, tmp_path: Path) -> None:
     private(home, {"servers": {"calc": CALC}, "search": {"model": str(tmp_path / "no-model")}})
     warned = {finding["subject"]: finding for finding in findings() if finding["area"] == "search"}

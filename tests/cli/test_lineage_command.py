@@ -6,12 +6,15 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.process import run_pml, running_gateway
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "upstream_server.py"
 
 
+@pytest.mark.slow
 def test_a_references_lineage_is_shown_while_its_gateway_runs_and_afterwards(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     settings = {"servers": servers, "references": {"mode": "meta", "store": "disk", "threshold_tokens": 100}}

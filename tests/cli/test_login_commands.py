@@ -58,6 +58,7 @@ def call(url: str) -> tuple[int, dict[str, str], dict[str, Any]]:
     return response.status_code, {key.lower(): value for key, value in response.headers.items()}, decoded(response)
 
 
+@pytest.mark.slow
 async def test_a_login_in_the_browser_reaches_a_running_gateway_and_a_logout_too(tmp_path: Path) -> None:
     async with protected() as stand:
         write_settings(tmp_path, settings(stand))

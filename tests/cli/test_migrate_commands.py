@@ -34,6 +34,7 @@ def answer(home: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_four_stages_and_back_to_the_same_bytes(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(TEXT)
@@ -51,6 +52,7 @@ def test_four_stages_and_back_to_the_same_bytes(tmp_path: Path) -> None:
     assert "no step to go back from" in run_pml(tmp_path, "migrate", "back").stderr
 
 
+@pytest.mark.slow
 def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> None:
     with running_gateway(tmp_path, {"servers": SERVERS, "gateway": {"tools_exposure": "full_proxy"}}) as gateway:
         answer(tmp_path, "refresh")
@@ -79,6 +81,7 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     assert answer(tmp_path, "stats")["calls"] == 0
 
 
+@pytest.mark.slow
 def test_the_proposed_whitelist_is_written_only_when_asked_for(tmp_path: Path) -> None:
     with running_gateway(tmp_path, {"servers": SERVERS, "gateway": {"tools_exposure": "full_proxy"}}) as gateway:
         answer(tmp_path, "refresh")

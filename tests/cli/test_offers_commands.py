@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.process import run_pml, write_settings
 
 SERVER = """
@@ -24,6 +26,7 @@ server.run()
 """
 
 
+@pytest.mark.slow
 def test_prompts_and_resources_are_listed_got_and_read(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
@@ -55,6 +58,7 @@ def test_where_there_is_nothing_to_list_it_says_why_and_json_stays_as_it_is(tmp_
     assert json.loads(run_pml(tmp_path, "prompts", "--json").stdout) == {"prompts": []}
 
 
+@pytest.mark.slow
 def test_what_is_blacklisted_is_not_there_for_commands_either(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)

@@ -32,8 +32,14 @@ LEFT_OUT = {"http": set(), "chained": set(), "stdio": {_NO_STREAM}, "sse": {_NO_
 @pytest.mark.parametrize(
     ("path", "version"),
     [
-        *((path, version) for path in ("http", "chained", "stdio") for version in EXPECTED_CHECKS),
-        ("sse", "2025-11-25"),  # the transport is older than 2026-07-28, whose server tools cannot be called over it
+        *(("http", version) for version in EXPECTED_CHECKS),
+        *(
+            pytest.param(path, version, marks=pytest.mark.slow)
+            for path in ("chained", "stdio")
+            for version in EXPECTED_CHECKS
+        ),
+        # The transport is older than 2026-07-28, whose server tools cannot be called over it.
+        pytest.param("sse", "2025-11-25", marks=pytest.mark.slow),
     ],
 )
 def test_the_gateway_passes_what_the_server_passes(

@@ -65,6 +65,7 @@ async def update_after_toggling(target: Any) -> str:
     return updates[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_clients_are_listed_and_told_what_they_are_directly(
     tmp_path: Path, installation: Installation, everything_url: str, transport: Literal["stdio", "http"]

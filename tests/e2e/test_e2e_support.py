@@ -58,6 +58,7 @@ def test_the_inspector_lists_and_calls_over_http(everything_url: str, inspector:
     assert result["content"] == [{"type": "text", "text": "The sum of 2 and 3 is 5."}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_the_inspector_lists_and_calls_over_stdio(
     tmp_path: Path, inspector: Callable[..., Inspector], era: str

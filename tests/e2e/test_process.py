@@ -197,6 +197,7 @@ def test_one_missing_secret_stops_one_server_and_names_the_variable(tmp_path: Pa
         assert "NOT_THERE_AT_ALL" in run_pml(tmp_path, "upstreams").stderr
 
 
+@pytest.mark.slow
 def test_refresh_reaches_every_process_of_a_home(tmp_path: Path) -> None:
     hanging = tmp_path / "hanging"
     hanging.touch()
@@ -223,6 +224,7 @@ def test_refresh_reaches_every_process_of_a_home(tmp_path: Path) -> None:
         assert shown.stdout.count("gateway ") == 2
 
 
+@pytest.mark.slow
 def test_seven_hundred_tools_stay_listed_when_five_of_twenty_servers_are_dead_or_hang(tmp_path: Path) -> None:
     dead, hanging, home = tmp_path / "dead", tmp_path / "hanging", tmp_path / "home"
     servers = {f"s{number}": entry("--tools", "31", connect_timeout=20) for number in range(15)}
@@ -251,6 +253,7 @@ def test_seven_hundred_tools_stay_listed_when_five_of_twenty_servers_are_dead_or
             wait_for(answers, f"{server} without a restart")
 
 
+@pytest.mark.slow
 def test_commands_answer_from_the_manifest_and_call_only_the_server_they_need(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     servers = {"up": entry("--spawned", str(pids)), "other": entry()}

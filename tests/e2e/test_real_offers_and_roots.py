@@ -119,6 +119,7 @@ async def what_fastmcp_gets(target: Any) -> list[Any]:
     return [*map(written, found)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is removed as of")
 @pytest.mark.parametrize("over", ["stdio", "http"])
 async def test_offers_and_updates_arrive_as_they_do_directly(

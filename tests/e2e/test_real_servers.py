@@ -82,6 +82,7 @@ def _canonical(result: dict[str, Any]) -> str:
     return _TIME_OF_DAY.sub("TIME", json.dumps({"isError": False, **known}, sort_keys=True))
 
 
+@pytest.mark.slow
 async def test_every_call_answers_as_it_does_directly(
     gateway: GatewayProcess, entries: dict[str, dict[str, Any]], folder: Path
 ) -> None:

@@ -262,6 +262,7 @@ def test_a_second_sigterm_ends_the_gateway_at_once_and_its_children_soon(tmp_pat
     wait_for(traces.are_gone, "children are gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--stubborn",)])
 def test_children_do_not_outlive_a_gateway_that_is_killed(
     tmp_path: Path, traces: Traces, arguments: tuple[str, ...]

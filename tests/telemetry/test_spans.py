@@ -209,6 +209,7 @@ def test_a_collector_gets_spans_and_measurements_before_the_process_ends(tmp_pat
         assert not [body for _, body in collector.bodies if b"hello" in body]
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM_SERVER)]}}
     settings = {"servers": servers, "telemetry": {"otlp_endpoint": "http://127.0.0.1:9"}}
