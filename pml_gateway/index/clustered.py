@@ -23,7 +23,7 @@ TRAINING_ROUNDS = 10
 """Vectors per cluster that place it, and rounds of placing; more of either gains no recall."""
 
 PROBED_SHARE = 0.125
-MAX_PROBED = 160
+MAX_PROBED = 128
 """Of the clusters, looked into: recall@10 of .99 on tools of published servers, see `benchmarks/run_scale.py`."""
 
 RERANKED = 2
