@@ -11,8 +11,8 @@ from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.flags import Flag, flags_of, read_flags
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say
-from pml_gateway.errors import GatewayError, InvalidInputError, ToolNotFoundError
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, told
+from pml_gateway.errors import InvalidInputError, ToolNotFoundError
 
 if TYPE_CHECKING:
     from pml_gateway.server.gateway import Gateway
@@ -89,7 +89,7 @@ def call(
     if as_json:
         print_json(result)
     elif isinstance(error, dict) and {"code", "message", "hint"} <= error.keys():
-        fail(GatewayError(error["message"], hint=error["hint"]))
+        fail(told(error))
     else:
         for item in result.get("content", ()):
             say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")
@@ -105,6 +105,7 @@ async def _call(
     from pml_gateway.server.request import CallOptions, RequestScope
 
     async with command_gateway(command) as gateway:
+        await gateway.meet(name)
         schema = await _schema(gateway, name)
         try:
             given = read_flags(schema or {}, words, given_arguments(text, pairs, schema)) if schema is not None else {}
@@ -126,6 +127,7 @@ async def _described(command: Command, name: str) -> JsonObject:
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command) as gateway:
+        await gateway.meet(name)
         view = (await gateway.ready()).view(LOCAL)
         tool = view.resolve(name)
         if tool is None:

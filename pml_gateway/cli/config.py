@@ -86,6 +86,9 @@ def config(
         command = Command(config_file, as_json=as_json)
         run_wizard(command, Given(servers, client, matters, intent), yes=yes, dry_run=dry_run)
         return
+    for option, value in (("--servers", servers), ("--client", client), ("--matters", matters), ("--intent", intent)):
+        if value:
+            raise typer.BadParameter("answers a question of --wizard, and needs it", param_hint=option)
     if preset is None:
         say(context.get_help())
         return

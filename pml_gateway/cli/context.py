@@ -85,6 +85,9 @@ class Command:
             return anyio.run(work, backend_options={"use_uvloop": True})
         except (GatewayError, BaseExceptionGroup) as raised:
             error = innermost(raised)
+            if isinstance(error, SystemExit):
+                # rich leaves so when nobody reads the answer any more
+                raise error from None
             if not isinstance(error, GatewayError):
                 raise
             fail(error, as_json=self.as_json)
@@ -92,11 +95,12 @@ class Command:
 
 @asynccontextmanager
 async def command_gateway(
-    command: Command, *, connect: bool = False, lists_by_intent: bool = False
+    command: Command, *, connect: bool = False, lists_by_intent: bool = False, of_all: bool = False
 ) -> AsyncIterator[Gateway]:
     """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first.
 
-    That no intent is configured is said where `lists_by_intent`, and not at every other command.
+    That no intent is configured is said where `lists_by_intent`, and not at every other command; which servers' tools
+    are not known, where the answer is `of_all`.
     """
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.server.gateway import open_gateway
@@ -115,4 +119,6 @@ async def command_gateway(
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
                 await gateway.refresh(slowest + 1)
+        if of_all and gateway.unlisted() and not command.as_json:
+            warn(f"nothing is known of the tools of {', '.join(gateway.unlisted())}; pml upstreams says why")
         yield gateway

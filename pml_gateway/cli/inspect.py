@@ -10,8 +10,8 @@ import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, print_json, print_table, say
-from pml_gateway.errors import GatewayError, ToolNotFoundError
+from pml_gateway.cli.output import fail, print_json, print_table, say, told
+from pml_gateway.errors import ToolNotFoundError
 from pml_gateway.types import Ranking
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
     result = command.run(lambda: _call(command, meta_tool, arguments))
     data: JsonObject = result["structuredContent"]
     if result.get("isError"):
-        error = data["error"]
-        fail(GatewayError(error["message"], hint=error["hint"], details=error["details"]), as_json=command.as_json)
+        fail(told(data["error"]), as_json=command.as_json)
     return data
 
 
@@ -128,7 +127,9 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
     from pml_gateway.server.meta_tools import build_caller
     from pml_gateway.server.request import CallOptions, RequestScope
 
-    async with command_gateway(command) as gateway:
+    async with command_gateway(command, of_all=True) as gateway:
+        for name in (*arguments.get("names", ()), *filter(None, (arguments.get("server"),))):
+            await gateway.meet(name)
         await _wait_for_index(gateway, meta_tool)
         return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 

@@ -14,7 +14,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, note, print_json, say
 from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.servers import Transport
-from pml_gateway.errors import ConfigurationError, GatewayError, InvalidInputError
+from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.log_reader import LogReader
@@ -72,7 +72,7 @@ def _reader(command: Command, name: str) -> LogReader:
     servers = command.load().settings.servers
     definition = servers.get(name)
     if definition is None:
-        raise ConfigurationError(
+        raise UsageError(
             f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
         )
     if definition.resolved_transport is not Transport.STDIO:

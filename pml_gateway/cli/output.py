@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from pml_gateway.cli.tables import show_table
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
 
 READABLE = 40
 """Columns below which nothing is wrapped any more."""
@@ -98,6 +98,13 @@ def error_object(error: GatewayError) -> dict[str, Any]:
             "details": error.details,
         }
     }
+
+
+def told(error: Mapping[str, Any]) -> GatewayError:
+    """The error that a result of the gateway tells, with its code."""
+    given = GatewayError(error["message"], hint=error.get("hint") or "", details=error.get("details"))
+    given.code = ErrorCode.__members__.get(str(error.get("code")), given.code)
+    return given
 
 
 def exit_code(error: GatewayError) -> ExitCode:

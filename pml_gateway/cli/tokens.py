@@ -16,7 +16,7 @@ from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_ta
 from pml_gateway.cli.windows import context_window
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.counting import counted
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import UsageError
 from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode
 
@@ -80,7 +80,7 @@ def tokens(
 async def _once(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
     from pml_gateway.server.token_report import token_report
 
-    async with command_gateway(command) as gateway:
+    async with command_gateway(command, of_all=True) as gateway:
         show(await token_report(gateway, query, window))
 
 
@@ -175,7 +175,7 @@ def _draw(report: TokenReport, file: Path) -> None:
     try:
         file.write_bytes(content)
     except OSError as exc:
-        raise ConfigurationError(f"{file} cannot be written: {exc.strerror}", hint="name another file") from exc
+        raise UsageError(f"{file} cannot be written: {exc.strerror}", hint="name another file") from exc
 
 
 def _chart(report: TokenReport) -> Chart:

@@ -43,7 +43,7 @@ def context_window(model: str | None, given: int | None) -> int:
         known = ", ".join(WINDOWS)
         near = did_you_mean(name, WINDOWS) if name else ""
         raise typer.BadParameter(
-            f"no model {model!r} is known{near} Known are {known}; for others, give --context-window N",
+            f"no model {model!r} is known{near or '.'} Known are {known}; for others, give --context-window N",
             param_hint="--model",
         )
     return WINDOWS[name]

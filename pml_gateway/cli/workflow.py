@@ -11,9 +11,9 @@ import typer
 from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import workflow_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, told, warn
 from pml_gateway.config.document import parse, read_bytes
-from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
@@ -141,7 +141,7 @@ def _show(result: JsonObject, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
     elif error is not None:
-        fail(GatewayError(error["message"], hint=error.get("hint", ""), details=error.get("details")))
+        fail(told(error))
     elif result.get("structuredContent") is not None:
         say(json.dumps(result["structuredContent"], ensure_ascii=False, indent=2))
     else:

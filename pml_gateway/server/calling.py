@@ -212,8 +212,9 @@ class Caller:
                     failure = upstream.last_error
                     if isinstance(failure, UpstreamAuthError):
                         raise failure.anew() from None
+                    why = "it is starting" if failure is None else failure.message.removeprefix(f"{upstream_id}: ")
                     raise UpstreamUnavailableError(
-                        f"{upstream_id}: its tools are not known yet ({failure or 'it is starting'})",
+                        f"{upstream_id}: its tools are not known yet ({why})",
                         hint=(failure.hint if failure is not None else None) or "try again in a moment",
                     ) from None
             raise

@@ -17,6 +17,7 @@ from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
+from pml_gateway.policy.view import ALIAS_SEPARATORS
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
@@ -111,6 +112,26 @@ class Gateway:
     def knows_tools(self) -> bool:
         """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
         return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
+
+    def unlisted(self) -> tuple[str, ...]:
+        """Upstreams of which no list is known, from now or from the manifest."""
+        known = self.state.catalog.listed_upstreams
+        return tuple(
+            upstream_id
+            for upstream_id, upstream in self.pool.upstreams.items()
+            if upstream.last_listed is None and upstream_id not in known
+        )
+
+    async def meet(self, name: str) -> None:
+        """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""
+        for upstream_id in self.unlisted():
+            if name == upstream_id or name.startswith(tuple(f"{upstream_id}{mark}" for mark in ALIAS_SEPARATORS)):
+                upstream = self.pool.upstreams[upstream_id]
+                upstream.unsettle()
+                upstream.want()
+                with anyio.move_on_after(upstream.connect_timeout + 1):
+                    await upstream.settled.wait()
+                await self._rebuild()
 
     def on_swap(self, callback: OnSwap) -> Callable[[], None]:
         """Call back after every swap of the state; returns the function that ends this."""

@@ -76,7 +76,7 @@ class TokenReport:
     def saved(self, cost: ListCost) -> float:
         """The share of the full list that a mode saves; negative where it costs more."""
         full = self.cost(ExposureMode.FULL_PROXY).tokens
-        return 1 - cost.tokens / full if full else 0.0
+        return 1 - cost.tokens / full if full and self.catalog_tools else 0.0
 
     def of_window(self, tokens: int) -> float:
         """The share of the context window that these tokens take."""
