@@ -55,10 +55,11 @@ def refresh(as_json: JsonOption = False) -> None:
         return await ask_gateways(command.paths, "refresh", timeout=40)
 
     reports = command.run(ask)
+    if reports or as_json:
+        _show(reports, as_json=as_json)
     if not reports:
         note(f"no gateway runs with {command.paths.home}")
         raise typer.Exit(ExitCode.FAILED)
-    _show(reports, as_json=as_json)
 
 
 def _show(reports: list[JsonObject], *, as_json: bool) -> None:

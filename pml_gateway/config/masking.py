@@ -30,7 +30,10 @@ RANDOM = re.compile(
 """Words of package and tool names are shorter or have no digits; keys and identifiers in URLs look like this."""
 
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
-_DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-[^{}]*\}")
+_DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-(?!default\})[^{}]*\}")
+PLACEHOLDER = "..."
+"""What a remedy writes where a value belongs; it writes `default` where a default does."""
+
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
@@ -147,9 +150,10 @@ def _is_prose(match: re.Match[str], plain: Container[str]) -> bool:
 
 
 def _masked_assignment(match: re.Match[str]) -> str:
-    if not is_secret_name(match["name"]) or match["value"].startswith("//"):
+    value = match["value"]
+    if not is_secret_name(match["name"]) or value.startswith("//") or value == PLACEHOLDER:
         return match[0]
-    return f"{match['name']}{match['sign']}{mask_secret(match['value'])}"
+    return f"{match['name']}{match['sign']}{mask_secret(value)}"
 
 
 def mask_keys(text: str) -> str:

@@ -109,8 +109,8 @@ def _notes(situation: Situation, preset: str) -> list[str]:
     if situation.deferring and preset != "full_proxy":
         first = situation.deferring[0]
         notes.append(
-            f"{', '.join(situation.deferring)} also defers tools itself, and would search twice; `pml connect {first}` "
-            "makes it load the gateway's tools at once"
+            f"{', '.join(situation.deferring)} also defers tools itself, and would search twice; the entry that "
+            f"`pml connect {first}` makes has it load the gateway's tools at once"
         )
     elif situation.deferring and situation.others and preset == "full_proxy":
         notes.append(f"{', '.join(situation.others)} reads the whole list in every conversation")

@@ -170,3 +170,11 @@ def test_words_that_only_begin_like_a_secret_hide_nothing(text: str, shown: str)
 )
 def test_what_is_said_of_a_server_is_shown_whatever_it_is_called(text: str, shown: str) -> None:
     assert mask_text(text, {"secrets"}) == shown
+
+
+def test_a_remedy_stays_readable_and_a_value_in_its_place_does_not() -> None:
+    remedy = "write API_KEY=... into secrets.env beside config.yaml, or give a default: ${env:API_KEY:-default}"
+    assert mask_text(remedy) == remedy
+    given = mask_text(remedy.replace("...", "...x").replace("-default", "-defaults"))
+    assert "...x" not in given
+    assert "-defaults" not in given

@@ -57,6 +57,8 @@ def matrix(tmp_path: Path) -> Matrix:
                 with anyio.fail_after(LIMIT):
                     await upstream.settled.wait()
                 assert upstream.last_listed is not None, (upstream.upstream_id, upstream.last_error)
+            # Settled upstreams become lists a moment later.
+            assert await served.gateway.refresh(LIMIT)
             yield served
 
     return serve

@@ -96,7 +96,7 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
     for server in plan.servers:
         if server.outcome == "added":
             server.definition = names[server.name]
-            server.problems += _startable(names[server.name], environ)
+            server.problems += _startable(server.name, names[server.name], environ)
     _find_missing(plan, readable, about)
     return plan
 
@@ -210,7 +210,7 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(item)
 
 
-def _startable(definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
+def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
     """Why the command of a definition cannot start here."""
     command = definition.get("command")
     if not command or references(command) or definition.get("enabled") is False:
@@ -218,4 +218,4 @@ def _startable(definition: Mapping[str, Any], environ: Mapping[str, str]) -> Ite
     path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
     folder = definition.get("cwd")
     found = obstacles(command, folder=None if folder and references(folder) else folder, path=path)
-    yield from map(str, found)
+    yield from (str(each).replace("<name>", server) for each in found)
