@@ -119,6 +119,6 @@ async def command_gateway(
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
                 await gateway.refresh(slowest + 1)
-        if of_all and gateway.unlisted() and not command.as_json:
-            warn(f"nothing is known of the tools of {', '.join(gateway.unlisted())}; pml upstreams says why")
+        if of_all and not command.as_json and (unlisted := gateway.unlisted()):
+            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams says why")
         yield gateway

@@ -128,7 +128,7 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
     from pml_gateway.server.request import CallOptions, RequestScope
 
     async with command_gateway(command, of_all=True) as gateway:
-        for name in (*arguments.get("names", ()), *filter(None, (arguments.get("server"),))):
+        for name in (*arguments.get("names", ()), arguments.get("server", "")):
             await gateway.meet(name)
         await _wait_for_index(gateway, meta_tool)
         return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())

@@ -43,10 +43,10 @@ class Obstacle:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
-def obstacles(command: str, *, folder: str | None, path: str | None) -> Iterator[Obstacle]:
-    """What keeps `command` from starting in `folder`, looked for in the folders of `path`."""
+def obstacles(command: str, *, server: str, folder: str | None, path: str | None) -> Iterator[Obstacle]:
+    """What keeps the `command` of a server from starting in `folder`, looked for in the folders of `path`."""
     if folder and not Path(folder).expanduser().is_dir():
-        yield Obstacle(f"working directory {folder} does not exist", "create it, or correct servers.<name>.cwd")
+        yield Obstacle(f"working directory {folder} does not exist", f"create it, or correct servers.{server}.cwd")
     is_path = "/" in command or "\\" in command
     candidate = str(Path(folder or "") / Path(command).expanduser()) if is_path else command
     if shutil.which(candidate, path=path) is not None:
@@ -59,7 +59,7 @@ def obstacles(command: str, *, folder: str | None, path: str | None) -> Iterator
         yield Obstacle(f"command {command} is not found", _SOURCES[name])
         return
     near = _nearest(name, path)
-    remedy = f"did you mean {near}?" if near else "install it, or correct servers.<name>.command"
+    remedy = f"did you mean {near}?" if near else f"install it, or correct servers.{server}.command"
     yield Obstacle(f"command {command} is not found", remedy)
 
 

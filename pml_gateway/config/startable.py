@@ -35,13 +35,13 @@ def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapp
     except SecretError:
         # Told with the secrets.
         return None
-    found = obstacles(command, folder=folder or None, path=path or os.defpath)
+    found = obstacles(command, server=server, folder=folder or None, path=path or os.defpath)
     return [Obstacle(each.what, _for_server(each.remedy, server)) for each in found]
 
 
 def _for_server(remedy: str, server: str) -> str:
-    """The remedy with the server's own key in it."""
+    """The remedy, with what to set where another command was meant."""
     if remedy.startswith("did you mean "):
         meant = remedy.removeprefix("did you mean ").removesuffix("?")
         return f"did you mean {meant}? set servers.{server}.command: {meant}"
-    return remedy.replace("<name>", server)
+    return remedy

@@ -20,7 +20,7 @@ from pml_gateway.errors import (
 )
 from pml_gateway.exposure.actions import adapt, choose
 from pml_gateway.log import get_logger
-from pml_gateway.policy.view import ALIAS_SEPARATORS, View
+from pml_gateway.policy.view import View
 from pml_gateway.results.store import Resolved
 from pml_gateway.server.composites import CompositeCalls
 from pml_gateway.server.gateway import Gateway
@@ -200,24 +200,17 @@ class Caller:
         try:
             return find(view, name)
         except ToolNotFoundError:
-            for upstream_id, upstream in self._gateway.pool.upstreams.items():
-                begins = name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
-                unlisted = upstream.last_listed is None and upstream_id not in state.catalog.listed_upstreams
-                if (
-                    begins
-                    and unlisted
-                    and scope.client.sees_everything
-                    and not state.settings.gateway.blacklisted_tools
-                ):
-                    failure = upstream.last_error
-                    if isinstance(failure, UpstreamAuthError):
-                        raise failure.anew() from None
-                    why = "it is starting" if failure is None else failure.message.removeprefix(f"{upstream_id}: ")
-                    raise UpstreamUnavailableError(
-                        f"{upstream_id}: its tools are not known yet ({why})",
-                        hint=(failure.hint if failure is not None else None) or "try again in a moment",
-                    ) from None
-            raise
+            owners = self._gateway.unlisted_owners(name)
+            if not owners or not scope.client.sees_everything or state.settings.gateway.blacklisted_tools:
+                raise
+            prefix, failure = f"{owners[0].upstream_id}: ", owners[0].last_error
+            if isinstance(failure, UpstreamAuthError):
+                raise failure.anew() from None
+            why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
+            raise UpstreamUnavailableError(
+                f"{prefix}its tools are not known yet ({why})",
+                hint=(failure.hint if failure is not None else None) or "try again in a moment",
+            ) from None
 
     def _meta_name(self, name: str, state: GatewayState, view: View) -> str | None:
         enabled = enabled_meta_tools(state.settings)

@@ -122,16 +122,23 @@ class Gateway:
             if upstream.last_listed is None and upstream_id not in known
         )
 
+    def unlisted_owners(self, tool_name: str) -> tuple[Upstream, ...]:
+        """Upstreams of which no list is known, and whose tool this is by its name; one, unless an id begins another."""
+        return tuple(
+            self.pool.upstreams[upstream_id]
+            for upstream_id in self.unlisted()
+            if tool_name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
+        )
+
     async def meet(self, name: str) -> None:
         """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""
-        for upstream_id in self.unlisted():
-            if name == upstream_id or name.startswith(tuple(f"{upstream_id}{mark}" for mark in ALIAS_SEPARATORS)):
-                upstream = self.pool.upstreams[upstream_id]
-                upstream.unsettle()
-                upstream.want()
-                with anyio.move_on_after(upstream.connect_timeout + 1):
-                    await upstream.settled.wait()
-                await self._rebuild()
+        named = (self.pool.upstreams[name],) if name in self.unlisted() else ()
+        for upstream in (*named, *self.unlisted_owners(name)):
+            upstream.unsettle()
+            upstream.want()
+            with anyio.move_on_after(upstream.connect_timeout + 1):
+                await upstream.settled.wait()
+            await self._rebuild()
 
     def on_swap(self, callback: OnSwap) -> Callable[[], None]:
         """Call back after every swap of the state; returns the function that ends this."""

@@ -217,5 +217,5 @@ def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str,
         return
     path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
     folder = definition.get("cwd")
-    found = obstacles(command, folder=None if folder and references(folder) else folder, path=path)
-    yield from (str(each).replace("<name>", server) for each in found)
+    folder = None if folder and references(folder) else folder
+    yield from map(str, obstacles(command, server=server, folder=folder, path=path))
