@@ -64,6 +64,11 @@ def read_tools(path: Path) -> dict[str, JsonObject]:
     return tools
 
 
+def near_duplicates() -> LabelledSet:
+    """Our own tools of five clouds, families that differ by verb and resource, and a query for each tool."""
+    return read_set(REPOSITORY / "tests" / "data" / "cloud")
+
+
 def multilingual_sets() -> Iterator[LabelledSet]:
     """The queries in other languages over the tools of tests/data, one set for each language."""
     data = REPOSITORY / "tests" / "data"

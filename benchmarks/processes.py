@@ -17,6 +17,8 @@ from typing import IO
 
 import anyio.to_thread
 
+from pml_gateway.upstreams.children import open_children
+
 READY_SECONDS = 180
 """Peers fetch 5,000 tools before they listen."""
 
@@ -51,13 +53,17 @@ async def running(
     announcement: re.Pattern[str] = ANNOUNCEMENT,
     log: Path | None = None,
 ) -> AsyncIterator[Running]:
-    """Run a server that writes its address to stderr or stdout; all that it writes is kept in `log`."""
+    """Run a server that writes its address to stderr or stdout; all that it writes is kept in `log`.
+
+    It does not outlive the benchmark, not even one that is killed.
+    """
     process = _start(command, env or {})
-    try:
-        origin = await anyio.to_thread.run_sync(_announced, process, announcement, log)
-        yield Running(origin, process)
-    finally:
-        await anyio.to_thread.run_sync(stop, process)
+    with open_children() as children, children.watched(process.pid):
+        try:
+            origin = await anyio.to_thread.run_sync(_announced, process, announcement, log)
+            yield Running(origin, process)
+        finally:
+            await anyio.to_thread.run_sync(stop, process)
 
 
 def stop(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:

@@ -58,6 +58,10 @@ def markdown(report: Mapping[str, Any]) -> str:
     ]
     if any(row["ablations"] for row in plain.values()):
         parts += ["pml fused with one part taken out, mean nDCG@10 over the sets:", _ablations_table(plain, distracted)]
+    parts += [
+        "Recall@1 among tools that differ by little, our own:",
+        _systems_table(report["near_duplicates"], "recall@1"),
+    ]
     parts += ["Recall@5 of queries in other languages:", _languages_table(report["multilingual"])]
     if report["int8"]:
         parts += [

@@ -49,6 +49,7 @@ def targets(report: Mapping[str, Any]) -> list[Target]:
         *(_coverage(plain, threshold, share) for threshold, share in COVERAGE.items()),
         *_lists(plain),
         *_empty(plain),
+        _near_duplicates(report["near_duplicates"]),
         _multilingual(report["multilingual"]),
         _quantised(report["int8"]),
     ]
@@ -120,6 +121,10 @@ def _empty(sets: Sets) -> Iterator[Target]:
     yield _at_least("empty answers once the right tools are gone, mean over sets", empty, 0.60)
     loss = fmean(row["recall_loss"] for row in rows) if rows else None
     yield _at_most("recall@5 lost by the default min_score, mean over sets", loss, 0.01)
+
+
+def _near_duplicates(sets: Sets) -> Target:
+    return _at_least("near-duplicate tools of clouds (ours), recall@1", mean_of(sets, OWN, "recall@1"), 0.92)
 
 
 def _multilingual(languages: Mapping[str, Any]) -> Target:

@@ -25,6 +25,7 @@ from benchmarks.labelled_sets import (
     LabelledSet,
     dev_directory,
     multilingual_sets,
+    near_duplicates,
     read_set,
     read_tools,
     set_names,
@@ -94,6 +95,8 @@ def measured(
         for part, each in every.items():
             peers = saved.get(part, {}).get(each.name)
             report[part][each.name] = measured_set(each, models, ablations, peers)
+    alike = near_duplicates()
+    report["near_duplicates"] = {alike.name: measured_set(alike, models, ())}
     report["multilingual"] = multilingual(models)
     report["int8"] = int8(sets, models, options.float_model)
     return {name: _rounded(part) for name, part in report.items()}

@@ -20,7 +20,10 @@ HELD_OUT_PART = 10
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WRITTEN_INTENTS = Path(__file__).resolve().parent / "intents.jsonl"
-"""Intents in our own words for every tool of `mcp_docs.jsonl`: what templates cannot say in other words."""
+"""Intents in our own words for every listed tool: what templates cannot say in other words."""
+
+WRITTEN_TOOLS = Path(__file__).resolve().parent / "tools.jsonl"
+"""Tools of fields that published listings hardly cover: version control, clouds, operations, office work."""
 
 
 def data_directory() -> Path:
@@ -39,11 +42,14 @@ def read_tools(path: Path) -> list[ToolDocument]:
 
 
 def listed_tools(train: Path) -> tuple[list[ToolDocument], dict[str, int]]:
-    """The distinct tools of `mcp_docs.jsonl`, and the position of each id among them: servers are listed repeatedly."""
+    """The distinct tools of `mcp_docs.jsonl` and of our own, and the position of each id among them.
+
+    Published servers are listed repeatedly.
+    """
     distinct: dict[tuple[str, str], int] = {}
     tools: list[ToolDocument] = []
     positions: dict[str, int] = {}
-    for tool in read_tools(train / "mcp_docs.jsonl"):
+    for tool in (*read_tools(train / "mcp_docs.jsonl"), *read_tools(WRITTEN_TOOLS)):
         positions[tool.key] = distinct.setdefault((tool.name, tool.description), len(tools))
         if positions[tool.key] == len(tools):
             tools.append(tool)

@@ -41,6 +41,7 @@ def report(**sets: dict[str, Any]) -> dict[str, Any]:
         "model": "some-model@1",
         "sets": sets,
         "distracted": {},
+        "near_duplicates": {"cloud": measured_set(0.91, 0.5)},
         "multilingual": {
             "de": {"n": 2, "minilm_dense": 0.5, "pml_fused": 1.0},
             "all": {"n": 2, "minilm_dense": 0.5, "pml_fused": 1.0},

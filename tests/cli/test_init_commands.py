@@ -219,7 +219,7 @@ def test_one_file_or_client_can_be_chosen(home: Path, tmp_path: Path) -> None:
     assert pml_json("init", "--client", "cursor", code=ExitCode.FAILED)["servers"] == []
     failed = pml("init", "--client", "curser", code=ExitCode.USAGE)
     assert "did you mean cursor?" in failed.stderr
-    pml("init", "--from", "/no/such/file", code=ExitCode.CONFIGURATION)
+    pml("init", "--from", "/no/such/file", code=ExitCode.USAGE)
 
 
 def test_where_there_is_no_client_the_places_are_listed(home: Path) -> None:

@@ -43,8 +43,8 @@ def test_the_shipped_model_reproduces_known_cosines(shipped: Embedder) -> None:
     query, close, far = shipped.encode(
         ["how do I delete a branch", "git remove a branch", "weather forecast for a city"]
     )
-    assert float(query @ close) == pytest.approx(0.8302, abs=0.02)
-    assert float(query @ far) == pytest.approx(-0.0215, abs=0.02)
+    assert float(query @ close) == pytest.approx(0.8077, abs=0.02)
+    assert float(query @ far) == pytest.approx(-0.0306, abs=0.02)
 
 
 def test_a_vector_depends_on_its_text_only(shipped: Embedder) -> None:

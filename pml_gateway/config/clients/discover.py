@@ -85,11 +85,12 @@ def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
     """A file a person named: the client's whose file it is or looks like; several where it has several blocks.
 
     Raises:
-        ConfigurationError: the file does not exist or names no servers in any known way.
+        UsageError: the file does not exist.
+        ConfigurationError: it names no servers in any known way.
     """
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise ConfigurationError(f"{path} does not exist or is no regular file", hint="name a client's configuration")
+        raise UsageError(f"{path} does not exist or is no regular file", hint="name a client's configuration")
     candidates = [(client, place) for client in CLIENTS for place in client.places]
     exact = [item for item in candidates if surroundings.path(item[1]) == path]
     # A copy keeps the last part of its path (`mcp.json`, `config.toml`); else the block decides.
