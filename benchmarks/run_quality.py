@@ -96,7 +96,8 @@ def measured(
             peers = saved.get(part, {}).get(each.name)
             report[part][each.name] = measured_set(each, models, ablations, peers)
     alike = near_duplicates()
-    report["near_duplicates"] = {alike.name: measured_set(alike, models, ())}
+    peers = saved.get("near_duplicates", {}).get(alike.name)
+    report["near_duplicates"] = {alike.name: measured_set(alike, models, (), peers)}
     report["multilingual"] = multilingual(models)
     report["int8"] = int8(sets, models, options.float_model)
     return {name: _rounded(part) for name, part in report.items()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,27 +168,20 @@ def batched(corpus: Corpus, source: random.Random) -> Iterator[list[Pair]]:
 
 def sibling_groups(corpus: Corpus, source: random.Random) -> list[list[Pair]]:
     """Groups of at most SIBLINGS pairs for different tools of one server; a tool without a server stands alone."""
-    servers: dict[str, list[Pair]] = {}
+    servers: defaultdict[str, list[dict[int, Pair]]] = defaultdict(list)
     alone: list[list[Pair]] = []
     for pair in source.sample(corpus.pairs, len(corpus.pairs)):
         server = corpus.tools[pair.tool].server
-        if server:
-            servers.setdefault(server, []).append(pair)
-        else:
+        if not server:
             alone.append([pair])
-    groups: list[list[Pair]] = []
-    for waiting in servers.values():
-        while waiting:
-            group: dict[int, Pair] = {}
-            rest: list[Pair] = []
-            for pair in waiting:
-                if len(group) < SIBLINGS and pair.tool not in group:
-                    group[pair.tool] = pair
-                else:
-                    rest.append(pair)
-            groups.append(list(group.values()))
-            waiting = rest
-    return groups + alone
+            continue
+        open_to_it = (group for group in servers[server] if len(group) < SIBLINGS and pair.tool not in group)
+        group = next(open_to_it, None)
+        if group is None:
+            servers[server].append({pair.tool: pair})
+        else:
+            group[pair.tool] = pair
+    return [list(group.values()) for groups in servers.values() for group in groups] + alone
 
 
 def batch_cosines(model: Any, corpus: Corpus, batch: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -60,16 +60,17 @@ def tools(
 
 
 async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
+    from pml_gateway.exposure.modes import INTENT_MODES
     from pml_gateway.server.listing import legacy_definition, own_definitions
 
     async with command_gateway(command, lists_by_intent=as_client and not query, of_all=True) as gateway:
         state = await gateway.ready()
         client = _client(state, client_name)
         intent = query or _intent(state, client)
-        if intent is not None:
+        mode = _mode(command, state, client) if as_client else ExposureMode.FULL_PROXY
+        if intent is not None and mode in INTENT_MODES:
             state = await gateway.searchable(30)
         view = state.view(client)
-        mode = _mode(command, state, client) if as_client else ExposureMode.FULL_PROXY
         namespaces = state.namespaces(view)
         exposure = await anyio.to_thread.run_sync(state.expose, view, mode, intent)
         meta = own_definitions(state, view, exposure) if as_client else []

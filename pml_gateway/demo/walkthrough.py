@@ -19,6 +19,7 @@ from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.errors import UpstreamTimeoutError
+from pml_gateway.exposure.modes import INTENT_MODES
 from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
 from pml_gateway.server.gateway import Gateway
 from pml_gateway.server.runtime import open_runtime
@@ -135,7 +136,7 @@ async def walk_through(url: str) -> DemoReport:
 
 
 async def _mode_row(url: str, mode: ExposureMode) -> ModeRow:
-    reads_intent = mode in (ExposureMode.SEMANTIC, ExposureMode.HYBRID)
+    reads_intent = mode in INTENT_MODES
     endpoint = f"{url}/{mode}" + (f"?query={INTENT.replace(' ', '+')}" if reads_intent else "")
     listed = await _client_tools(endpoint)
     text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in listed], separators=(",", ":"))

@@ -60,6 +60,9 @@ class Exposure:
         return frozenset(tool.qualified_name for tool in listed)
 
 
+INTENT_MODES = (ExposureMode.SEMANTIC, ExposureMode.HYBRID)
+"""The modes that search for what an intent asks for, and need an index then."""
+
 NAMESPACE_MODES = (ExposureMode.META_ONLY, ExposureMode.HYBRID)
 """The modes whose meta part `gateway.style: namespaces` changes."""
 

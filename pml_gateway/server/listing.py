@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
-from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.modes import INTENT_MODES, Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.policy.view import View
 from pml_gateway.server.gateway import Gateway
@@ -40,7 +40,7 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
     """The list for one request; equal selections give equal bytes."""
     state = await gateway.ready()
     mode = effective_mode(scope, state.settings.gateway)
-    if intent is not None and mode in (ExposureMode.SEMANTIC, ExposureMode.HYBRID):
+    if intent is not None and mode in INTENT_MODES:
         state = await gateway.searchable()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.gates.group(scope.client.abilities))
