@@ -22,7 +22,7 @@ from pml_gateway.config.advice import (
 from pml_gateway.config.edit import scalar
 from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
-from pml_gateway.config.masking import masked_settings
+from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, SecretError

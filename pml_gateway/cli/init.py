@@ -19,7 +19,7 @@ from pml_gateway.config.clients.places import Surroundings
 from pml_gateway.config.edit import set_values
 from pml_gateway.config.env_file import store_variables
 from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.masking import masked_server
+from pml_gateway.config.masked import masked_server
 from pml_gateway.config.paths import Paths
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.write import FileEdit, edit_file

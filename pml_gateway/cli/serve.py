@@ -13,8 +13,8 @@ from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
 from pml_gateway.config.known_secrets import KNOWN_SECRETS
-from pml_gateway.config.literals import literal_credentials
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode

@@ -10,7 +10,7 @@ from pathlib import Path
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.masking import masked_server
+from pml_gateway.config.masked import masked_server
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.shape import shaped
 from pml_gateway.config.trust import TrustStore

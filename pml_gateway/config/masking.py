@@ -1,14 +1,10 @@
-"""Settings become a tree that is safe to show: references stay, whatever may be a credential is masked."""
+"""Masks credentials in text, command lines and trees of values; references to secrets stay as they are."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
-
-from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import Settings
-from pml_gateway.types import JsonObject
 
 MASK = "***"
 
@@ -51,32 +47,6 @@ ENV_FLAGS = frozenset({"-e", "--env"})
 LOGIN_FLAGS = frozenset({"-u", "--user"})
 
 
-def masked_settings(settings: Settings) -> JsonObject:
-    """The whole tree as JSON values, without anything that may be a credential."""
-    tree = settings.model_dump(mode="json")
-    shown: JsonObject = {key: _tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
-    shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}
-    shown["clients"] = {
-        client: {key: mask_secret(value) if key == "key" else _tree(value) for key, value in section.items()}
-        for client, section in tree["clients"].items()
-    }
-    return shown
-
-
-def masked_server(definition: UpstreamDefinition) -> JsonObject:
-    """One server without its defaults and without its credentials."""
-    shown: JsonObject = {}
-    for key, value in definition.model_dump(mode="json", exclude_defaults=True).items():
-        match key:
-            case "env" | "headers":
-                shown[key] = {name: mask_secret(text) for name, text in value.items()}
-            case "args":
-                shown[key] = mask_arguments(value)
-            case _:
-                shown[key] = _tree(value)
-    return shown
-
-
 def mask_secret(text: str) -> str:
     """`text` where it is a reference (after `Bearer ` or the like too), else the mask."""
     scheme = SCHEME.match(text)
@@ -105,6 +75,19 @@ def mask_arguments(arguments: Iterable[str]) -> list[str]:
         shown.append(_argument(argument, before))
         before = argument
     return shown
+
+
+def mask_tree(value: Any, name: str = "") -> Any:
+    """The same tree with every text masked: whole where its key names a secret, else where it looks like one."""
+    match value:
+        case str():
+            return mask_secret(value) if is_secret_name(name) else mask_text(value)
+        case Mapping():
+            return {key: mask_tree(item, str(key)) for key, item in value.items()}
+        case list() | tuple():
+            return [mask_tree(item) for item in value]
+        case _:
+            return value
 
 
 def is_secret_name(name: str) -> bool:
@@ -172,15 +155,3 @@ def _without_keys(text: str) -> str:
 
 def _without_default(text: str) -> str:
     return _DEFAULT.sub(rf"\1:-{MASK}}}", text)
-
-
-def _tree(value: Any, name: str = "") -> Any:
-    match value:
-        case str():
-            return mask_secret(value) if is_secret_name(name) else mask_text(value)
-        case Mapping():
-            return {key: _tree(item, str(key)) for key, item in value.items()}
-        case list() | tuple():
-            return [_tree(item) for item in value]
-        case _:
-            return value

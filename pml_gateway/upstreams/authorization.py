@@ -23,8 +23,8 @@ from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavaila
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.challenge import Challenge
+from pml_gateway.upstreams.http import CREDENTIALS_ENDED
 from pml_gateway.upstreams.tokens import Signature, StoredLogin, TokenStore, login_needed
-from pml_gateway.upstreams.transport import CREDENTIALS_ENDED
 
 logger = get_logger(__name__)
 

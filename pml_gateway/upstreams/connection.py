@@ -12,6 +12,7 @@ import mcp_types
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp_types import ServerCapabilities
 from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -21,13 +22,13 @@ from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.http import HttpSide
 from pml_gateway.upstreams.listing import ListKind
-from pml_gateway.upstreams.offers import unannounced
 from pml_gateway.upstreams.pace import Pace
 from pml_gateway.upstreams.pages import all_pages
 from pml_gateway.upstreams.questions import OpenCall, Questions
 from pml_gateway.upstreams.session import HeaderMaps, PassthroughSession, WatchedDispatcher
-from pml_gateway.upstreams.transport import HttpSide, OpenStreams, resolved_headers
+from pml_gateway.upstreams.transport import OpenStreams, resolved_headers
 
 logger = get_logger(__name__)
 
@@ -259,3 +260,17 @@ async def _listen(connection: Connection, on_notice: OnNotice) -> None:
     connection.deaf.set()
     # Wakes the upstream, which polls from now on.
     on_notice("notifications/tools/list_changed", {})
+
+
+def unannounced(capabilities: ServerCapabilities | None, *, is_deaf: bool) -> frozenset[ListKind]:
+    """The lists that an upstream gives without saying when they change, which have to be asked for again."""
+    if capabilities is None:
+        return frozenset({ListKind.TOOLS})
+    given = {
+        ListKind.TOOLS: capabilities.tools,
+        ListKind.PROMPTS: capabilities.prompts,
+        ListKind.RESOURCES: capabilities.resources,
+    }
+    quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
+    # A server that names no tools may list some nevertheless.
+    return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})

@@ -25,15 +25,9 @@ from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.upstreams.call_stream import CallStream, OnNotice
+from pml_gateway.upstreams.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
 from pml_gateway.upstreams.questions import OpenCall
 from pml_gateway.upstreams.session import PassthroughSession
-from pml_gateway.upstreams.transport import (
-    CREDENTIALS_ENDED,
-    SESSION_HEADER,
-    SESSION_UNKNOWN,
-    HttpSide,
-    SessionUnknownError,
-)
 
 MAX_DEPTH = 200
 """Nesting that pydantic reads, and a little less than it writes: what is deeper cannot be passed on."""

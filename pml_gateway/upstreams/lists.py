@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from pml_gateway.upstreams.connection import Connection
+from pml_gateway.upstreams.http import HttpSide
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
 from pml_gateway.upstreams.tool_listing import list_tools
-from pml_gateway.upstreams.transport import HttpSide
 
 OFFERS_SHARE = 0.2
 """Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""

@@ -24,6 +24,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.upstreams.challenge import plain
 from pml_gateway.upstreams.tokens import StoredLogin, login_command
+from pml_gateway.upstreams.transport import resolved_headers
 
 HTTP_SECONDS = 15.0
 """One request to an authorization server, or one to find out what a server asks for."""
@@ -181,8 +182,6 @@ async def probe(definition: UpstreamDefinition, url: str, provider: OAuthClientP
 
     The flow starts even where the server answers without a token: some ask for one at their tools only.
     """
-    from pml_gateway.upstreams.transport import resolved_headers
-
     async def challenge(response: httpx2.Response) -> None:
         request = response.request
         if _PROBE not in request.extensions or "authorization" in request.headers:

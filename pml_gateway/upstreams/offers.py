@@ -58,17 +58,3 @@ async def list_offers(
         completes=capabilities.completions is not None,
         subscribes=bool(capabilities.resources and capabilities.resources.subscribe),
     )
-
-
-def unannounced(capabilities: ServerCapabilities | None, *, is_deaf: bool) -> frozenset[ListKind]:
-    """The lists that an upstream gives without saying when they change, which have to be asked for again."""
-    if capabilities is None:
-        return frozenset({ListKind.TOOLS})
-    given = {
-        ListKind.TOOLS: capabilities.tools,
-        ListKind.PROMPTS: capabilities.prompts,
-        ListKind.RESOURCES: capabilities.resources,
-    }
-    quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
-    # A server that names no tools may list some nevertheless.
-    return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_gateway.upstreams.connection import Connection, OnNotice, open_connection
+from pml_gateway.upstreams.http import HttpSide
 from pml_gateway.upstreams.questions import Questions
 from pml_gateway.upstreams.session import HeaderMaps
 from pml_gateway.upstreams.sole import SharedQuestions, SoleClient
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import HttpSide, OpenStreams
+from pml_gateway.upstreams.transport import OpenStreams
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.authorization import Authorization

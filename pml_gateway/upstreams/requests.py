@@ -18,6 +18,7 @@ from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.choice import SessionChoice, late
 from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.deadlines import within
+from pml_gateway.upstreams.http import SessionUnknownError
 from pml_gateway.upstreams.lifecycle import Lifecycle
 from pml_gateway.upstreams.questions import Audience, OpenCall
 from pml_gateway.upstreams.relayed import RelayedRequests
@@ -26,7 +27,6 @@ from pml_gateway.upstreams.sessions import OwnSessions
 from pml_gateway.upstreams.suspended import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import SessionUnknownError
 
 
 class Requests:

@@ -32,9 +32,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.http import noting_refusal
 from pml_gateway.upstreams.pace import Pace
 from pml_gateway.upstreams.questions import TOLD, OpenCall, Questions
-from pml_gateway.upstreams.transport import noting_refusal
 
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 """Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""

@@ -7,9 +7,9 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connection import Connection
+from pml_gateway.upstreams.http import HttpSide
 from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import HttpSide
 
 
 async def list_tools(

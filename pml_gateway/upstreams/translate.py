@@ -19,7 +19,7 @@ from pml_gateway.errors import (
 )
 from pml_gateway.upstreams.bodies import CUT_SHORT
 from pml_gateway.upstreams.faults import AnswerFault
-from pml_gateway.upstreams.transport import HttpSide
+from pml_gateway.upstreams.http import HttpSide
 
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")
 """What the SDK raises; servers use the same code for errors of their own."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,93 +14,20 @@ from mcp.client.stdio import StdioServerParameters
 from pml_gateway.config.env_file import read_env_file
 from pml_gateway.config.secrets import resolve
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
+from pml_gateway.errors import SecretError, UpstreamUnusableError
 from pml_gateway.upstreams.bodies import ACCEPTED_ENCODING, bound
-from pml_gateway.upstreams.challenge import Challenge
 from pml_gateway.upstreams.child_log import log_path
 from pml_gateway.upstreams.children import Children, open_children
 from pml_gateway.upstreams.environment import child_environment
+from pml_gateway.upstreams.http import SERVER_FAILED, SESSION_HEADER, HttpSide
 from pml_gateway.upstreams.stdio import open_child
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-    from pml_gateway.upstreams.authorization import Authorization
-
-SESSION_HEADER = "mcp-session-id"
-
-CREDENTIALS_ENDED = 401
-CREDENTIALS_REFUSED = (401, 403)
-SESSION_UNKNOWN = 404
-SERVER_FAILED = (*range(500, 600), 429)
-"""The server, or what stands before it, cannot answer now; some mean that nothing was executed, but none surely."""
-
-
 _NOTIFICATION = b'"method":"notifications/'
 NOTIFICATION_STARTS = 200
 """Bytes of a message among which its method stands, as the SDK writes them."""
-
-
-class SessionUnknownError(Exception):
-    """A server answered 404 to a session it knew before: it executed nothing, and a new session is needed."""
-
-
-@dataclass(slots=True)
-class HttpSide:
-    """What a transport is told and says beside the message streams; of HTTP, what the SDK keeps to itself.
-
-    `max_bytes` is the size of the largest message that is taken; `refused` the error for the last answer to the SDK's
-    client, if it refused the credentials; `failed_with` the status by which it said that the server cannot answer.
-    """
-
-    max_bytes: int = 64 * 1024**2
-    authorization: Authorization | None = None
-    refused: GatewayError | None = None
-    failed_with: int | None = None
-    session_id: str | None = None
-    cookies: dict[str, str] = field(default_factory=dict)
-
-    async def headers(self) -> dict[str, str]:
-        """What a request beside the SDK's client carries to be let in."""
-        return await self.authorization.headers() if self.authorization is not None else {}
-
-    async def renewed(self, sent: str | None) -> bool:
-        """Whether it is worth sending a request again that was refused with this header."""
-        return self.authorization is not None and await self.authorization.renewed(sent)
-
-    async def refusal(self, status: int, challenge: str) -> GatewayError | None:
-        """The error for an answer that refuses the credentials; None for every other answer."""
-        if status in CREDENTIALS_REFUSED and self.authorization is not None:
-            return await self.authorization.refusal(Challenge(status, challenge))
-        return None
-
-    async def note(self, status: int, challenge: str) -> None:
-        """Keep whether an answer to the SDK's client refused the credentials, and tell whoever sent the request."""
-        self.refused = await self.refusal(status, challenge)
-        request = _refusal.get()
-        if request is not None:
-            request.error = self.refused
-
-
-class Refusal:
-    """What one request was refused with, if it was."""
-
-    error: GatewayError | None = None
-
-
-_refusal: ContextVar[Refusal | None] = ContextVar("refusal", default=None)
-
-
-@contextmanager
-def noting_refusal() -> Iterator[Refusal]:
-    """Learn how the request sent in this block was refused: the SDK answers 401 with an error that does not say so,
-    and runs what it sends in its sender's context."""
-    refusal = Refusal()
-    token = _refusal.set(refusal)
-    try:
-        yield refusal
-    finally:
-        _refusal.reset(token)
 
 
 class OpenStreams(Protocol):

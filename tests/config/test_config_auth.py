@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pml_gateway.config.advice import literal_secrets, unresolved_references
 from pml_gateway.config.auth import AuthDefinition, AuthKind
-from pml_gateway.config.masking import masked_settings
+from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
 

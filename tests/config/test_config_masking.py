@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.config.masking import mask_arguments, mask_secret, mask_text, masked_server, masked_settings
+from pml_gateway.config.masked import masked_server, masked_settings
+from pml_gateway.config.masking import mask_arguments, mask_secret, mask_text
 from pml_gateway.config.redaction import masked_yaml
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings

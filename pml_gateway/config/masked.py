@@ -1,13 +1,40 @@
-"""A configuration's literal texts become those that may be credentials, for logs to mask."""
+"""The settings as they may be shown, without credentials, and the credentials that are written into them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pml_gateway.config.masking import is_secret_name, mask_arguments
+from pml_gateway.config.masking import is_secret_name, mask_arguments, mask_secret, mask_tree
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.types import JsonObject
+
+
+def masked_settings(settings: Settings) -> JsonObject:
+    """The whole tree as JSON values, without anything that may be a credential."""
+    tree = settings.model_dump(mode="json")
+    shown: JsonObject = {key: mask_tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
+    shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}
+    shown["clients"] = {
+        client: {key: mask_secret(value) if key == "key" else mask_tree(value) for key, value in section.items()}
+        for client, section in tree["clients"].items()
+    }
+    return shown
+
+
+def masked_server(definition: UpstreamDefinition) -> JsonObject:
+    """One server without its defaults and without its credentials."""
+    shown: JsonObject = {}
+    for key, value in definition.model_dump(mode="json", exclude_defaults=True).items():
+        match key:
+            case "env" | "headers":
+                shown[key] = {name: mask_secret(text) for name, text in value.items()}
+            case "args":
+                shown[key] = mask_arguments(value)
+            case _:
+                shown[key] = mask_tree(value)
+    return shown
 
 
 def literal_credentials(settings: Settings) -> Iterator[str]:
