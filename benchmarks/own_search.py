@@ -13,13 +13,13 @@ from benchmarks.ablations import Ablation, replaced
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.list_metrics import CutLoss, Lists, cut_loss, lists
 from benchmarks.rankers import ANSWER_HITS, Ranker, encoded, peer_figures
-from pml_gateway.cli.measure import measure, of_index
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import SearchSettings, Settings
 from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import CalibratedEmbedder, Calibration
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evaluation import figures
+from pml_gateway.reports.search_quality import measure, of_index
 from pml_gateway.types import JsonObject, Ranking
 
 LIST_PRESET = "hybrid_balanced"

@@ -17,7 +17,7 @@ from typing import IO
 
 import anyio.to_thread
 
-from pml_gateway.upstreams.children import open_children
+from pml_gateway.processes.children import open_children
 
 READY_SECONDS = 180
 """Peers fetch 5,000 tools before they listen."""

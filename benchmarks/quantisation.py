@@ -12,8 +12,8 @@ from benchmarks.baselines import minilm_dense
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.rankers import peer_figures
 from pml_gateway.index import Embedder, EmbeddingCache
-from pml_gateway.index.onnx import CONFIG_FILE
-from pml_gateway.index.shipped import shipped_directory
+from pml_gateway.index.calibration import shipped_directory
+from pml_gateway.index.models import CONFIG_FILE
 from pml_gateway.types import JsonObject
 
 WEIGHTS = "model.safetensors"

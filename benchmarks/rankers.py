@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.labelled_sets import LabelledSet
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evaluation import DEPTH, Outcome, figures

@@ -33,17 +33,16 @@ from benchmarks.metrics import percentile
 from benchmarks.results import save
 from benchmarks.run_search import document, peak_mib, read, resident_mib
 from benchmarks.synthetic import data_folder
+from pml_gateway.gateway.indexing import ENTRIES_PER_TOOL
 from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex, load_embedder
+from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.large import both_halves
+from pml_gateway.index.large import SnapshotStore, both_halves
 from pml_gateway.index.lexical import LexicalIndex
 from pml_gateway.index.limits import EXACT_LIMIT
-from pml_gateway.index.onnx import OnnxEmbedder
-from pml_gateway.index.shipped import shipped_directory
-from pml_gateway.index.snapshot import SnapshotStore
+from pml_gateway.index.models import OnnxEmbedder
 from pml_gateway.index.text import dense_text, query_tokens
 from pml_gateway.index.vectors import ExactVectors, Mask, VectorIndex
-from pml_gateway.server.indexing import ENTRIES_PER_TOOL
 
 SEED = 7
 NOISE = 0.5

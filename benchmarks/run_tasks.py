@@ -30,7 +30,7 @@ from benchmarks.results import RESULTS, machine, versions
 from benchmarks.stdio_client import StdioClient, open_stdio_client
 from benchmarks.tasks import TASKS, Round, Step, Task
 from benchmarks.workspace import Workspace, make_workspace
-from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
+from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
 from pml_gateway.workflow.templates import compile_template, render
 from tests.e2e.install import install
 

@@ -21,12 +21,12 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.tokens import TOKENIZER
-from pml_gateway.index.load import load_embedder
+from pml_gateway.exposure.token_count import TOKENIZER
+from pml_gateway.gateway.list_cost import list_tokens
+from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.gateway.state import GatewayState, WireCache, documents
+from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
-from pml_gateway.server.meta_definitions import RESERVED
-from pml_gateway.server.state import GatewayState, WireCache, documents
-from pml_gateway.server.tokens import list_tokens
 from pml_gateway.types import ExposureMode, JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]

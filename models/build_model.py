@@ -27,8 +27,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from train_model import BLEND, Training, train
 from transformers import AutoModel
 
-from pml_gateway.index.onnx import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE
-from pml_gateway.index.shipped import SHIPPED_MODEL
+from pml_gateway.index.calibration import SHIPPED_MODEL
+from pml_gateway.index.models import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE
 
 MAX_TOKENS = 256
 OPSET = 17

@@ -22,15 +22,15 @@ from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import (
     CALIBRATION_FILE,
     LEXICAL_CURVE,
+    SHIPPED_MODEL,
     Calibration,
     Curve,
     fit_knots,
     probe_cosines,
 )
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.labelled import LabelledQuery
-from pml_gateway.index.onnx import OnnxEmbedder
-from pml_gateway.index.shipped import SHIPPED_MODEL
+from pml_gateway.index.evaluation import LabelledQuery
+from pml_gateway.index.models import OnnxEmbedder
 from pml_gateway.types import Ranking
 
 INTENTS_PER_SOURCE = 400

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index import ToolDocument
-from pml_gateway.index.evaluation import ndcg, recall
-from pml_gateway.index.labelled import LabelledQuery, labelled_queries, read_rows, tool_documents
+from pml_gateway.index.evaluation import LabelledQuery, labelled_queries, ndcg, read_rows, recall, tool_documents
 from pml_gateway.types import JsonObject
 
 HELD_OUT_PART = 10

@@ -14,9 +14,8 @@ from labelled import WRITTEN_INTENTS, is_held_out, listed_tools, read_intents, r
 from paraphrase import imperative, long_task, search_string, sentences, server_short, task
 
 from pml_gateway.index import ToolDocument
-from pml_gateway.index.labelled import LabelledQuery
-from pml_gateway.index.lexical import LexicalIndex
-from pml_gateway.index.postings import count_words
+from pml_gateway.index.evaluation import LabelledQuery
+from pml_gateway.index.lexical import LexicalIndex, count_words
 from pml_gateway.index.text import dense_text, lexical_tokens, query_tokens
 
 PAIRS_PER_TOOL = 15

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pml_gateway.config.load import LoadedSettings, load_settings
-    from pml_gateway.config.paths import Paths
     from pml_gateway.config.settings import Settings
     from pml_gateway.errors import ConfigurationError, GatewayError, UpstreamError
+    from pml_gateway.gateway.gateway import Gateway, open_gateway
     from pml_gateway.index.search import ToolIndex
-    from pml_gateway.server.gateway import Gateway, open_gateway
+    from pml_gateway.paths import Paths
     from pml_gateway.types import ExposureMode
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The shape of the package: who imports whom, how large a module is, what an import costs, who reads what."""
+"""The shape of the package: who imports whom, how many rooms a folder has, what an import costs, who reads what."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import pml_gateway
 
 PACKAGE = Path(pml_gateway.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
 STAGES = (
+    "secrets",
     "config",
+    "clients",
     "telemetry",
+    "processes",
+    "mcp",
     "upstreams",
     "catalog",
     "index",
@@ -25,85 +27,139 @@ STAGES = (
     "usage",
     "results",
     "workflow",
-    "server",
+    "gateway",
+    "meta",
+    "serve",
+    "reports",
+    "demo",
     "cli",
 )
-SHARED = frozenset({"counting", "errors", "log", "types"})
-"""Modules that every stage may use, and that use no stage."""
+"""The folders in the order of the data's flow: each imports only those before it."""
+
+SHARED = frozenset({"errors", "files", "log", "paths", "signal", "text", "types"})
+"""Modules at the root that every folder may use, and that use no folder."""
+
+ENTRANCES = frozenset({"__init__", "__main__"})
+"""The package's own names and its command, which come from all over it."""
+
+MAX_MODULES = 14
+MANY_MODULES = frozenset({"cli", "gateway"})
+"""Folders of more: one module a command group."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
-MAX_LINES = 400
 
 ENVIRONMENT_READERS = {
     "cli/app.py": "PML_DEBUG shows the traceback even when the configuration is broken",
+    "cli/trust.py": "hands the environment to config/",
     "cli/context.py": "hands the environment to config/",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
-    "upstreams/transport.py": "the allow-list of what a child process inherits",
+    "mcp/transport.py": "the allow-list of what a child process inherits",
+    "paths.py": "where the gateway's files are",
+    "secrets/references.py": "`${env:NAME}`",
 }
-"""Readers of the environment beside config/, with the reason."""
+"""Readers of the environment beside config/ and clients/, with the reason."""
 
 
-def stage_of(parts: tuple[str, ...]) -> str:
-    """The first part below the package; the demo stands where the command line stands."""
-    return "cli" if parts[0] == "demo" else parts[0]
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Each module's tree by its path in the package."""
+    return {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
-def tree_of(module: Path) -> ast.Module:
-    return ast.parse(module.read_text(encoding="utf-8"))
-
-
-def imported_stages(module: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: relative import"
-            # `from pml_gateway import x` names the stage in its second half.
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
+def imported(tree: ast.Module) -> Iterator[tuple[str, ...]]:
+    """The modules of the package that one imports, also for type checkers only, as parts of their path."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("pml_gateway"):
             continue
-        for name in names:
-            first, *rest = name.split(".")
-            if first == "pml_gateway" and rest[0] != "__version__":
-                yield stage_of(tuple(rest))
+        base = tuple((node.module or "").split("."))[1:]
+        for alias in node.names:
+            whole = (*base, alias.name)
+            if (PACKAGE.joinpath(*whole).with_suffix(".py")).is_file():
+                yield whole
+            elif base:
+                yield base
 
 
-def calls_of(module: Path) -> Iterator[str]:
+def called(tree: ast.Module) -> set[str]:
     """The called names and the attributes read, as written."""
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.Attribute):
-            yield ast.unparse(node)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node.func.id
+    return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
+        node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
 
 
-def name_of(module: Path) -> str:
-    return str(module.relative_to(PACKAGE))
+def place_of(parts: tuple[str, ...]) -> int:
+    """Where a module stands in the order of imports; what is shared stands before everything."""
+    return -1 if parts[0] in SHARED else STAGES.index(parts[0])
 
 
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_imports_point_to_earlier_stages_only(module: Path) -> None:
-    parts = module.relative_to(PACKAGE).with_suffix("").parts
-    used = set(imported_stages(module))
-    if parts in (("__init__",), ("__main__",)):
-        return
-    own = stage_of(parts)
-    allowed = set(SHARED) if own in SHARED else set(SHARED).union(STAGES[: STAGES.index(own) + 1])
-    assert used <= allowed
+def test_imports_are_absolute_and_point_to_earlier_folders_only() -> None:
+    offenders = [
+        f"{module} imports {'.'.join(target)}"
+        for module, tree in modules().items()
+        for target in imported(tree)
+        if (own := tuple(module.removesuffix(".py").split("/")))[-1:] != ("__main__",)
+        and own != ("__init__",)
+        and place_of(target) > place_of(own)
+    ]
+    relative = [
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not offenders
+    assert not relative
 
 
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_a_module_is_short_and_says_what_it_is(module: Path) -> None:
-    text = module.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_LINES
-    if text.strip():
-        assert ast.get_docstring(ast.parse(text)), "the first sentence says what the module turns into what"
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The groups in which everything reaches everything else."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for target in arrows.get(ahead.pop(), set()) - found:
+                found.add(target)
+                ahead.append(target)
+        return found
+
+    ways = {each: reached(each) for each in arrows}
+    return sorted(
+        sorted(other for other in ways if other in ways[each] and each in ways[other])
+        for each in arrows
+        if each in ways[each] and each == min(o for o in ways if o in ways[each] and each in ways[o])
+    )
 
 
-def test_every_module_belongs_to_a_stage() -> None:
-    known = {*STAGES, *SHARED, "demo", "__init__", "__main__"}
-    assert {module.relative_to(PACKAGE).with_suffix("").parts[0] for module in MODULES} <= known
+def test_no_modules_and_no_folders_import_each_other_in_a_circle() -> None:
+    between_modules: dict[str, set[str]] = {}
+    between_folders: dict[str, set[str]] = {}
+    for module, tree in modules().items():
+        own = tuple(module.removesuffix(".py").split("/"))
+        if own[0] in ENTRANCES:
+            continue
+        for target in imported(tree):
+            between_modules.setdefault("/".join(own), set()).add("/".join(target))
+            folder = target if PACKAGE.joinpath(*target).is_dir() else target[:-1]
+            if folder != own[:-1]:
+                between_folders.setdefault("/".join(own[:-1]), set()).add("/".join(folder))
+    assert circles(between_modules) == [["gateway/calling", "gateway/steps"], ["telemetry/events", "telemetry/trace"]]
+    assert not circles(between_folders)
+
+
+def test_every_module_says_what_it_is_for_and_belongs_to_a_folder_of_a_dozen() -> None:
+    rooms: dict[str, list[str]] = {}
+    for module, tree in modules().items():
+        folder, _, _ = module.rpartition("/")
+        rooms.setdefault(folder, []).append(module)
+        assert ast.get_docstring(tree), f"{module}: what is it for?"
+        first = module.removesuffix(".py").split("/")[0]
+        assert first in {*STAGES, *SHARED, *ENTRANCES}, f"{module} belongs to no stage"
+    assert not {folder: len(each) for folder, each in rooms.items() if len(each) > MAX_MODULES}.keys() - MANY_MODULES
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -124,26 +180,28 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     assert not loaded_by("import pml_gateway.cli.app") & set(HEAVY)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_only_the_configuration_reads_the_environment(module: Path) -> None:
-    place = name_of(module)
-    if place.startswith("config/") or place in ENVIRONMENT_READERS:
-        return
-    assert not {"os.environ", "os.getenv", "os.environb", "os.putenv"} & set(calls_of(module))
-
-
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_only_answers_and_the_protocol_go_to_standard_output(module: Path) -> None:
-    used = set(calls_of(module))
-    assert "print" not in used
-    if not name_of(module).startswith(("cli/", "server/stdio.py")):
-        assert not {"sys.stdout", "sys.stdout.write", "sys.stdout.buffer"} & used
-
-
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_only_the_configuration_reads_yaml(module: Path) -> None:
-    loaders = {"ruamel", "yaml", "tomllib", "dotenv"}
-    names = {
-        (node.module or "").partition(".")[0] for node in ast.walk(tree_of(module)) if isinstance(node, ast.ImportFrom)
+def test_only_the_configuration_reads_the_environment() -> None:
+    readers = {
+        module
+        for module, tree in modules().items()
+        if {"os.environ", "os.getenv", "os.environb", "os.putenv"} & called(tree)
     }
-    assert not names & loaders or name_of(module).startswith("config/")
+    assert {each for each in readers if not each.startswith(("config/", "clients/"))} <= ENVIRONMENT_READERS.keys()
+
+
+def test_only_answers_and_the_protocol_go_to_standard_output() -> None:
+    streams = {"sys.stdout", "sys.stdout.write", "sys.stdout.buffer"}
+    writers = {module for module, tree in modules().items() if streams & called(tree)}
+    assert not [module for module, tree in modules().items() if "print" in called(tree)]
+    assert not [module for module in writers if not module.startswith(("cli/", "serve/stdio.py"))]
+
+
+def test_only_the_configuration_reads_yaml_and_toml() -> None:
+    loaders = {"ruamel", "yaml", "tomllib", "tomlkit", "dotenv"}
+    readers = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in loaders
+    }
+    assert not [module for module in readers if not module.startswith(("config/", "clients/", "secrets/"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.counting import counted, plural_of
+from pml_gateway.text import counted, plural_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fastmcp.server.transforms.search.base import serialize_tools_for_output_jso
 from fastmcp.tools.base import Tool
 
 from benchmarks.labelled_sets import LabelledSet
-from pml_gateway.index.labelled import input_schema
+from pml_gateway.index.evaluation import input_schema
 from pml_gateway.types import JsonObject
 
 MAX_RESULTS = 10

@@ -1,1 +1,1 @@
-"""The catalog: listings of upstreams become one immutable snapshot of named, repaired tools, kept on disk as well."""
+"""The catalog: listings of upstreams as one immutable snapshot of named, repaired tools, kept on disk as well."""

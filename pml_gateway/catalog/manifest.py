@@ -8,13 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from pml_gateway.catalog.offer_names import OfferNames
-from pml_gateway.catalog.offers import OfferKind
-from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames
+from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.differences import Difference
-from pml_gateway.upstreams.listing import Offers
 
 logger = get_logger(__name__)
 

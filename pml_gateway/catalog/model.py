@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from pml_gateway.catalog.gates import Gates
-from pml_gateway.catalog.offers import OfferTable
+from pml_gateway.catalog.prompts_and_resources import OfferTable
+from pml_gateway.catalog.visibility import Gates
 from pml_gateway.types import JsonObject
 
 

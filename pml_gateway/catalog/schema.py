@@ -1,14 +1,41 @@
-"""Schemas as upstreams send them become schemas that every client accepts, with the reason for each repair."""
+"""Tool schemas, repaired so that every client accepts them, with the reason for each repair."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
-from pml_gateway.catalog.pointer import escaped, local_target
 from pml_gateway.types import JsonObject
+
+
+def escaped(name: str) -> str:
+    """A name as one part of a pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(part: str) -> str:
+    """The name that one part of a pointer stands for."""
+    return part.replace("~1", "/").replace("~0", "~")
+
+
+def local_target(reference: str, root: JsonObject) -> object:
+    """What a `#/...` reference within the same document points at, or None."""
+    if not reference.startswith("#/"):
+        return None
+    node: Any = root
+    for part in reference[2:].split("/"):
+        key = unescaped(part)
+        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
+            return None
+    return node
+
 
 MAX_DEPTH = 24
 """Nesting of sub-schemas that is kept; model APIs refuse far less than recursive validators survive."""

@@ -1,4 +1,4 @@
-"""A tool's definition becomes the JSON that one protocol version allows."""
+"""Tool definitions as the JSON that each protocol version allows."""
 
 from __future__ import annotations
 

@@ -12,25 +12,22 @@ from rich.text import Text
 from pml_gateway import __version__
 from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
-from pml_gateway.cli.config import config_app
+from pml_gateway.cli.config import config_app, show_reference
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.doctor import doctor
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
-from pml_gateway.cli.login import login, logout
-from pml_gateway.cli.logs import logs
 from pml_gateway.cli.migrate import migrate_app
-from pml_gateway.cli.offers import prompts, resources
-from pml_gateway.cli.operate import refresh, upstreams_app
 from pml_gateway.cli.output import ExitCode, messages
-from pml_gateway.cli.reference import show_reference
+from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust
+from pml_gateway.cli.upstreams import login, logout, logs, refresh, upstreams_app
 from pml_gateway.cli.workflow import workflow_app
 from pml_gateway.errors import innermost
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pml_gateway.cli.arguments import given_arguments
+from pml_gateway.cli.arguments import Flag, flags_of, given_arguments, read_flags
 from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.flags import Flag, flags_of, read_flags
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, told
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
 
 if TYPE_CHECKING:
-    from pml_gateway.server.gateway import Gateway
+    from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.types import JsonObject
 
 
@@ -101,8 +100,8 @@ async def _call(
     command: Command, name: str, text: str | None, words: list[str], pairs: list[str]
 ) -> JsonObject | InvalidInputError:
     """The result, or what is wrong with the command line."""
-    from pml_gateway.server.meta_tools import build_caller
-    from pml_gateway.server.request import CallOptions, RequestScope
+    from pml_gateway.gateway.request import CallOptions, RequestScope
+    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command) as gateway:
         await gateway.meet(name)

@@ -13,20 +13,18 @@ import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, warn
-from pml_gateway.config.clients.connections import Connections
-from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_place
-from pml_gateway.config.clients.edit import ClientEdit, apply, connected, disconnected
-from pml_gateway.config.clients.known import CLIENT_NAMES
-from pml_gateway.config.clients.model import KnownClient, Scope
-from pml_gateway.config.clients.own import OwnEntry, http_entry, own_kind, stdio_entry
-from pml_gateway.config.clients.places import Surroundings
-from pml_gateway.config.clients.status import ClientStatus, client_status
+from pml_gateway.clients.connect import ClientEdit, Connections, apply, connected, disconnected
+from pml_gateway.clients.discover import ClientFile, ClientStatus, client_files, client_status, known_client, read_place
+from pml_gateway.clients.known import CLIENT_NAMES
+from pml_gateway.clients.model import KnownClient, Scope
+from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, stdio_entry
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.advice import hindrances
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import Settings
-from pml_gateway.config.startable import hindrances
-from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.paths import Paths
+from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 ClientArgument = Annotated[

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import typer
 
-from pml_gateway.config.clients.known import CLIENT_NAMES
+from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import PRESET_NAMES
-from pml_gateway.config.reference import reference
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
+from pml_gateway.paths import Paths
+from pml_gateway.reports.settings import reference
 from pml_gateway.types import ExposureMode, JsonObject
 
 

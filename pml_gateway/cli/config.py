@@ -8,24 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from pml_gateway.cli.completion import preset_names
+from pml_gateway.cli.completion import preset_names, setting_names
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import exit_code, fail, note, print_json, print_table, say, warn
 from pml_gateway.cli.preset import write_preset
 from pml_gateway.cli.wizard import Given, run_wizard
-from pml_gateway.config.advice import (
-    foreign_variables,
-    literal_secrets,
-    unreadable_env_files,
-    unresolved_references,
-)
+from pml_gateway.config.advice import foreign_variables, literal_secrets, unreadable_env_files, unresolved_references
 from pml_gateway.config.edit import scalar
 from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
+from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.reports.settings import markdown_reference, reference
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
 
@@ -202,7 +199,7 @@ def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str
     if not settings.workflows:
         return []
     # The server stack takes 0.7 s to import, which configurations without workflows never need.
-    from pml_gateway.server.composite_status import workflow_warnings
+    from pml_gateway.reports.workflows import workflow_warnings
 
     command = Command(config_file)
     return workflow_warnings(settings, command.paths, command.identity)
@@ -230,3 +227,45 @@ def _lines(tree: Mapping[str, Any], origins: Mapping[str, Origin], at: KeyPath) 
 
 def _origin_text(origin: Origin) -> str:
     return origin.source if origin.source == "default" else f"{origin.source}: {origin.location}"
+
+
+def show_reference(
+    prefix: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SETTING]", help="Only this setting or section: gateway.hybrid.", autocompletion=setting_names
+        ),
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every setting with what it takes, its default and what it is for.
+
+    Example: pml config reference gateway.hybrid
+    """
+    found = reference((prefix or "").strip("."))
+    if not found:
+        known = dict.fromkeys(key for setting in reference() for key in (setting.key, setting.key.rpartition(".")[0]))
+        raise typer.BadParameter(f"no setting {prefix!r}{did_you_mean(prefix or '', known)}", param_hint="SETTING")
+    if as_json:
+        print_json(
+            {
+                "settings": [
+                    {
+                        "key": each.key,
+                        "takes": each.takes,
+                        "default": each.default,
+                        "required": each.is_required,
+                        "description": each.description,
+                    }
+                    for each in found
+                ]
+            }
+        )
+    elif as_markdown:
+        say(markdown_reference(found))
+    else:
+        print_table(
+            ("setting", "default", "what it is"),
+            ((each.key, each.shown_default, f"{each.description} ({each.takes})") for each in found),
+        )

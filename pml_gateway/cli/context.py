@@ -16,14 +16,14 @@ from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, warn
 from pml_gateway.config.advice import intent_sources
 from pml_gateway.config.load import LoadedSettings, load_settings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
+from pml_gateway.paths import Paths
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.server.gateway import Gateway
+    from pml_gateway.gateway.gateway import Gateway
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
@@ -103,7 +103,7 @@ async def command_gateway(
     are not known, where the answer is `of_all`.
     """
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.server.gateway import open_gateway
+    from pml_gateway.gateway.gateway import open_gateway
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))

@@ -13,8 +13,8 @@ import typer
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import messages, note, print_json, print_table, say
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.counting import counted
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.demo.walkthrough import DemoReport

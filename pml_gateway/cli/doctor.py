@@ -10,14 +10,14 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wrapped
-from pml_gateway.config.clients.places import Surroundings
+from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.counting import counted
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.server.doctor.finding import Finding
+    from pml_gateway.reports.doctor.finding import Finding
     from pml_gateway.types import JsonObject
 
 MAX_DETAILS = 10
@@ -57,7 +57,7 @@ def doctor(
 
 async def _examined(command: Command, timeout: float | None) -> list[Finding]:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.server.doctor.examine import Case, examine
+    from pml_gateway.reports.doctor.examine import Case, examine
 
     # Servers' faults are findings; the log would say them again, in the middle of the report.
     logs.configure(LogSettings(level="error"))

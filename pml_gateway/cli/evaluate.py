@@ -11,17 +11,15 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
-from pml_gateway.config.paths import Paths
-from pml_gateway.counting import plural_of
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.signature import first_sentence
+from pml_gateway.paths import Paths
+from pml_gateway.text import plural_of
 from pml_gateway.types import JsonObject, Ranking
 
 if TYPE_CHECKING:
-    from pml_gateway.cli.measure import Subject
-    from pml_gateway.index.difficulty import HardTool
-    from pml_gateway.index.evaluation import Outcome
-    from pml_gateway.index.labelled import LabelledQuery
+    from pml_gateway.index.evaluation import HardTool, LabelledQuery, Outcome
+    from pml_gateway.reports.search_quality import Subject
 
 QUERY_FILE = "eval.jsonl"
 INDEX_SECONDS = 120
@@ -140,7 +138,7 @@ def _write(target: Path, rows: Sequence[JsonObject], *, force: bool) -> None:
 async def _on_own_catalog(
     command: Command, labelled: Sequence[LabelledQuery], ranking: Ranking | None
 ) -> tuple[Subject, list[Outcome], Ranking]:
-    from pml_gateway.cli.measure import of_state
+    from pml_gateway.reports.search_quality import of_state
 
     async with command_gateway(command) as gateway:
         subject = of_state(await gateway.searchable(INDEX_SECONDS), ranking)
@@ -149,9 +147,9 @@ async def _on_own_catalog(
 
 def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Ranking) -> Subject:
     """The tools of both files; of two with one id the first counts."""
-    from pml_gateway.cli.measure import of_index
     from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
-    from pml_gateway.index.labelled import tool_documents
+    from pml_gateway.index.evaluation import tool_documents
+    from pml_gateway.reports.search_quality import of_index
 
     rows: dict[str, JsonObject] = {}
     documents: dict[str, ToolDocument] = {}
@@ -174,7 +172,7 @@ def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Rankin
 
 
 def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[Outcome], Ranking]:
-    from pml_gateway.cli.measure import measure
+    from pml_gateway.reports.search_quality import measure
 
     known = {document.key for document in subject.documents}
     impossible = [query for query in labelled if any(group.isdisjoint(known) for group in query.groups)]
@@ -185,8 +183,7 @@ def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list
 
 
 def _print(subject: Subject, outcomes: Sequence[Outcome], ranking: Ranking, *, own: bool, as_json: bool) -> None:
-    from pml_gateway.index.difficulty import hard_tools
-    from pml_gateway.index.evaluation import figures
+    from pml_gateway.index.evaluation import figures, hard_tools
 
     report: JsonObject = {
         **figures(outcomes, min_score=subject.min_score),
@@ -211,13 +208,13 @@ def _hard_row(tool: HardTool) -> JsonObject:
 
 
 def _read_queries(file: Path, hint: str = "one JSON object on each line") -> list[LabelledQuery]:
-    from pml_gateway.index.labelled import labelled_queries
+    from pml_gateway.index.evaluation import labelled_queries
 
     return list(labelled_queries(_rows(file, "queries", hint), str(file)))
 
 
 def _rows(file: Path, content: str, hint: str = "one JSON object on each line") -> list[JsonObject]:
-    from pml_gateway.index.labelled import read_rows
+    from pml_gateway.index.evaluation import read_rows
 
     try:
         with file.open(encoding="utf-8") as lines:

@@ -11,20 +11,19 @@ import typer
 
 from pml_gateway.cli.completion import known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn
-from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_named
-from pml_gateway.config.clients.importing import ImportPlan, plan_import
-from pml_gateway.config.clients.known import CLIENT_NAMES
-from pml_gateway.config.clients.model import Scope
-from pml_gateway.config.clients.places import Surroundings
-from pml_gateway.config.edit import set_values
-from pml_gateway.config.env_file import store_variables
+from pml_gateway.clients.discover import ClientFile, client_files, known_client, read_named
+from pml_gateway.clients.importing import ImportPlan, plan_import
+from pml_gateway.clients.known import CLIENT_NAMES
+from pml_gateway.clients.model import Scope
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.edit import FileEdit, edit_file, set_values
 from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.masked import masked_server
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.write import FileEdit, edit_file
-from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.paths import Paths
+from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.text import counted
 
 HEAD = """\
 # pml-gateway. `pml config show` prints every setting; `pml config --preset NAME` chooses what clients see.

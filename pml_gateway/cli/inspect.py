@@ -15,7 +15,7 @@ from pml_gateway.errors import ToolNotFoundError
 from pml_gateway.types import Ranking
 
 if TYPE_CHECKING:
-    from pml_gateway.server.gateway import Gateway
+    from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.types import JsonObject
 
 NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
@@ -124,8 +124,8 @@ def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
 
 
 async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
-    from pml_gateway.server.meta_tools import build_caller
-    from pml_gateway.server.request import CallOptions, RequestScope
+    from pml_gateway.gateway.request import CallOptions, RequestScope
+    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command, of_all=True) as gateway:
         for name in (*arguments.get("names", ()), arguments.get("server", "")):

@@ -58,7 +58,7 @@ def lineage(
 
 async def _lineage(command: Command, ref: str) -> JsonObject | None:
     from pml_gateway.results.lineage import lineage as graph_of
-    from pml_gateway.server.control import ask_gateways
+    from pml_gateway.serve.control import ask_gateways
 
     if command.config_file is None:
         for answer in await ask_gateways(command.paths, "lineage", ref=ref):

@@ -1,19 +1,294 @@
-"""`pml migrate`: from everything listed to meta-tools only, one stage at a time, with proof and a way back."""
+"""Plans and standings of a migration become text for people."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
+import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import client_names
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.migrate_steps import apply_step, journal_of, plan_json, plan_step, reload_gateways, stage_status
-from pml_gateway.cli.migrate_text import say_moved, say_plan, say_reloaded, say_standing
-from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, say, warn
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.text import counted, plural_of
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.criteria import Criteria
-from pml_gateway.usage.stages import Stage
+from pml_gateway.usage.history import History, Wanted, most_used, read_history
+from pml_gateway.usage.migration import Journal, overruled
+from pml_gateway.usage.stages import Criteria, Stage, reasons_to_wait, stage_in, standing, values_of
+
+if TYPE_CHECKING:
+    from pml_gateway.config.edit import FileEdit
+    from pml_gateway.reports.replay import MigrationPlan
+
+
+SHOWN = 12
+MAX_QUERY = 32
+
+
+def say_plan(report: JsonObject) -> None:
+    """What a step would change."""
+    calls = counted(report["calls"], "recorded call")
+    say(f"{report['stage'] or 'now'} -> {report['target']}, {calls} replayed", style="bold")
+    gone = report["calls_of_gone_tools"]
+    if gone:
+        are = plural_of(
+            gone, "is of a tool or client that is gone, and is", "are of tools or clients that are gone, and are"
+        )
+        say(f"  {gone:,} more {are} left out")
+    say(f"  {report['listed_calls']:,} {plural_of(report['listed_calls'], 'finds its', 'find their')} tool listed")
+    hits = f"among the first {report['first_hits']} hits of a search"
+    say(f"  {report['found_calls']:,} {plural_of(report['found_calls'], 'finds', 'find')} it {hits}")
+    say(f"  {report['lost_calls']:,} would be neither listed nor found")
+    saved = report["tokens_now"] - report["tokens_then"]
+    share = f" ({saved / report['tokens_now']:.0%})" if report["tokens_now"] else ""
+    say(
+        f"  a list costs {counted(report['tokens_then'], 'token')} instead of {report['tokens_now']:,}: "
+        f"{saved:,} saved{share}"
+    )
+    changes = report["changes"]
+    if changes:
+        say()
+        rows = _by_tool(changes)
+        print_table(
+            ("not listed then", "calls", "place", "found by", "words from"),
+            (
+                (row["name"], row["calls"], row["rank"] or "none", _shortened(row["query"]), row["words_from"])
+                for row in rows[:SHOWN]
+            ),
+        )
+        if len(rows) > SHOWN:
+            say(f"and {len(rows) - SHOWN} more (--json names all)", style="dim")
+    whitelist = report["whitelist"]
+    if whitelist["tools"]:
+        say()
+        names = whitelist["tools"]
+        say(
+            f"whitelist of {counted(len(names), 'tool')}, {whitelist['tokens']:,} "
+            f"of {whitelist['full_tokens']:,} tokens, keeps {whitelist['share']:.1%} of the calls listed"
+        )
+        say(f"  {', '.join(names[:SHOWN])}{f', and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}")
+        say("  (the cheapest one; hybrid stages list it, --apply-whitelist writes it)", style="dim")
+
+
+def say_standing(report: JsonObject) -> None:
+    """How a stage goes, and when to move on."""
+    whose = f" of {report['client']}" if report["client"] else ""
+    say(f"stage{whose}: {report['stage'] or 'none: ' + report['mode'] + ' with values of its own'}", style="bold")
+    calls = counted(report["calls"], "call")
+    say(f"  {calls} in {report['days']:.1f} days, {report['through_search']:,} of them by a search")
+    searches = counted(report["searches"], "search", "searches")
+    say(f"  {searches}, {report['missed']:,} missed ({report['miss_rate']:.0%})")
+    say(f"  success {_share(report['success'])}, before this stage {_share(report['success_before'])}")
+    for name in report["clients_with_own_mode"]:
+        say(f"  {name} has a mode of its own: pml migrate status --client {name}")
+    if report["stage"] is None:
+        say("  choose a stage: pml migrate --to hybrid_balanced")
+    elif report["next"] is None:
+        say("  this is the last stage")
+    elif report["reasons_to_wait"]:
+        say(f"  wait before {report['next']}: {'; '.join(report['reasons_to_wait'])}")
+    else:
+        say(f"  move on to {report['next']}: it has enough calls, and they go well. See pml migrate plan")
+
+
+def say_moved(report: JsonObject) -> None:
+    """What a step changed."""
+    print_diff(report["diff"])
+    planned = report["plan"]
+    if not planned["calls"]:
+        note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
+    verb = f"moved from {report['from']} to" if report["moved"] else "nothing was written; this would move to"
+    saved = planned["tokens_now"] - planned["tokens_then"]
+    change = f"{saved:,} fewer" if saved >= 0 else f"{-saved:,} more"
+    note(f"{verb} {report['stage']}: a list has {counted(planned['tokens_then'], 'token')}, {change}")
+    if report["moved"]:
+        say_reloaded(report["gateways"])
+        note("`pml migrate back` undoes this")
+
+
+def say_reloaded(gateways: list[JsonObject]) -> None:
+    """Which running gateways serve by it."""
+    served = [str(each["pid"]) for each in gateways if "pid" in each]
+    if served:
+        note(f"running gateways serve it now: {', '.join(served)}")
+    for each in gateways:
+        if "error" in each:
+            warn(each["error"])
+
+
+def _by_tool(changes: list[JsonObject]) -> list[JsonObject]:
+    """One row per tool: all its calls, and the words that find it worst; lost ones first."""
+    found: dict[str, JsonObject] = {}
+    for row in sorted(changes, key=lambda row: (row["rank"] is not None, -(row["rank"] or 0))):
+        known = found.setdefault(row["name"], {**row, "calls": 0})
+        known["calls"] += row["calls"]
+    return sorted(found.values(), key=lambda row: (row["rank"] is not None, -row["calls"]))
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1%}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_QUERY else f"{text[: MAX_QUERY - 1]}…"
+
+
+RELOAD_SECONDS = 30.0
+
+
+async def plan_step(
+    command: Command, client: str | None, target: Stage | None, days: float, keep: float
+) -> MigrationPlan:
+    """What a step to `target`, else to the next stage, would do.
+
+    Raises:
+        GatewayError: there is no next stage, or the step cannot be taken.
+    """
+    from pml_gateway.reports.replay import plan_migration
+
+    settings = command.load().settings
+    stage = stage_in(settings, client)
+    if target is None:
+        target = _next_of(stage)
+    # What would refuse the step refuses it before the servers are asked.
+    values = values_of(target, settings, client)
+    history = _history(command, client, time.time() - days * 86400)
+    fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
+    ranking = most_used(command.paths.usage_file, command.identity) if fallback == "usage" else ()
+    async with command_gateway(command) as gateway:
+        state = await gateway.searchable(60)
+        return await anyio.to_thread.run_sync(
+            lambda: plan_migration(state, history.calls, target, client=client, keep=keep, ranking=ranking)
+        )
+
+
+def _next_of(stage: Stage | None) -> Stage:
+    if stage is None:
+        raise GatewayError(
+            "this exposure is none of the stages: semantic, or hybrid with values of its own",
+            hint=f"choose one: pml migrate --to {Stage.HYBRID_BALANCED}",
+        )
+    if stage.next is None:
+        raise GatewayError(f"{stage} is the last stage", hint="pml migrate back undoes the last step")
+    return stage.next
+
+
+async def apply_step(
+    command: Command, found: MigrationPlan, client: str | None, *, apply_whitelist: bool, dry_run: bool
+) -> JsonObject:
+    """Take the step: write the configuration, remember how to undo that, and tell running gateways."""
+    from pml_gateway.config.edit import edit_file, set_values
+
+    values = dict(found.values)
+    if apply_whitelist:
+        proposed = [found.names[key] for key in found.whitelist.tools]
+        entries = [*found.whitelisted, *(name for name in proposed if name not in found.whitelisted)]
+        gateway = dict(values.get("gateway", {}))
+        values["gateway"] = {**gateway, "hybrid": {**gateway.get("hybrid", {}), "whitelisted_tools": entries}}
+    blocked = overruled(command.load().origins, values)
+    if blocked:
+        raise ConfigurationError(
+            f"{'; '.join(blocked)}, which wins over the configuration file", hint="remove it there, then try again"
+        )
+    file = command.config_file or command.paths.config_file
+    before = found.stage.value if found.stage else "custom"
+    if dry_run:
+        edit: FileEdit = edit_file(file, lambda text: set_values(text, values, file), dry_run=True)
+        reloaded: list[JsonObject] = []
+    else:
+        edit = journal_of(command).move(file, values, client=client, before_stage=before, stage=found.target.value)
+        reloaded = await reload_gateways(command)
+    return {
+        "moved": not dry_run,
+        "stage": found.target.value,
+        "from": before,
+        "client": client,
+        "file": str(edit.path),
+        "diff": edit.diff,
+        "gateways": reloaded,
+        "plan": plan_json(found),
+    }
+
+
+async def reload_gateways(command: Command) -> list[JsonObject]:
+    """Let running gateways read the file now; they also watch it."""
+    from pml_gateway.serve.control import ask_gateways
+
+    answers = await ask_gateways(command.paths, "reload", timeout=RELOAD_SECONDS)
+    return [{key: answer[key] for key in ("pid", "mode", "error") if key in answer} for answer in answers]
+
+
+def stage_status(command: Command, client: str | None, criteria: Criteria) -> JsonObject:
+    """The stage, how it goes since it began, and what speaks against moving on."""
+    settings = command.load().settings
+    stage = stage_in(settings, client)
+    step = journal_of(command).last(client)
+    since = step.at if step is not None and stage is not None and step.stage == stage.value else None
+    found = standing(_history(command, client, None), since, time.time())
+    following = stage.next if stage is not None else None
+    own = [] if client else [name for name, entry in settings.clients.items() if entry.mode is not None]
+    return {
+        "stage": stage.value if stage else None,
+        "mode": settings.gateway.tools_exposure.value,
+        "client": client,
+        "next": following.value if following else None,
+        "since": since,
+        **asdict(found),
+        "miss_rate": found.miss_rate,
+        "reasons_to_wait": reasons_to_wait(found, criteria) if following else [],
+        "clients_with_own_mode": own,
+    }
+
+
+def _history(command: Command, client: str | None, since: float | None) -> History:
+    return read_history(command.paths.usage_file, Wanted(command.identity, since, client))
+
+
+def journal_of(command: Command) -> Journal:
+    """The steps of this configuration."""
+    return Journal(command.paths.migrations_dir, command.identity)
+
+
+def plan_json(found: MigrationPlan) -> JsonObject:
+    """A plan as `--json` prints it."""
+    whitelist = found.whitelist
+    return {
+        "stage": found.stage.value if found.stage else None,
+        "target": found.target.value,
+        "calls": found.calls,
+        "calls_of_gone_tools": found.gone,
+        "listed_calls": sum(each.calls for each in found.replayed if each.listed_then),
+        "changed_calls": sum(each.calls for each in found.replayed if each.changes_path),
+        "found_calls": sum(each.calls for each in found.replayed if not each.listed_then and each.rank is not None),
+        "lost_calls": found.lost,
+        "first_hits": found.first_hits,
+        "tokens_now": found.tokens_now,
+        "tokens_then": found.tokens_then,
+        "changes": [
+            {
+                "name": each.tool.qualified_name,
+                "client": each.client,
+                "calls": each.calls,
+                "listed_now": each.listed_now,
+                "query": each.query,
+                "words_from": each.words,
+                "rank": each.rank,
+            }
+            for each in found.replayed
+            if not each.listed_then
+        ],
+        "whitelist": {
+            "tools": [found.names[key] for key in whitelist.tools],
+            "calls": whitelist.calls,
+            "share": whitelist.calls / found.calls if found.calls else 1.0,
+            "tokens": whitelist.tokens,
+            "full_tokens": found.full_tokens,
+        },
+    }
+
 
 migrate_app = typer.Typer(name="migrate", no_args_is_help=False)
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from pml_gateway.cli.output import note, print_diff, print_json, warn
 from pml_gateway.config.advice import intent_sources
-from pml_gateway.config.edit import apply_preset
+from pml_gateway.config.edit import FileEdit, apply_preset, edit_file
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import EXPOSURE_KEYS, Preset
-from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.paths import Paths
 
 
 def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_json: bool) -> None:

@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
-from pml_gateway.config.known_secrets import KNOWN_SECRETS
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
-    from pml_gateway.server.state import GatewayState
+    from pml_gateway.gateway.state import GatewayState
 
 
 def serve(
@@ -70,9 +70,9 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 async def _serve(command: Command, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.policy.client import ClientKeys, check_exposure
-    from pml_gateway.server.metrics_key import metrics_key
-    from pml_gateway.server.runtime import open_runtime
-    from pml_gateway.server.stdio import serve_stdio
+    from pml_gateway.serve.metrics import metrics_key
+    from pml_gateway.serve.runtime import open_runtime
+    from pml_gateway.serve.stdio import serve_stdio
 
     bound: set[str] = set()
 
@@ -105,7 +105,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     if not over_http:
         await serve_stdio(opener)
         return
-    from pml_gateway.server.serve_http import serve_http
+    from pml_gateway.serve.http import serve_http
 
     def announce(url: str) -> None:
         note(f"listening on {url}")
@@ -128,7 +128,7 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 async def _advise(gateway: Any) -> None:
     """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
     from pml_gateway.exposure.patterns import unmatched
-    from pml_gateway.server.tokens import list_tokens
+    from pml_gateway.gateway.list_cost import list_tokens
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()

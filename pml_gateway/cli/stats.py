@@ -10,8 +10,8 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, say
-from pml_gateway.counting import counted
 from pml_gateway.errors import GatewayError
+from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject

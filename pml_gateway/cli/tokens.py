@@ -12,17 +12,17 @@ import anyio
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context_windows import context_window
 from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table, say, warn
-from pml_gateway.cli.windows import context_window
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.counting import counted
 from pml_gateway.errors import UsageError
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
-    from pml_gateway.exposure.chart import Chart
-    from pml_gateway.server.token_report import TokenReport
+    from pml_gateway.reports.chart import Chart
+    from pml_gateway.reports.token_costs import TokenReport
 
 SETTLE_SECONDS = 0.3
 """Changes that come within this time are shown as one."""
@@ -78,7 +78,7 @@ def tokens(
 
 
 async def _once(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
-    from pml_gateway.server.token_report import token_report
+    from pml_gateway.reports.token_costs import token_report
 
     async with command_gateway(command, of_all=True) as gateway:
         show(await token_report(gateway, query, window))
@@ -86,7 +86,7 @@ async def _once(command: Command, query: str | None, window: int, show: Callable
 
 async def _watched(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> int:
     """Watch until a signal ends it; the exit code that says which."""
-    from pml_gateway.server.signals import exit_code_of, until_signalled
+    from pml_gateway.serve.signals import exit_code_of, until_signalled
 
     received = await until_signalled(lambda: _watch(command, query, window, show))
     return ExitCode.OK if received is None else exit_code_of(received)
@@ -94,10 +94,10 @@ async def _watched(command: Command, query: str | None, window: int, show: Calla
 
 async def _watch(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
     """Show every report that differs from the one before, until interrupted."""
-    from pml_gateway.server.gateway import open_gateway
-    from pml_gateway.server.reload import follow_files
-    from pml_gateway.server.runtime import watched_files
-    from pml_gateway.server.token_report import token_report
+    from pml_gateway.gateway.gateway import open_gateway
+    from pml_gateway.reports.token_costs import token_report
+    from pml_gateway.serve.reload import follow_files
+    from pml_gateway.serve.runtime import watched_files
 
     logs.configure(LogSettings(level="error"))
     loaded, paths = command.load(), command.paths
@@ -168,7 +168,7 @@ def _break_even(report: TokenReport) -> str:
 
 
 def _draw(report: TokenReport, file: Path) -> None:
-    from pml_gateway.exposure.chart import png, svg
+    from pml_gateway.reports.chart import png, svg
 
     picture = _chart(report)
     content = png(picture) if file.suffix.lower() == ".png" else svg(picture).encode()
@@ -179,7 +179,7 @@ def _draw(report: TokenReport, file: Path) -> None:
 
 
 def _chart(report: TokenReport) -> Chart:
-    from pml_gateway.exposure.chart import Bar, Chart
+    from pml_gateway.reports.chart import Bar, Chart
 
     return Chart(
         "Tokens of tools/list by mode: "

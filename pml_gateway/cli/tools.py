@@ -11,16 +11,15 @@ from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.config.problems import did_you_mean
-from pml_gateway.counting import counted
 from pml_gateway.errors import UsageError
+from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
-    from pml_gateway.exposure.verdicts import Verdict
+    from pml_gateway.gateway.state import GatewayState
     from pml_gateway.policy.client import Client
-    from pml_gateway.policy.exclusions import Exclusion
-    from pml_gateway.server.state import GatewayState
+    from pml_gateway.reports.verdicts import Exclusion, Verdict
     from pml_gateway.types import JsonObject
 
 
@@ -61,7 +60,7 @@ def tools(
 
 async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
     from pml_gateway.exposure.modes import INTENT_MODES
-    from pml_gateway.server.listing import legacy_definition, own_definitions
+    from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
 
     async with command_gateway(command, lists_by_intent=as_client and not query, of_all=True) as gateway:
         state = await gateway.ready()
@@ -111,8 +110,7 @@ def _row(
 
 
 async def _explained(command: Command, query: str | None, client_name: str | None) -> JsonObject:
-    from pml_gateway.exposure.verdicts import verdicts
-    from pml_gateway.policy.exclusions import exclusions
+    from pml_gateway.reports.verdicts import exclusions, verdicts
 
     async with command_gateway(command, lists_by_intent=not query) as gateway:
         state = await gateway.searchable(60)

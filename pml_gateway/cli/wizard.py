@@ -1,4 +1,4 @@
-"""`pml config --wizard`: a short interview and the user's own tools become a preset, with the reason."""
+"""The questions of the wizard: each answered by a person, or by its default where nobody is asked."""
 
 from __future__ import annotations
 
@@ -12,26 +12,85 @@ from typing import TYPE_CHECKING
 import typer
 
 from pml_gateway.cli.context import Command, command_gateway
-from pml_gateway.cli.interview import asked_clients, asked_number, asked_priority, read_priority
+from pml_gateway.cli.context_windows import DEFAULT_WINDOW
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn, wrapped
 from pml_gateway.cli.preset import consequences
-from pml_gateway.cli.windows import DEFAULT_WINDOW
-from pml_gateway.config.clients.discover import known_client
-from pml_gateway.config.clients.known import CLIENTS
-from pml_gateway.config.clients.places import Surroundings
-from pml_gateway.config.edit import apply_preset, set_values
-from pml_gateway.config.paths import PROJECT_NAME
+from pml_gateway.clients.discover import client_files, known_client
+from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.edit import FileEdit, apply_preset, edit_file, set_values
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.project import find_project_file
-from pml_gateway.config.project_intent import DerivedIntent, derive_intent
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.project import DerivedIntent, derive_intent, find_project_file
 from pml_gateway.config.trust import TrustStore
-from pml_gateway.config.write import FileEdit, edit_file
-from pml_gateway.counting import counted
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.paths import PROJECT_NAME
+from pml_gateway.reports.recommend import Priority
+from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.exposure.recommend import Recommendation, Situation
-    from pml_gateway.server.preset_costs import PresetCost
+    from pml_gateway.reports.recommend import Recommendation, Situation
+    from pml_gateway.reports.token_costs import PresetCost
+
+
+PLAIN_FILE = "mcp-json"
+"""Not a client: the name of the file that several of them read."""
+
+
+def asked_number(question: str, default: int, *, is_asking: bool) -> int:
+    """A number of at least one."""
+    number = max(default, 1)
+    while is_asking:
+        number = typer.prompt(question, default=number, type=int, err=True)
+        if number >= 1:
+            break
+        warn(f"{number} is less than 1")
+        number = max(default, 1)
+    return number
+
+
+def asked_clients(*, is_asking: bool) -> list[str]:
+    """The clients that have a file here, unless a person says otherwise."""
+    files = client_files(Surroundings.here(Path.cwd()))
+    found = list(dict.fromkeys(file.client.name for file in files if file.exists and file.client.name != PLAIN_FILE))
+    if not is_asking:
+        return found
+    choices = ", ".join(name for name in CLIENT_NAMES if name != PLAIN_FILE)
+    while True:
+        text = typer.prompt(f"Which clients ({choices})?", default=", ".join(found) or "none", err=True)
+        names = [name for name in text.replace(",", " ").split() if name != "none"]
+        try:
+            return [known_client(name).name for name in names]
+        except ConfigurationError as error:
+            warn(str(error))
+
+
+def read_priority(text: str) -> Priority:
+    """What matters, as it is typed.
+
+    Raises:
+        typer.BadParameter: it is none of the choices.
+    """
+    choices = [item.value for item in Priority]
+    if text not in choices:
+        near = did_you_mean(text, choices)
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(choices)}{near}", param_hint="--matters")
+    return Priority(text)
+
+
+def asked_priority(*, is_asking: bool) -> Priority:
+    """What matters most; tokens unless a person says otherwise."""
+    if not is_asking:
+        return Priority.TOKENS
+    note("tokens: the model reads as little as possible; accuracy: the right tool is listed, ready to call;")
+    note("compatibility: clients and agents that never search find their tools listed")
+    while True:
+        text = typer.prompt("What matters most (tokens, accuracy, compatibility)?", default="tokens", err=True)
+        try:
+            return read_priority(text.strip().lower())
+        except typer.BadParameter as error:
+            warn(error.message)
+
 
 SELECTING = ("semantic", "hybrid_balanced", "hybrid_permissive")
 """The presets that select by intent."""
@@ -110,7 +169,7 @@ def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> N
 
 
 def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
-    from pml_gateway.exposure.recommend import Situation, recommend
+    from pml_gateway.reports.recommend import Situation, recommend
 
     # Before anything is started: a slip in a flag is told at once.
     given_priority = read_priority(given.matters) if given.matters is not None else None
@@ -140,8 +199,7 @@ def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
 
 
 async def _measure(command: Command, intent: str | None) -> _Measured:
-    from pml_gateway.server.preset_costs import preset_costs
-    from pml_gateway.server.token_report import search_costs
+    from pml_gateway.reports.token_costs import preset_costs, search_costs
 
     # Warnings about what is configured now are no answer to what should be.
     async with command_gateway(replace(command, as_json=True)) as gateway:

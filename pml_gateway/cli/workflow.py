@@ -118,7 +118,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 async def _workflows(command: Command) -> list[JsonObject]:
-    from pml_gateway.server.composite_status import composite_status
+    from pml_gateway.reports.workflows import composite_status
 
     async with command_gateway(command) as gateway:
         return composite_status(gateway.state)
@@ -129,8 +129,8 @@ async def _from_file(file: Path) -> dict[str, Any]:
 
 
 async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
-    from pml_gateway.server.meta_tools import build_caller
-    from pml_gateway.server.request import CallOptions, RequestScope
+    from pml_gateway.gateway.request import CallOptions, RequestScope
+    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command) as gateway:
         return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())

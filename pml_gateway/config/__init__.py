@@ -1,1 +1,1 @@
-"""Files, environment and command line become the settings every other stage reads."""
+"""Configuration: files, environment and command line become the settings that every other folder reads."""

@@ -1,17 +1,21 @@
-"""Settings that are valid but will not do what their author expects become warnings."""
+"""Warnings about settings that are valid but will not do what is expected, and servers that cannot start here."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from pml_gateway.config.env_file import read_env_file
-from pml_gateway.config.masking import MASK, is_secret_name, mask_secret
-from pml_gateway.config.secrets import resolve
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
 from pml_gateway.errors import SecretError
+from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret
+from pml_gateway.secrets.references import resolve
 from pml_gateway.types import ExposureMode
 
 MAX_NAMED_CLIENTS = 5
@@ -173,3 +177,110 @@ def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
     for client, section in settings.clients.items():
         yield f"clients.{client}.key", section.key
     yield "references.store", settings.references.store
+
+
+RUNNERS = ("npx", "node", "npm", "pnpm", "bunx", "deno", "uvx", "uv", "python", "python3", "pipx", "docker", "podman")
+
+MAX_COMMANDS = 20_000
+"""Commands that are compared with a mistyped one."""
+
+_NODE = "install Node.js, which brings it: https://nodejs.org"
+_UV = "install uv, which brings it: https://docs.astral.sh/uv"
+_SOURCES: Mapping[str, str] = {
+    "npx": _NODE,
+    "npm": _NODE,
+    "node": _NODE,
+    "pnpm": "install it with: npm install -g pnpm",
+    "bunx": "install Bun, which brings it: https://bun.sh",
+    "deno": "install Deno: https://deno.com",
+    "uvx": _UV,
+    "uv": _UV,
+    "pipx": "install it with: python3 -m pip install --user pipx",
+    "docker": "install Docker: https://docs.docker.com/get-docker",
+    "podman": "install Podman: https://podman.io",
+}
+"""Where the usual runners come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a command cannot start, and what helps."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+
+def obstacles(command: str, *, server: str, folder: str | None, path: str | None) -> Iterator[Obstacle]:
+    """What keeps the `command` of a server from starting in `folder`, looked for in the folders of `path`."""
+    if folder and not Path(folder).expanduser().is_dir():
+        yield Obstacle(f"working directory {folder} does not exist", f"create it, or correct servers.{server}.cwd")
+    is_path = "/" in command or "\\" in command
+    candidate = str(Path(folder or "") / Path(command).expanduser()) if is_path else command
+    if shutil.which(candidate, path=path) is not None:
+        return
+    if is_path and Path(candidate).is_file():
+        yield Obstacle(f"command {command} is not executable", f"chmod +x {candidate}")
+        return
+    name = Path(command).name
+    if name in _SOURCES:
+        yield Obstacle(f"command {command} is not found", _SOURCES[name])
+        return
+    near = _nearest(name, path)
+    remedy = f"did you mean {near}?" if near else f"install it, or correct servers.{server}.command"
+    yield Obstacle(f"command {command} is not found", remedy)
+
+
+def _nearest(name: str, path: str | None) -> str | None:
+    """The installed command that `name` was probably meant to be: one of the usual runners, else any."""
+    runners = [runner for runner in RUNNERS if shutil.which(runner, path=path)]
+    near = get_close_matches(name, runners, n=1, cutoff=0.7)
+    near = near or get_close_matches(name, _installed(path), n=1, cutoff=0.75)
+    return near[0] if near else None
+
+
+def _installed(path: str | None) -> list[str]:
+    found: dict[str, None] = {}
+    for folder in (path or "").split(os.pathsep):
+        try:
+            entries = list(os.scandir(folder)) if folder else []
+        except OSError:
+            continue
+        found.update((entry.name, None) for entry in entries[: MAX_COMMANDS - len(found)])
+    return list(found)
+
+
+def hindrances(settings: Settings, server: str, environ: Mapping[str, str]) -> Iterator[Obstacle]:
+    """Everything that keeps `server` from starting through the gateway: secrets, files of variables, its command."""
+    definition = settings.servers[server]
+    alone = settings.model_copy(update={"servers": {server: definition}, "clients": {}})
+    for key, error in unresolved(alone, environ):
+        if key.startswith("servers."):
+            yield Obstacle(error.message, error.hint)
+    for warning in unreadable_env_files(alone, environ):
+        yield Obstacle(warning.partition(": ")[2], f"correct servers.{server}.env_file, or the file's owner and mode")
+    yield from command_obstacles(server, definition, environ) or ()
+
+
+def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapping[str, str]) -> list[Obstacle] | None:
+    """What keeps the command of `server` from starting; None where there is no command, or it cannot be known."""
+    if not definition.enabled or definition.command is None:
+        return None
+    try:
+        command, folder = resolve(definition.command, environ), resolve(definition.cwd or "", environ)
+        path = resolve(definition.env["PATH"], environ) if "PATH" in definition.env else environ.get("PATH")
+    except SecretError:
+        # Told with the secrets.
+        return None
+    found = obstacles(command, server=server, folder=folder or None, path=path or os.defpath)
+    return [Obstacle(each.what, _for_server(each.remedy, server)) for each in found]
+
+
+def _for_server(remedy: str, server: str) -> str:
+    """The remedy, with what to set where another command was meant."""
+    if remedy.startswith("did you mean "):
+        meant = remedy.removeprefix("did you mean ").removesuffix("?")
+        return f"did you mean {meant}? set servers.{server}.command: {meant}"
+    return remedy

@@ -1,4 +1,4 @@
-"""YAML text becomes a layer of plain values in which every node knows its line."""
+"""YAML files of the configuration, read as layers in which every value knows its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A YAML text and new values become the same text with only those values changed.
+"""Edits of a configuration file: only the changed values, under a lock, shown as a diff, with a backup, and undone.
 
 The nodes of the parsed text say where a value stands; only those characters are replaced, so comments, order, quotes,
 alignment and line endings of everything else stay byte for byte. The result is parsed again and must say what was
@@ -7,21 +7,29 @@ asked for and nothing else; where it does not (aliases, merge keys), the edit is
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from pml_gateway.config.document import compose, parse
+from pml_gateway.config.document import compose, parse, read_bytes
 from pml_gateway.config.layers import KeyPath, dotted
-from pml_gateway.config.paths import CONFIG_NAME
 from pml_gateway.config.presets import Preset
-from pml_gateway.config.problems import Problem, configuration_error
+from pml_gateway.config.problems import SECRET_SECTIONS, Problem, configuration_error
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.files import OWNER_ONLY, locked, write_atomically
+from pml_gateway.paths import CONFIG_NAME
+from pml_gateway.secrets.masking import is_secret_name, mask_arguments, mask_keys, mask_secret, mask_text
 
 INDENT = 2
 
@@ -246,3 +254,196 @@ def _is_alias(key: Node, value: Node) -> bool:
 
 def _quote(key: Node) -> str:
     return '"' if isinstance(key, ScalarNode) and key.style == '"' else ""
+
+
+_SECTIONS = SECRET_SECTIONS | {"mcpServers"}
+_SECRET_MEMBERS = frozenset({"env", "environment", "headers", "http_headers"})
+
+Splices = dict[int, tuple[int, str]]
+"""Where a replacement starts, where it ends, and what it is."""
+
+
+def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
+    """`text`, laid out as before, without the credentials of its servers, clients and workflows.
+
+    Raises:
+        ConfigurationError: the text is broken YAML.
+    """
+    root = compose(text, path)
+    splices: Splices = {}
+    if isinstance(root, MappingNode):
+        for key, section in root.value:
+            if key.value in _SECTIONS:
+                _collect(section, (), splices, set())
+    for start in sorted(splices, reverse=True):
+        end, masked = splices[start]
+        eol = "\n" if text[start:end].endswith("\n") else ""
+        text = f"{text[:start]}{masked}{eol}{text[end:]}"
+    return mask_keys(text)
+
+
+def _collect(node: Node, at: tuple[str, ...], splices: Splices, seen: set[int]) -> None:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    match node:
+        case MappingNode():
+            for key, value in node.value:
+                _collect(value, (*at, str(key.value)), splices, seen)
+        case SequenceNode():
+            texts = [str(item.value) if isinstance(item, ScalarNode) else "" for item in node.value]
+            for item, masked in zip(node.value, mask_arguments(texts), strict=True):
+                if isinstance(item, ScalarNode):
+                    _replace(item, masked, splices)
+                else:
+                    _collect(item, at, splices, seen)
+        case ScalarNode():
+            is_secret = not _SECRET_MEMBERS.isdisjoint(at[-2:-1]) or is_secret_name(at[-1] if at else "")
+            _replace(node, mask_secret(node.value) if is_secret else mask_text(node.value), splices)
+
+
+def _replace(node: ScalarNode, masked: str, splices: Splices) -> None:
+    if masked != node.value:
+        splices[node.start_mark.index] = (node.end_mark.index, f'"{masked}"' if node.style else masked)
+
+
+KEPT_BACKUPS = 10
+"""How many backups of a file stay; `pml disconnect` and `pml migrate back` keep what they need elsewhere."""
+
+_BACKUP = re.compile(r"\.bak-(?P<time>\d{8}-\d{6})(?:-(?P<number>\d+))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEdit:
+    """What changed in a file, and where the old text is kept.
+
+    `backup` is None where there was nothing to keep, or nothing was written.
+    """
+
+    path: Path
+    before: str
+    after: str
+    backup: Path | None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the texts differ."""
+        return self.before != self.after
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff, with credentials masked."""
+        name = str(self.path)
+        before, after = (masked_yaml(text, self.path).splitlines(keepends=True) for text in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, name, name)
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def edit_file(path: Path, change: Callable[[str], str], *, dry_run: bool = False) -> FileEdit:
+    """Apply `change` to the text of `path`, which is created where it is missing.
+
+    Raises:
+        ConfigurationError: the file cannot be read or written, or `change` refuses it; nothing is written then.
+    """
+    target = path.resolve()
+    if dry_run:
+        before = _text(target)
+        return FileEdit(path, before, change(before), None)
+    try:
+        with locked(target):
+            before = _text(target)
+            after = change(before)
+            if before == after:
+                return FileEdit(path, before, after, None)
+            mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else OWNER_ONLY
+            backup = _back_up(target, path, mode) if target.exists() else None
+            write_atomically(target, after, mode)
+    except OSError as exc:
+        raise ConfigurationError(f"{path} cannot be written: {exc.strerror}", hint="check its owner and mode") from exc
+    return FileEdit(path, before, after, backup)
+
+
+def _text(path: Path) -> str:
+    if not path.exists():
+        return ""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError(f"{path} is not UTF-8 text (byte {exc.start})", hint="save it as UTF-8") from exc
+
+
+def _back_up(target: Path, path: Path, mode: int) -> Path:
+    """Copy `target` to a new file beside `path`, named after the time; never over an earlier backup."""
+    content = target.read_bytes()
+    now = f"{datetime.now():%Y%m%d-%H%M%S}"
+    stem = f"{path.name}.bak-{now}"
+    # A number is not used again within its second, or the order of the names would not be that of the backups.
+    attempt = max((number + 1 for time, number, _ in _backups(path) if time == now), default=0)
+    while True:
+        backup = path.with_name(stem if not attempt else f"{stem}-{attempt}")
+        try:
+            descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            attempt += 1
+            continue
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        backup.chmod(mode)
+        _forget_old(path)
+        return backup
+
+
+def _backups(path: Path) -> list[tuple[str, int, Path]]:
+    """The backups of `path`, oldest first: the time, the number within its second, the file."""
+    found = []
+    for candidate in path.parent.iterdir():
+        name = _BACKUP.fullmatch(candidate.name.removeprefix(path.name))
+        if name is not None and candidate.name.startswith(path.name):
+            found.append((name["time"], int(name["number"] or 0), candidate))
+    return sorted(found)
+
+
+def _forget_old(path: Path) -> None:
+    for *_, old in _backups(path)[:-KEPT_BACKUPS]:
+        # One that cannot be removed is no reason to refuse the edit.
+        with suppress(OSError):
+            old.unlink()
+
+
+MAX_CHANGED_LINES = 5_000
+"""difflib takes seconds beyond; the caller has another way."""
+
+Change = tuple[int, int, Sequence[str]]
+"""Lines of the base that are replaced, and what by."""
+
+
+def merged(base: str, ours: str, theirs: str) -> str | None:
+    """`base` with both edits; None where they meet, or are too large to compare."""
+    lines = base.splitlines(keepends=True)
+    first = _changes(lines, ours.splitlines(keepends=True))
+    second = _changes(lines, theirs.splitlines(keepends=True))
+    if first is None or second is None:
+        return None
+    if any(mine[0] <= other[1] and other[0] <= mine[1] for mine in first for other in second):
+        return None
+    for start, end, replacement in sorted([*first, *second], key=lambda change: change[0], reverse=True):
+        lines[start:end] = replacement
+    return "".join(lines)
+
+
+def _changes(before: Sequence[str], after: Sequence[str]) -> list[Change] | None:
+    same = 0
+    while same < min(len(before), len(after)) and before[same] == after[same]:
+        same += 1
+    tail = 0
+    while tail < min(len(before), len(after)) - same and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    middle, new = before[same : len(before) - tail], after[same : len(after) - tail]
+    if max(len(middle), len(new)) > MAX_CHANGED_LINES:
+        return None
+    matcher = SequenceMatcher(None, middle, new, autojunk=False)
+    return [
+        (same + start, same + end, new[new_start:new_end])
+        for kind, start, end, new_start, new_end in matcher.get_opcodes()
+        if kind != "equal"
+    ]

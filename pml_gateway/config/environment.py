@@ -1,7 +1,8 @@
-"""`PML_SECTION__KEY=value` variables become a layer in the shape of the settings tree."""
+"""What the environment configures: `PML_SECTION__KEY` variables, and the standard `OTEL_*` ones."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, get_origin
@@ -10,10 +11,10 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources.types import EnvNoneType
 
-from pml_gateway.config.keys import ALIASES, all_keys, annotation_at, is_list, member_keys, nearest_key
 from pml_gateway.config.layers import KeyPath, Layer, layer_of, merge
-from pml_gateway.config.problems import Problem
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.problems import ALIASES, Problem, all_keys, annotation_at, is_list, member_keys, nearest_key
+from pml_gateway.config.settings import Settings, TelemetrySettings
+from pml_gateway.secrets.references import resolve
 
 PREFIX = "PML_"
 DELIMITER = "__"
@@ -133,3 +134,37 @@ def variable_name(path: KeyPath) -> str:
 
 def _starts_like_a_section(variable: str) -> bool:
     return any(variable[len(PREFIX) :].lower().startswith(f"{name}_") for name in member_keys(()))
+
+
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
+_EXPORTER = "OTEL_{}_EXPORTER"
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpTarget:
+    """Which signals go out; without an endpoint of the configuration, the exporters read the variables themselves."""
+
+    endpoint: str | None
+    traces: bool
+    metrics: bool
+
+
+def otlp_target(settings: TelemetrySettings, environ: Mapping[str, str] = os.environ) -> OtlpTarget | None:
+    """Where telemetry goes, or None while nobody asked for any.
+
+    Raises:
+        SecretError: a reference in the endpoint cannot be resolved.
+    """
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    endpoint = resolve(settings.otlp_endpoint, environ) if settings.otlp_endpoint else None
+    wanted = [_wanted(signal, endpoint, environ) for signal in ("TRACES", "METRICS")]
+    return OtlpTarget(endpoint, *wanted) if any(wanted) else None
+
+
+def _wanted(signal: str, endpoint: str | None, environ: Mapping[str, str]) -> bool:
+    exporter = environ.get(_EXPORTER.format(signal), "").strip().lower()
+    if exporter:
+        return exporter == "otlp"
+    return bool(endpoint or environ.get(_ENDPOINT) or environ.get(_SIGNAL_ENDPOINT.format(signal)))

@@ -1,4 +1,4 @@
-"""Layers of configuration values become one tree in which every value remembers where it came from."""
+"""Layers of configuration: nested values that remember their origin, merged so that the later one wins."""
 
 from __future__ import annotations
 

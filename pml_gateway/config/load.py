@@ -1,4 +1,4 @@
-"""Defaults, files, environment and command line become one `Settings`, with the origin of every value."""
+"""Loads the settings from defaults, files, environment and command line, with the origin of every value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from pml_gateway.config.advice import intent_sources, without_effect
 from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import Problem, configuration_error, did_you_mean, shown, validation_problems
+from pml_gateway.config.problems import Problem, configuration_error, did_you_mean, shaped, shown, validation_problems
 from pml_gateway.config.project import find_project_file, project_layer
 from pml_gateway.config.settings import GatewaySection, Settings
-from pml_gateway.config.shape import shaped
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.paths import Paths
 from pml_gateway.types import ExposureMode
 
 __all__ = ["LoadedSettings", "Origin", "load_settings"]

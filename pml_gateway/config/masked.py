@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pml_gateway.config.masking import is_secret_name, mask_arguments, mask_secret, mask_tree
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.secrets.masking import is_secret_name, mask_arguments, mask_secret, mask_tree
 from pml_gateway.types import JsonObject
 
 

@@ -1,4 +1,4 @@
-"""Preset files become named exposure configurations."""
+"""Presets: named, complete exposure configurations, read from their files."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.document import read_bytes
-from pml_gateway.config.files import locked, write_atomically
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.files import locked, write_atomically
 
 TrustState = Literal["trusted", "changed", "missing"]
 

@@ -15,15 +15,15 @@ from mcp.client.client import Client
 from mcp_types import CallToolResult, TextContent, Tool
 
 from pml_gateway.config.load import LoadedSettings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.errors import UpstreamTimeoutError
 from pml_gateway.exposure.modes import INTENT_MODES
-from pml_gateway.exposure.tokens import TOKENIZER, count_tokens
-from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.runtime import open_runtime
-from pml_gateway.server.serve_http import serve_http
+from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.paths import Paths
+from pml_gateway.serve.http import serve_http
+from pml_gateway.serve.runtime import open_runtime
 from pml_gateway.types import ExposureMode, JsonObject
 
 INTENT = "keep notes about a project and search its files"

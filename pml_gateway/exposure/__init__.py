@@ -1,1 +1,1 @@
-"""Exposure: what a client may see becomes what one request lists, and tools become text and token counts."""
+"""Exposure: what one request lists of what a client may see, and tools as text and token counts."""

@@ -10,7 +10,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.pointer import escaped, unescaped
+from pml_gateway.catalog.schema import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.inline import required_names

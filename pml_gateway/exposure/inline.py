@@ -1,4 +1,4 @@
-"""A parameter's JSON schema becomes a type of a few words, or nothing where a few words would leave something out."""
+"""A parameter's JSON schema as a type of a few words, or nothing where that would leave something out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from pml_gateway.catalog.pointer import local_target
+from pml_gateway.catalog.schema import local_target
 from pml_gateway.types import JsonObject
 
 MAX_INLINE = 120

@@ -11,7 +11,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.patterns import compile_patterns
-from pml_gateway.exposure.tokens import count_definition_tokens
+from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.types import ExposureMode
 
 ScoredTools = Sequence[tuple[CatalogTool, float]]

@@ -1,4 +1,4 @@
-"""A JSON schema becomes a signature of one line, as a programmer would write it."""
+"""A tool's JSON schema as a signature of one line, as a programmer would write it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.load import load_embedder
+from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import Hit, SearchResult, ToolIndex
 from pml_gateway.index.text import ToolDocument
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -192,3 +193,26 @@ PROBES = (
     ("what changed since yesterday", "git log Shows the commit history of a branch"),
 )
 """Intents and dense texts of the tools that serve them, to compare the cosines of two models."""
+
+
+SHIPPED_MODEL = "minilm-tools-int8"
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_directory() -> Path:
+    """Where the shipped model lies: inside an installed package, or beside it in a checkout."""
+    places = (_PACKAGE / "_shipped" / "models" / SHIPPED_MODEL, _PACKAGE.parent / "models" / SHIPPED_MODEL)
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ModelError(
+        f"the shipped embedding model is missing: neither {places[0]} nor {places[1]} exists",
+        hint="reinstall pml-gateway, or name another model in search.model",
+    )
+
+
+@cache
+def shipped_calibration() -> Calibration:
+    """The calibration of the shipped model; the reference for models without one of their own."""
+    return Calibration.read(shipped_directory())

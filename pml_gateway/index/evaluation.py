@@ -1,13 +1,119 @@
-"""Evaluation: turns what searches found for labelled queries into figures."""
+"""Evaluation of search: labelled queries, figures of what was found, and which tools are hard to find."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
+from typing import Any, TypeGuard
 
-from pml_gateway.index.labelled import LabelledQuery
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.index.names import squash
+from pml_gateway.index.text import UNSPACED, ToolDocument
+from pml_gateway.types import JsonObject
+
+TOOL_LAYOUT = 'a tool is {"id", "name", "server"?, "title"?, "description"?, "input_schema"?}'
+QUERY_LAYOUT = 'a query is {"query", "gold": [tool ids], "gold_groups"?: [[alternatives], ...]}'
+
+SHOWN = 80
+"""Characters of a faulty row that an error shows."""
+
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors put at the beginning of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledQuery:
+    """A query and the tools it needs: any one key of each group."""
+
+    text: str
+    groups: tuple[frozenset[str], ...]
+
+
+def read_rows(lines: Iterable[str], source: str) -> list[JsonObject]:
+    """The JSON objects of a JSONL file, empty lines left out; raises InvalidInputError naming the line."""
+    texts = (line.removeprefix(BYTE_ORDER_MARK) for line in lines)
+    return [_object(line, f"{source}:{number}") for number, line in enumerate(texts, 1) if line.strip()]
+
+
+def tool_document(row: JsonObject) -> ToolDocument:
+    """The document of `{"id", "server"?, "name", "title"?, "description"?, "input_schema"?}`, keyed by its id."""
+    properties = input_schema(row).get("properties")
+    return ToolDocument(
+        key=row["id"],
+        server=row.get("server") or "",
+        name=row["name"],
+        title=row.get("title") or "",
+        description=row.get("description") or "",
+        parameters=tuple(properties) if isinstance(properties, dict) else (),
+    )
+
+
+def tool_documents(rows: Iterable[JsonObject], source: str) -> Iterator[ToolDocument]:
+    """The documents of all rows; raises InvalidInputError where one lacks its id or name, or holds no text."""
+    for row in rows:
+        missing = [field for field in ("id", "name") if not _is_text(row.get(field))]
+        if missing:
+            raise InvalidInputError(
+                f"a tool in {source} has no {' and no '.join(missing)}: {str(row)[:SHOWN]}", hint=TOOL_LAYOUT
+            )
+        for field in ("server", "title", "description"):
+            if not isinstance(row.get(field), str | None):
+                raise InvalidInputError(
+                    f"the {field} of tool {row['id']!r} in {source} is no text: {str(row[field])[:SHOWN]}",
+                    hint=TOOL_LAYOUT,
+                )
+        yield tool_document(row)
+
+
+def labelled_queries(rows: Iterable[JsonObject], source: str) -> Iterator[LabelledQuery]:
+    """The queries of all rows; `gold_groups` wins over `gold`, whose tools are all needed.
+
+    A tool or group that is named twice is needed once. Raises InvalidInputError for a row of another layout.
+    """
+    for row in rows:
+        if not _is_text(row.get("query")):
+            raise InvalidInputError(f"a query in {source} has no text: {str(row)[:SHOWN]}", hint=QUERY_LAYOUT)
+        groups = row.get("gold_groups") or _alone(row.get("gold"))
+        if not _is_list(groups) or not all(_is_list(group) and all(map(_is_text, group)) for group in groups):
+            raise InvalidInputError(
+                f"the query {row['query'][:SHOWN]!r} in {source} names no right tools: {str(groups)[:SHOWN]}",
+                hint=QUERY_LAYOUT,
+            )
+        yield LabelledQuery(row["query"], tuple(dict.fromkeys(frozenset(group) for group in groups)))
+
+
+def input_schema(row: JsonObject) -> JsonObject:
+    """The input schema of a tool row; empty if it has none."""
+    schema = row.get("input_schema")
+    return schema if isinstance(schema, dict) else {}
+
+
+def _alone(gold: object) -> object:
+    """Each tool of `gold` as a group of its own; anything but a list as it is."""
+    return [[key] for key in gold] if isinstance(gold, list) else gold
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _object(line: str, place: str) -> JsonObject:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{place} is no JSON: {error}", hint="one JSON object on each line") from None
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{place} is no JSON object", hint="one JSON object on each line")
+    return row
+
 
 DEPTH = 10
 """Ranking figures look at this many hits and at no score."""
@@ -105,3 +211,76 @@ def _discount(rank: int) -> float:
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return fmean(listed) if listed else 0.0
+
+
+FOUND_WITHIN = 5
+"""Hits of one `search_tools` answer by default; a tool beyond them is as good as absent."""
+
+FEW_WORDS = 4
+"""`Get the user` says as little as the name does."""
+
+RIVALS_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HardTool:
+    """A tool that queries did not find or hardly can, how often, and what stands in its way."""
+
+    key: str
+    missed: int
+    asked: int
+    reasons: tuple[str, ...]
+
+
+def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[Outcome]) -> list[HardTool]:
+    """The tools missed at least once or with a text to find them by that is at fault, the most missed first."""
+    known = {document.key: document for document in documents}
+    twins = _twins(documents)
+    missed: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    ahead: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in outcomes:
+        found = [key for key, _ in outcome.scored[:FOUND_WITHIN]]
+        for group in outcome.query.groups:
+            asked.update(group)
+            if group.isdisjoint(found):
+                missed.update(group)
+                for key in group:
+                    ahead[key].update(found)
+    reasons = {document.key: _faults(document, twins.get(document.key, ())) for document in documents}
+    for key in missed:
+        if key not in known:
+            reasons[key] = ("no such tool in the catalog",)
+        elif not twins.get(key):
+            rivals = _listed([rival for rival, _ in ahead[key].most_common()])
+            reasons[key] = (*reasons[key], f"found instead: {rivals}" if rivals else "nothing was found")
+    hard = [HardTool(key, missed[key], asked[key], why) for key, why in reasons.items() if why or missed[key]]
+    return sorted(hard, key=lambda tool: (-tool.missed, tool.key))
+
+
+def _faults(document: ToolDocument, twins: Sequence[str]) -> tuple[str, ...]:
+    """What is wrong with the text of a tool, whether or not a query met it."""
+    faults: list[str] = []
+    words = len(document.description.split())
+    if not words:
+        faults.append("it has no description")
+    elif words < FEW_WORDS and not UNSPACED.search(document.description):
+        faults.append(f"its description has {words} word{'s' if words > 1 else ''}: say what it does to what, and when")
+    if twins:
+        same = "the same description" if words else "the same name and no description either"
+        faults.append(f"duplicate: {_listed(twins)} {'has' if len(twins) == 1 else 'have'} {same}")
+    return tuple(faults)
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = len(keys) - RIVALS_NAMED
+    return ", ".join(keys[:RIVALS_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _twins(documents: Sequence[ToolDocument]) -> dict[str, list[str]]:
+    """The tools that say the same as each; without a description the name speaks."""
+    alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for document in documents:
+        described = " ".join(document.description.split()).casefold()
+        alike[described, "" if described else squash(document.name)].append(document.key)
+    return {key: [other for other in keys if other != key] for keys in alike.values() if len(keys) > 1 for key in keys}

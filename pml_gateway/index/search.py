@@ -1,4 +1,4 @@
-"""The tool index: turns an intent into the tools that serve it, best first."""
+"""Fusion: adds what the words of a query prove to what its meaning suggests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
-from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve
+from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve, shipped_calibration
 from pml_gateway.index.clauses import combine, split_clauses, with_room, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
-from pml_gateway.index.fusion import fuse
-from pml_gateway.index.large import both_halves, go_on, lexical_half
+from pml_gateway.index.large import SnapshotStore, both_halves, go_on, lexical_half
 from pml_gateway.index.lexical import LexicalIndex, Match
 from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.names import NameIndex
-from pml_gateway.index.shipped import shipped_calibration
-from pml_gateway.index.snapshot import SnapshotStore
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
@@ -30,6 +27,31 @@ from pml_gateway.index.text import (
 from pml_gateway.index.vectors import ExactVectors, Mask, Positions, VectorIndex
 from pml_gateway.types import Ranking
 
+LEXICAL_WEIGHT = 0.03
+"""Cosine gained per BM25 unit once the evidence is strong."""
+
+LEXICAL_DOUBT = 40.0
+"""BM25 units at which lexical evidence counts half. A common word or two (BM25 of 3) then add nothing (0.01), rare
+words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by words."""
+
+REFERENCE_TOOLS = 400
+"""The catalog whose BM25 units the two constants speak of. The same word in the same tool is worth three times as much
+among 14,000 tools as among 45; unscaled, single words of a paraphrase outweighed its meaning in large catalogs."""
+
+Floats = npt.NDArray[np.float32]
+
+
+def fuse(cosines: Floats, lexical: Floats, tools: int) -> Floats:
+    """Raw strength (n,) from cosines on the shipped model's scale and BM25 values, both (n,), among so many tools.
+
+    Absolute evidence, unlike ranks or z-scores: it needs no statistics of other tools but their number, so hidden tools
+    leave no trace and a catalog of two tools is scored like one of a thousand.
+    """
+    scaled = lexical * np.float32(np.log1p(REFERENCE_TOOLS) / np.log1p(max(tools, 1)))
+    fused: Floats = cosines + np.float32(LEXICAL_WEIGHT) * scaled * scaled / (scaled + np.float32(LEXICAL_DOUBT))
+    return fused
+
+
 MIN_CANDIDATES = 200
 """Candidates that each half proposes at least; what neither half has among its first 200 never comes out on top."""
 
@@ -39,8 +61,6 @@ CLAUSE_CANDIDATES = 50
 EXACT_SCORE = 1.0
 NEAR_SCORE = 0.999
 """Of a name that is written or spelled another way; the highest score that evidence alone can reach."""
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

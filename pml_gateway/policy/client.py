@@ -8,9 +8,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import ClientSettings
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.secrets.references import resolve
 from pml_gateway.types import ExposureMode
 
 _CONFIGURED = "client:"

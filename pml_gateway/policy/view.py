@@ -10,11 +10,11 @@ import numpy.typing as npt
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
-from pml_gateway.catalog.gates import absent_offers, absent_tools
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.policy.client import Client
-from pml_gateway.policy.offers import OfferView
+from pml_gateway.policy.prompts_and_resources import OfferView
 
 MAX_COMPARED = 200
 """Characters of a name that are compared when looking for similar ones."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
-from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.secrets.references import resolve
 
 COLLECTION = "pml-results"
 DISK_MARGIN = 1024 * 1024

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.results.content import Content, Kind, addressed, from_bytes, to_bytes
 from pml_gateway.results.shapes import sketch
 

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
-from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed, exceeds

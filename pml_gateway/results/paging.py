@@ -8,7 +8,7 @@ from typing import Any
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, measure
-from pml_gateway.results.selection import value_at
+from pml_gateway.results.paths import value_at
 from pml_gateway.results.shapes import sketch
 from pml_gateway.types import JsonObject
 

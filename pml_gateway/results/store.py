@@ -24,8 +24,8 @@ from pml_gateway.policy.client import Client
 from pml_gateway.results.backend import COLLECTION, Backend, build_backend, check_store
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.encoding import Encoded, decode, encode
+from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
-from pml_gateway.results.selection import value_at
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
 from pml_gateway.types import JsonObject
 

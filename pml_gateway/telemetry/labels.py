@@ -1,8 +1,8 @@
-"""Values of requests become labels of metrics, of which there is always a bounded number."""
+"""Labels of metrics: values of requests, bounded in number."""
 
 from __future__ import annotations
 
-from pml_gateway.telemetry.observe import OUTCOMES, PROTOCOL_ERROR
+from pml_gateway.telemetry.events import OUTCOMES, PROTOCOL_ERROR
 
 OTHER = "other"
 

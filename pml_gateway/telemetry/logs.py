@@ -1,4 +1,4 @@
-"""Log records become lines on stderr, as text or JSON, that name the request and never carry a secret."""
+"""Log lines on stderr, as text or JSON, that name the request and never carry a secret."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Collection, Iterator
 from typing import IO
 
-from pml_gateway.config.known_secrets import KNOWN_SECRETS
-from pml_gateway.config.masking import MASK, mask_text
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.log import ROOT
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK, mask_text
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 
 FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")

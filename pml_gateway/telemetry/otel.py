@@ -1,4 +1,4 @@
-"""Spans and measurements leave for an OpenTelemetry collector; nothing here is loaded unless that is configured."""
+"""Spans and metrics sent to an OpenTelemetry collector; loaded only where that is configured."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import anyio.to_thread
 from opentelemetry import metrics, trace
 
 from pml_gateway import __version__
-from pml_gateway.config.otel import OtlpTarget
+from pml_gateway.config.environment import OtlpTarget
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.telemetry.events import INPUT_REQUIRED, OK
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
-from pml_gateway.telemetry.observe import INPUT_REQUIRED, OK
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

@@ -1,4 +1,4 @@
-"""Events of requests become Prometheus metrics, in a registry of their own and with a bounded number of series."""
+"""Prometheus metrics of requests, in a registry of their own and with a bounded number of series."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from pml_gateway.telemetry.events import INPUT_REQUIRED, OK
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
-from pml_gateway.telemetry.observe import INPUT_REQUIRED, OK
 
 _SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From the gateway's own share of a call to the default deadline."""

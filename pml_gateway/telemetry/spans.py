@@ -1,4 +1,4 @@
-"""Steps of a request become OpenTelemetry spans below the SDK's own span of the request."""
+"""OpenTelemetry spans for the steps of a request, below the SDK's own span of it."""
 
 from __future__ import annotations
 

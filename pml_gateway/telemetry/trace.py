@@ -1,4 +1,4 @@
-"""A client's request becomes an id that follows it: in log lines, errors and answers, and to upstreams."""
+"""The id of a client's request, which follows it into log lines, errors, answers and to upstreams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    from pml_gateway.telemetry.observe import Telemetry
+    from pml_gateway.telemetry.events import Telemetry
+
 
 REQUEST_ID_HEADER = "x-request-id"
 TRACE_KEYS = ("traceparent", "tracestate")

@@ -1,1 +1,1 @@
-"""The MCP servers behind the gateway: transports, sessions, and their whole life."""
+"""The MCP servers behind the gateway: each with its connection, its calls, and its whole life."""

@@ -1,4 +1,4 @@
-"""One upstream's faults become a decision: let a call through, let one through to see, or refuse it at once."""
+"""The circuit breaker of one upstream: whether a call is let through, tried, or refused at once."""
 
 from __future__ import annotations
 

@@ -1,35 +1,144 @@
-"""One upstream's connection: opened when wanted, listed, watched, reconnected with backoff, closed by its owner."""
+"""The life of one upstream's connection: opened when wanted, listed, watched, reconnected with backoff, closed."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
+from pml_gateway.config.settings import Terms
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
+from pml_gateway.mcp.elicitation import Questions
+from pml_gateway.mcp.failures import translate
+from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.listing import Listed, Remembered, announced_kind
+from pml_gateway.mcp.session import HeaderMaps
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.signal import first_of
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.activity import Activity
-from pml_gateway.upstreams.backoff import Backoff
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
-from pml_gateway.upstreams.connection import MODERN, Connection, WrongEraError
-from pml_gateway.upstreams.listing import Listed, Remembered, announced_kind
-from pml_gateway.upstreams.lists import Lists
-from pml_gateway.upstreams.opening import Opener
-from pml_gateway.upstreams.sole import SoleClient
-from pml_gateway.upstreams.subscriptions import UPDATED, ResourceSubscriptions
-from pml_gateway.upstreams.terms import Terms
-from pml_gateway.upstreams.tool_facts import ToolFacts
-from pml_gateway.upstreams.translate import translate
-from pml_gateway.upstreams.transport import OpenStreams
-from pml_gateway.upstreams.waiting import first_of
+from pml_gateway.upstreams.concurrency import Activity
+from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
+from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, SoleClient
+from pml_gateway.upstreams.lists import Lists, ToolFacts
 
 if TYPE_CHECKING:
-    from pml_gateway.upstreams.authorization import Authorization
+    from pml_gateway.upstreams.auth.authorization import Authorization
+
+
+FIRST_BACKOFF = 1.0
+LAST_BACKOFF = 60.0
+"""Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+
+STABLE_AFTER = 5.0
+"""Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
+
+
+class Backoff:
+    """The pauses of one upstream. `expired` says that the gateway itself gave up the connection that ends next."""
+
+    def __init__(self) -> None:
+        self.expired = False
+        self._pause = FIRST_BACKOFF
+        self._lost_quickly = False
+        self._was_stable = False
+
+    def needs_none(self, lived: float) -> bool:
+        """Whether a connection that lived so many seconds may be followed by another one at once."""
+        lost_quickly = lived < STABLE_AFTER
+        at_once = self.expired or not (lost_quickly and self._lost_quickly)
+        self.expired, self._lost_quickly = False, lost_quickly
+        self._was_stable = self._was_stable or not lost_quickly
+        return at_once
+
+    def pause(self) -> float:
+        """Seconds until the next attempt after one that failed; twice as many the time after."""
+        if self._was_stable:
+            self._pause, self._was_stable = FIRST_BACKOFF, False
+        pause = self._pause
+        self._pause = min(pause * 2, LAST_BACKOFF)
+        return pause * random.uniform(0.8, 1.2)
+
+    def forget(self) -> None:
+        """Begin with the shortest pause again."""
+        self._pause = FIRST_BACKOFF
+
+
+class Opener:
+    """Opens the connections of one upstream; `http` is what its shared one learns of HTTP beside the messages."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        open_streams: OpenStreams,
+        logs_dir: Path,
+        authorization: Authorization | None,
+        client: SoleClient | None,
+        header_maps: HeaderMaps,
+        on_notice: OnNotice,
+        on_trouble: Callable[[], None],
+    ) -> None:
+        self._terms = terms
+        self._open_streams = open_streams
+        self._logs_dir = logs_dir
+        self._authorization = authorization
+        self._client = client
+        self._header_maps = header_maps
+        self._on_notice = on_notice
+        self._on_trouble = on_trouble
+        self.http = self._new_http()
+
+    def shared(self, era: str) -> AbstractAsyncContextManager[Connection]:
+        """The connection for everybody, preferably in this era; what it asks is asked of the one client there is."""
+        self.http = self._new_http()
+        timeout = self._terms.defaults.question_timeout
+        asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
+        return self._opened(self.http, asked, era, self._on_notice)
+
+    @asynccontextmanager
+    async def beside(
+        self, questions: Questions, era: str, on_notice: OnNotice | None = None
+    ) -> AsyncIterator[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        http = self._new_http()
+        try:
+            async with self._opened(http, questions, era, on_notice or self._on_notice) as connection:
+                await connection.has_begun()
+                yield connection
+        # Translated here, where it is known what HTTP said.
+        except Exception as exc:
+            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            self._on_trouble()
+            raise translate(exc, self._terms.upstream_id, http=http) from exc
+
+    def _new_http(self) -> HttpSide:
+        return HttpSide(self._terms.defaults.max_message_bytes, self._authorization)
+
+    def _opened(
+        self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
+    ) -> AbstractAsyncContextManager[Connection]:
+        return open_connection(
+            self._terms.upstream_id,
+            self._terms.definition,
+            open_streams=self._open_streams,
+            era_hint=era,
+            logs_dir=self._logs_dir,
+            connect_timeout=self._terms.connect_timeout,
+            header_maps=self._header_maps,
+            on_notice=on_notice,
+            http=http,
+            questions=questions,
+        )
+
 
 logger = get_logger(__name__)
 

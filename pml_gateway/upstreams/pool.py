@@ -13,15 +13,16 @@ import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
-from pml_gateway.upstreams.children import open_children
-from pml_gateway.upstreams.listing import Remembered
-from pml_gateway.upstreams.sole import SoleClient
-from pml_gateway.upstreams.transport import OpenStreams
-from pml_gateway.upstreams.transport import open_streams as open_transport
+from pml_gateway.mcp.listing import Remembered
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.mcp.transport import open_streams as open_transport
+from pml_gateway.processes.children import open_children
+from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 if TYPE_CHECKING:
-    from pml_gateway.upstreams.authorization import Authorization
+    from pml_gateway.upstreams.auth.authorization import Authorization
+
 
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
@@ -116,8 +117,8 @@ class UpstreamPool:
         if definition.url is None:
             return None
         # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
-        from pml_gateway.upstreams.authorization import Authorization
-        from pml_gateway.upstreams.tokens import TokenStore
+        from pml_gateway.upstreams.auth.authorization import Authorization
+        from pml_gateway.upstreams.auth.logins import TokenStore
 
         return Authorization(upstream_id, definition, TokenStore(self._auth_dir), self._tasks.start_soon)
 

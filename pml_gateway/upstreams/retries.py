@@ -1,4 +1,4 @@
-"""What may be asked twice without harm is asked again after a transport failure: bounded, jittered, in time."""
+"""Repeats after a transport failure what can be asked twice without harm: bounded, jittered, in time."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""The usage database becomes recorded calls, searches and lists of one configuration."""
+"""Recorded calls, searches and lists of one configuration, and the tools called most."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.log import get_logger
 from pml_gateway.usage.database import open_for_reading
 
 ToolKey = tuple[str, str]
@@ -189,3 +192,29 @@ def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]
             (config, INSIDE),
         )
         return [((upstream, tool), day, count) for upstream, tool, day, count in rows]
+
+
+logger = get_logger(__name__)
+
+HALF_LIFE_DAYS = 14.0
+"""A call counts half after this time. The decay is exponential, so that the order depends on the calls alone and not on
+when it is computed: gateways that start at different times give the same list."""
+
+
+def most_used(path: Path, config: str) -> tuple[ToolKey, ...]:
+    """The tools of a configuration, most used first; none where nothing was recorded or can be read."""
+    try:
+        counts = read_daily_counts(path, config)
+    except GatewayError as error:
+        logger.warning("lists are filled without usage: %s", error)
+        return ()
+    return ranked(counts)
+
+
+def ranked(counts: list[tuple[ToolKey, int, int]]) -> tuple[ToolKey, ...]:
+    """Tools by (tool, day, calls), most used first, equal ones by name; days count from the epoch."""
+    last = max((day for _, day, _ in counts), default=int(time.time() // 86400))
+    weights: dict[ToolKey, float] = defaultdict(float)
+    for key, day, calls in counts:
+        weights[key] += calls * 0.5 ** ((last - day) / HALF_LIFE_DAYS)
+    return tuple(sorted(weights, key=lambda key: (-weights[key], key)))

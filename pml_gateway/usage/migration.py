@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.config.clients.three_way import merged
 from pml_gateway.config.document import parse
-from pml_gateway.config.edit import set_values
-from pml_gateway.config.files import locked, write_atomically
+from pml_gateway.config.edit import FileEdit, edit_file, merged, set_values
 from pml_gateway.config.layers import KeyPath, dotted, leaves
 from pml_gateway.config.settings import Settings
-from pml_gateway.config.write import FileEdit, edit_file
 from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.files import locked, write_atomically
 
 MAX_STEPS = 20
 """Steps that can be undone, one after the other."""

@@ -1,4 +1,4 @@
-"""Calls, searches and lists become rows of the usage database, written in batches beside the event loop."""
+"""Records calls, searches and lists in the usage database, in batches beside the event loop, without secrets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,62 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from pml_gateway.config.settings import UsageSettings
 from pml_gateway.log import get_logger
+from pml_gateway.policy.client import Client
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
 from pml_gateway.types import JsonObject
 from pml_gateway.usage.database import open_for_writing, prune
-from pml_gateway.usage.masks import masked, shown_arguments
+
+
+def usage_name(client: Client) -> str:
+    """Configured clients by name, `local` or `anonymous`; never the id of a session, which is a key."""
+    kind, _, name = client.id.partition(":")
+    return name if kind == "client" else "anonymous" if kind == "session" else kind
+
+
+MAX_TEXT = 500
+"""Characters of a query or an intent that are kept."""
+
+MAX_ARGUMENTS = 2000
+
+
+def masked(text: str | None) -> str | None:
+    """A query or an intent as it is kept."""
+    if text is None:
+        return None
+    return KNOWN_SECRETS.masked(mask_text(text[:MAX_TEXT].encode(errors="replace").decode()), MASK)
+
+
+def shown_arguments(arguments: JsonObject | None) -> str | None:
+    """The arguments of a call as they are kept, where the configuration asks for them."""
+    if arguments is None:
+        return None
+    text = json.dumps(_tree(arguments), ensure_ascii=False, separators=(",", ":"), default=str)
+    return KNOWN_SECRETS.masked(text[:MAX_ARGUMENTS].encode(errors="replace").decode(), MASK)
+
+
+def _tree(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {key: MASK if is_secret_name(str(key)) else _tree(item) for key, item in value.items()}
+        case list():
+            return [_tree(item) for item in value]
+        case str():
+            return mask_text(value[:MAX_ARGUMENTS])
+        case _:
+            return value
+
 
 logger = get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""Workflows: plans of several calls, parsed, checked, run and reported."""

@@ -1,4 +1,4 @@
-"""A plan becomes outcomes: steps run as soon as what they need is there, within the run's limits."""
+"""Runs a plan: each step as soon as what it needs is there, within the run's limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any, Protocol
 import anyio
 
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
+from pml_gateway.mcp.deadlines import within
 from pml_gateway.results.content import exceeds
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.deadlines import within
 from pml_gateway.workflow.expressions import is_true
-from pml_gateway.workflow.loops import gathered
 from pml_gateway.workflow.outcome import (
     Called,
     Exceeded,
@@ -30,6 +29,38 @@ from pml_gateway.workflow.outcome import (
 from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
 from pml_gateway.workflow.sharing import Invocation, SharedReads
 from pml_gateway.workflow.templates import render, roots_of
+
+MAX_TOLD = 20
+"""Failed items whose errors are told one by one."""
+
+
+def gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:
+    """The outcome of a `for_each`: the list of its values, null where an item failed or was not called."""
+    values = [item.value for item in items]
+    if any(item.status is StepStatus.WAITING for item in items):
+        return Outcome(StepStatus.WAITING, items=items)
+    failed = [index for index, item in enumerate(items) if item.status is StepStatus.ERROR]
+    stopped = [item for item in items if item.status is StepStatus.SKIPPED]
+    if not failed and not stopped:
+        return Outcome(StepStatus.OK, values, items=items)
+    not_called = f"; {len(stopped)} were not called" if stopped else ""
+    if failed:
+        first = items[failed[0]].error or {}
+        error = {
+            "code": first.get("code", ErrorCode.INTERNAL.value),
+            "message": f"{len(failed)} of {len(items)} items of step {step.id!r} failed: "
+            f"{first.get('message', '')}{not_called}",
+            "retryable": bool(first.get("retryable")),
+            "hint": str(first.get("hint", "")),
+            "details": {"items": [{"index": index, "error": items[index].error} for index in failed[:MAX_TOLD]]},
+        }
+        return Outcome(StepStatus.ERROR, values, error=error, items=items)
+    by = stopped[0].blocked_by
+    if len(stopped) == len(items):
+        return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=by)
+    message = f"{len(stopped)} of {len(items)} items of step {step.id!r} were not called, because {by[0]!r} failed"
+    return Outcome(StepStatus.ERROR, values, error=error_json(ErrorCode.CANCELLED, message), items=items)
+
 
 MAX_ARGUMENTS = 64 * 1024 * 1024
 """Characters of one step's arguments; each reference in them may stand for a large value."""

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.evaluation import (
+from pml_gateway.results.paths import (
     Bounds,
     ExpressionError,
     Node,

@@ -1,4 +1,4 @@
-"""The steps of a request become a plan: checked, compiled, and ordered by what needs what."""
+"""The plan of a run: steps checked, compiled and ordered by what needs what, and the limits it has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pml_gateway.config.settings import WorkflowSettings
 from pml_gateway.errors import ErrorCode, ToolCallError
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
@@ -150,3 +151,8 @@ def tightened(limit: float, wanted: Any, *, whole: bool) -> float | None:
     if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
         return None
     return min(limit, wanted)
+
+
+def limits_of(settings: WorkflowSettings) -> Budget:
+    """The configured limits, which requests may only tighten."""
+    return Budget(settings.max_steps, settings.max_tokens, settings.max_seconds, settings.max_parallel)

@@ -10,7 +10,7 @@ from benchmarks.conversation import Conversation, answer_text
 from benchmarks.markdown_block import markdown_table, put_block, write_block
 from benchmarks.run_tasks import summary_rows, task_rows
 from benchmarks.tasks import TASKS
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.workflow.templates import Reference, compile_template, references
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.list_metrics import cut_loss, lists
 from benchmarks.quality_tables import markdown, replace_block, table
 from benchmarks.quality_targets import Target, targets
-from pml_gateway.index.evaluation import Outcome
-from pml_gateway.index.labelled import LabelledQuery
+from pml_gateway.index.evaluation import LabelledQuery, Outcome
 from tests.benchmarks.quality_report import measured_set, report
 
 

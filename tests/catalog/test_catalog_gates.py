@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import build_catalog
-from pml_gateway.catalog.gates import NOTHING, Gates, Variants, build_gates
 from pml_gateway.catalog.model import UpstreamListing
-from pml_gateway.catalog.offers import build_offers
+from pml_gateway.catalog.prompts_and_resources import build_offers
+from pml_gateway.catalog.visibility import NOTHING, Gates, Variants, build_gates
+from pml_gateway.mcp.listing import Difference, Offers, difference, with_more
 from pml_gateway.policy.client import Client
-from pml_gateway.policy.exclusions import Rule, exclusions
 from pml_gateway.policy.view import View
-from pml_gateway.upstreams.differences import Difference, difference, with_more
-from pml_gateway.upstreams.listing import Offers
+from pml_gateway.reports.verdicts import Rule, exclusions
 
 NAMES = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
 SETS = ("", "ask", "sample")

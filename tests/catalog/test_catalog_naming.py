@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.build import Prefix, assign_names, build_catalog
 from pml_gateway.catalog.model import UpstreamListing
-from pml_gateway.catalog.naming import Prefix, assign_names
-from pml_gateway.server.meta_definitions import RESERVED
+from pml_gateway.gateway.meta_definitions import RESERVED
 from tests.catalog.listings import listing
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

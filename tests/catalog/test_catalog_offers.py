@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp.shared.uri_template import UriTemplate
 
-from pml_gateway.catalog.offer_fields import offer_for_version, sound_offer
-from pml_gateway.catalog.offer_uris import with_public_uris
-from pml_gateway.catalog.offers import OfferKind, OfferTable, Route, build_offers
+from pml_gateway.catalog.fields import offer_for_version, sound_offer
+from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferTable, Route, build_offers
+from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.uris import matches_template, spellings
-from pml_gateway.upstreams.listing import Offers
+from pml_gateway.mcp.listing import Offers
 
 SERVERS = ("a", "b", "c d/ü")
 URIS = st.one_of(

@@ -14,7 +14,7 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.catalog.wire import LATEST_VERSION, allowed_fields, encode, tool_for_version
-from pml_gateway.server.meta_definitions import AVAILABLE, meta_tool_definitions
+from pml_gateway.gateway.meta_definitions import AVAILABLE, meta_tool_definitions
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, only_tool, sound_schemas
 

@@ -9,9 +9,9 @@ import pytest
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog, UpstreamListing
-from pml_gateway.catalog.offers import build_offers
-from pml_gateway.catalog.tool_meta import with_public_meta
-from pml_gateway.upstreams.listing import Offers
+from pml_gateway.catalog.prompts_and_resources import build_offers
+from pml_gateway.catalog.public_uris import with_public_meta
+from pml_gateway.mcp.listing import Offers
 
 URI = "ui://view/main.html"
 

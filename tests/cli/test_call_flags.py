@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.cli.flags import flags_of, read_flags
+from pml_gateway.cli.arguments import flags_of, read_flags
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.types import JsonObject
 

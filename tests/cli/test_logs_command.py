@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.upstreams.child_log import MAX_LOG_BYTES, log_path, old_log, open_child_log
-from pml_gateway.upstreams.log_reader import LogReader
+from pml_gateway.processes.child_log import MAX_LOG_BYTES, LogReader, log_path, old_log, open_child_log
 from tests.support.process import environment, run_pml, write_settings
 
 SERVER: dict[str, Any] = {

@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from pml_gateway.config.advice import literal_secrets, unresolved_references
-from pml_gateway.config.auth import AuthDefinition, AuthKind
 from pml_gateway.config.masked import masked_settings
-from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.config.settings import Settings
 
 URL = "https://example.com/mcp"

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.config.document import parse
-from pml_gateway.config.edit import apply_preset, set_values
+from pml_gateway.config.edit import KEPT_BACKUPS, apply_preset, edit_file, set_values
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
-from pml_gateway.config.write import KEPT_BACKUPS, edit_file
 from pml_gateway.errors import ConfigurationError
 
 FILE = Path("config.yaml")

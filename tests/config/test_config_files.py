@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.files import lock_if_free, locked
+from pml_gateway.files import lock_if_free, locked
 
 
 def test_a_lock_that_is_not_released_is_waited_for_with_a_limit(tmp_path: Path) -> None:

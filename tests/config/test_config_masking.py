@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from pml_gateway.config.edit import masked_yaml
 from pml_gateway.config.masked import masked_server, masked_settings
-from pml_gateway.config.masking import mask_arguments, mask_secret, mask_text
-from pml_gateway.config.redaction import masked_yaml
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.secrets.masking import mask_arguments, mask_secret, mask_text
 
 KEY = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 

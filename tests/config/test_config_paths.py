@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pml_gateway.config.paths import Paths
+from pml_gateway.paths import Paths
 
 
 def test_everything_lives_below_the_home_of_the_gateway(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.config.approval import approve
+from pml_gateway.cli.trust import approve
 from pml_gateway.config.project import (
     MAX_INTENT_CHARACTERS,
     MAX_PATTERN_CHARACTERS,

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from pml_gateway.config.keys import annotation_at
 from pml_gateway.config.layers import dotted
-from pml_gateway.config.reference import ENTRY, Setting, markdown_reference, reference
+from pml_gateway.config.problems import annotation_at
 from pml_gateway.config.settings import Settings
+from pml_gateway.reports.settings import ENTRY, Setting, markdown_reference, reference
 from tests.support.command_line import pml
 
 REFERENCE = reference()

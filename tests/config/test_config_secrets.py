@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.secrets import MAX_SECRET_BYTES, Reference, is_reference, references, resolve
 from pml_gateway.errors import SecretError
+from pml_gateway.secrets.references import MAX_SECRET_BYTES, Reference, is_reference, references, resolve
 
 
 def test_references_are_replaced_by_what_they_stand_for(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.project_intent import MAX_CHARACTERS, derive_intent
+from pml_gateway.config.project import MAX_CHARACTERS, derive_intent
 
 PROSE = "Books trains and sends the tickets by mail."
 

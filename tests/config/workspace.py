@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pml_gateway.config.load import LoadedSettings, load_settings
-from pml_gateway.config.paths import Paths
 from pml_gateway.config.trust import TrustStore
+from pml_gateway.paths import Paths
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from fastmcp import Client as FastMCPClient
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from mcp_types import methods
 
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
 from tests.support.meta import LISTED
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, result_modern

@@ -20,11 +20,11 @@ from pml_gateway.config.settings import NamespaceSettings, Settings
 from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.inline import field, inline_type, required_names
 from pml_gateway.exposure.namespaces import call_signature, definition
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import LOCAL
-from pml_gateway.server.listing import render
-from pml_gateway.server.meta_definitions import RESERVED
-from pml_gateway.server.state import GatewayState, WireCache
 from pml_gateway.types import ExposureMode
 from tests.support.code_intelligence import SERVERS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.exposure.recommend import Priority, Situation, recommend
+from pml_gateway.reports.recommend import Priority, Situation, recommend
 
 
 def situation(

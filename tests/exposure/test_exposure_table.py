@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import FullProxySettings, GatewaySection, HybridSettings, Settings
 from pml_gateway.exposure.modes import Exposure, Reason, expose
-from pml_gateway.exposure.tokens import count_tokens
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import LOCAL
-from pml_gateway.server.listing import render
-from pml_gateway.server.state import GatewayState, WireCache
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import catalog_of
 from tests.support.meta import LISTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from pml_gateway.exposure.verdicts import Omission, Verdict, verdicts
+from pml_gateway.reports.verdicts import Omission, Verdict, verdicts
 from pml_gateway.types import ExposureMode
 from tests.exposure.test_exposure_table import Case, cases, make_case
 

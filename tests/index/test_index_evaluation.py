@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.index.difficulty import hard_tools
-from pml_gateway.index.evaluation import LIST_CAP, Outcome, figures, ndcg, percentile, reciprocal_rank
-from pml_gateway.index.labelled import LabelledQuery, labelled_queries, read_rows, tool_documents
+from pml_gateway.index.evaluation import (
+    LIST_CAP,
+    LabelledQuery,
+    Outcome,
+    figures,
+    hard_tools,
+    labelled_queries,
+    ndcg,
+    percentile,
+    read_rows,
+    reciprocal_rank,
+    tool_documents,
+)
 from tests.index.tools import tool
 
 KEYS = {

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index import ToolDocument, ToolIndex
-from pml_gateway.index.clustered import ClusteredVectors, Clusters
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.large import both_halves, go_on
-from pml_gateway.index.lexical import LexicalIndex
+from pml_gateway.index.lexical import LexicalIndex, count_words, rearranged
 from pml_gateway.index.names import NameIndex
-from pml_gateway.index.postings import count_words, rearranged
 from pml_gateway.index.text import lexical_tokens, query_tokens
-from pml_gateway.index.vectors import ExactVectors, Mask
+from pml_gateway.index.vectors import ClusteredVectors, Clusters, ExactVectors, Mask
 from pml_gateway.types import Ranking
 from tests.index.catalogs import NOUNS, TOPICS, VERBS, catalog, edited
 from tests.index.fakes import HashedWords

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index import Embedder, ToolIndex
-from pml_gateway.index.lexical import LexicalIndex
-from pml_gateway.index.postings import count_words
+from pml_gateway.index.lexical import LexicalIndex, count_words
 from pml_gateway.index.text import lexical_tokens, query_tokens
 from pml_gateway.index.vectors import ExactVectors
 from pml_gateway.types import Ranking

@@ -16,8 +16,8 @@ import pytest
 
 from pml_gateway.errors import ModelError
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex, load_embedder
+from pml_gateway.index.calibration import SHIPPED_MODEL, shipped_directory
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.shipped import SHIPPED_MODEL, shipped_directory
 from pml_gateway.types import Ranking
 from tests.index.tools import OFFICE, REPOSITORY, SHARED_DATA, labelled_tools, read_rows, tool
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_gateway.config.files import lock_if_free
+from pml_gateway.files import lock_if_free
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
-from pml_gateway.index.large import both_halves, not_embedded
-from pml_gateway.index.snapshot import SnapshotStore
+from pml_gateway.index.large import SnapshotStore, both_halves, not_embedded
 from tests.index.catalogs import catalog, edited
 from tests.index.fakes import HashedWords
 from tests.index.tools import REPOSITORY
@@ -158,7 +157,7 @@ def test_processes_that_build_at_once_leave_one_good_snapshot(tmp_path: Path) ->
     program = (
         "import sys; from pathlib import Path\n"
         "from pml_gateway.index.large import both_halves\n"
-        "from pml_gateway.index.snapshot import SnapshotStore\n"
+        "from pml_gateway.index.large import SnapshotStore\n"
         "from tests.index.catalogs import catalog, edited\n"
         "from tests.index.fakes import HashedWords\n"
         "store = SnapshotStore(Path(sys.argv[1]), identity='test', model='hashed')\n"

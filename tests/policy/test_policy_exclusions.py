@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.policy.client import LOCAL, Client
-from pml_gateway.policy.exclusions import Rule, exclusions
 from pml_gateway.policy.view import View
+from pml_gateway.reports.verdicts import Rule, exclusions
 from tests.catalog.listings import catalog_of
 
 CATALOG = catalog_of("fs:read", "fs:write", "git:log")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.catalog.offers import OfferKind, build_offers
+from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
 from pml_gateway.exposure.patterns import compile_patterns
-from pml_gateway.policy.offers import OfferView
-from pml_gateway.upstreams.listing import Offers
+from pml_gateway.mcp.listing import Offers
+from pml_gateway.policy.prompts_and_resources import OfferView
 
 URIS = ("file:///pub/x", "file:///pub/dir/", "file:///etc/passwd", "dir://x/", "urn:a:1")
 FILES = Offers(

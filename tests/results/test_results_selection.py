@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, addressed, content_of, exceeds
-from pml_gateway.results.selection import MAX_EXPRESSION, select, value_at
+from pml_gateway.results.paths import MAX_EXPRESSION, select, value_at
 
 VALUE: dict[str, Any] = {"items": [{"id": 1, "on": None}, {"id": 2}], "none": None, "n": 3, "a b": {"é": "x"}, "e": {}}
 

@@ -23,12 +23,12 @@ from pydantic import ValidationError
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.gateway.answers import data_result
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, content_of
 from pml_gateway.results.etags import META_KEY
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
-from pml_gateway.server.results import data_result
 from tests.results.support import SOURCE, Clock, opened
 
 pytestmark = pytest.mark.anyio

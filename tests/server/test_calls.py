@@ -11,10 +11,10 @@ import mcp_types
 import pytest
 from mcp.client.client import Client
 
-from pml_gateway.server.calling import Caller
-from pml_gateway.server.gateway import open_gateway
-from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.server.usage import UsageNotes
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.gateway import open_gateway
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.usage import UsageNotes
 from tests.support.memory import FakeUpstream, paths_in, settings_for, text_result, tool
 from tests.support.raw import post_modern
 from tests.support.serving import serving

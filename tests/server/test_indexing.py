@@ -13,8 +13,8 @@ import pytest
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
+from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.index import ToolIndex
-from pml_gateway.server.indexing import Indexer
 from pml_gateway.types import Ranking
 from tests.catalog.listings import listing, raw_tool
 

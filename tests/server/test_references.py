@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.policy.client import Client
-from pml_gateway.server.request import CallOptions, RequestScope
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving
 

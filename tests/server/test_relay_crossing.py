@@ -111,7 +111,7 @@ async def test_a_call_goes_on_when_another_connection_with_the_same_key_leaves(
 ) -> None:
     key = "key-of-two-connections"
     monkeypatch.setenv("PML_TEST_KEY", key)
-    monkeypatch.setattr("pml_gateway.upstreams.sessions.CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr("pml_gateway.upstreams.dialogue.client_sessions.CLOSING_SECONDS", 0.05)
     fake = asking()
     began, go_on = anyio.Event(), anyio.Event()
 

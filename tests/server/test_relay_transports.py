@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.upstreams.transport import open_streams
+from pml_gateway.mcp.transport import open_streams
 from tests.support import asking as asking_module
 from tests.support.asking import Person, asking, http_app
 from tests.support.listening import listening

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.policy.client import Client
-from pml_gateway.server.request import (
+from pml_gateway.gateway.request import (
     MAX_INTENT_LENGTH,
     QUERY_META_KEY,
     RequestScope,
@@ -18,6 +17,7 @@ from pml_gateway.server.request import (
     effective_mode,
     list_intent,
 )
+from pml_gateway.policy.client import Client
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import JSON
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from pml_gateway.server.gateway import Gateway
+from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import serving

@@ -15,10 +15,10 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.server.request import RequestScope
-from pml_gateway.server.resource_followers import ResourceFollowers
-from pml_gateway.server.subscribers import Subscribers
-from pml_gateway.upstreams.listing import ListKind
+from pml_gateway.gateway.request import RequestScope
+from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
+from pml_gateway.mcp.listing import ListKind
+from pml_gateway.serve.list_changes import Subscribers
 from tests.support.memory import settings_for, tool
 from tests.support.offering import OfferingUpstream, prompt, resource
 from tests.support.raw import decoded

@@ -17,7 +17,7 @@ import pytest
 from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from pml_gateway.server.events import SessionEvents
+from pml_gateway.serve.resumption import SessionEvents
 from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.raw import META, MODERN
 from tests.support.serving import LIMIT, serving

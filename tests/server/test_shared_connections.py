@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.server.gateway import Gateway, open_gateway
-from pml_gateway.server.meta_tools import build_caller
-from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.meta.meta_tools import build_caller
 from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for, text_result, tool
 from tests.support.serving import serving
 

@@ -13,7 +13,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from pml_gateway.errors import ErrorCode, InvalidInputError
-from pml_gateway.server.validation import check_arguments
+from pml_gateway.exposure.validation import check_arguments
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import ARGUMENTS, JSON, SCHEMA_LIKE, only_tool, sound_schemas
 

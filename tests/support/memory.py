@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
-from pml_gateway.upstreams.transport import open_streams
+from pml_gateway.mcp.transport import open_streams
 
 Handler = Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -144,6 +144,6 @@ def settings_for(fakes: Mapping[str, FakeUpstream], /, **sections: Any) -> Setti
 
 def paths_in(folder: Path) -> Any:
     """Paths below a test's own folder."""
-    from pml_gateway.config.paths import Paths
+    from pml_gateway.paths import Paths
 
     return Paths.from_environ({"PML_HOME": str(folder), "HOME": str(folder)})

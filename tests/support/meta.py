@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from pml_gateway.config.settings import KNOWN_META_TOOLS
-from pml_gateway.server.meta_definitions import AVAILABLE
+from pml_gateway.gateway.meta_definitions import AVAILABLE
 
 LISTED = [name for name in KNOWN_META_TOOLS if name in AVAILABLE]

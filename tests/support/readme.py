@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.markdown_block import put_block
-from pml_gateway.config.reference import markdown_reference, reference
+from pml_gateway.reports.settings import markdown_reference, reference
 from tests.support.command_line import commands
 
 README = Path(__file__).parents[2] / "README.md"

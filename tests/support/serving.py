@@ -14,10 +14,10 @@ import anyio.to_thread
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import HttpSettings, Settings
-from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.runtime import Runtime, open_runtime
-from pml_gateway.server.serve_http import serve_http
-from pml_gateway.upstreams.transport import OpenStreams
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.serve.http import serve_http
+from pml_gateway.serve.runtime import Runtime, open_runtime
 from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.known_secrets import KnownSecrets
 from pml_gateway.config.masked import literal_credentials
-from pml_gateway.config.secrets import resolve
 from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.secrets.known import KnownSecrets
+from pml_gateway.secrets.references import resolve
 from pml_gateway.telemetry.logs import configure
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace
 

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.transport import open_streams
 from pml_gateway.telemetry.logs import note_request
 from pml_gateway.telemetry.trace import request_id_from, trace_parent
-from pml_gateway.upstreams.transport import open_streams
 from tests.support.listening import listening
 from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.raw import decoded, post_modern

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from pml_gateway.config.otel import OtlpTarget, otlp_target
+from pml_gateway.config.environment import OtlpTarget, otlp_target
 from pml_gateway.config.settings import TelemetrySettings
 from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.process import run_pml, running_gateway, write_settings

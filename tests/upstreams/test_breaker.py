@@ -11,10 +11,10 @@ import pytest
 
 from pml_gateway.config.settings import BreakerSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
-from pml_gateway.server.status import gateway_status
+from pml_gateway.serve.control import gateway_status
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
+from pml_gateway.upstreams.concurrency import CallSlots
 from pml_gateway.upstreams.retries import repeated
-from pml_gateway.upstreams.slots import CallSlots
 from tests.support.asking import Person, asking
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
 from tests.support.serving import Serving, serving

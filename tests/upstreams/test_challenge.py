@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.upstreams.challenge import Challenge, plain
+from pml_gateway.mcp.http import Challenge, plain
 
 
 @pytest.mark.parametrize(

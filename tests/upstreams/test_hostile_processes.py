@@ -14,11 +14,11 @@ import anyio.abc
 import pytest
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.server.calling import Caller
-from pml_gateway.server.gateway import Gateway, open_gateway
-from pml_gateway.server.meta_tools import build_caller
-from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.server.status import gateway_status
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.serve.control import gateway_status
 from tests.support.memory import paths_in
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from pml_gateway.errors import innermost
-from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.gateway.request import CallOptions, RequestScope
 from tests.support.listening import listening
 from tests.upstreams.test_transports import gateway_to
 

@@ -18,14 +18,14 @@ from starlette.responses import JSONResponse, Response
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
-from pml_gateway.server.calling import Caller
-from pml_gateway.server.gateway import Gateway
-from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.server.status import gateway_status, read_logins
-from pml_gateway.upstreams.callback import Callback
-from pml_gateway.upstreams.login import Show, log_in, log_out
-from pml_gateway.upstreams.questions import Abilities
-from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.mcp.elicitation import Abilities
+from pml_gateway.serve.control import gateway_status, read_logins
+from pml_gateway.upstreams.auth.callback import Callback
+from pml_gateway.upstreams.auth.login import Show, log_in, log_out
+from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.support.listening import listening, sse_app
 from tests.upstreams.test_transports import build_server, gateway_to

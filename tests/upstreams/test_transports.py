@@ -16,10 +16,10 @@ from starlette.responses import Response
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
-from pml_gateway.server.calling import Caller
-from pml_gateway.server.gateway import Gateway, open_gateway
-from pml_gateway.server.meta_tools import build_caller
-from pml_gateway.server.request import CallOptions, RequestScope
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.meta.meta_tools import build_caller
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in

@@ -10,7 +10,7 @@ import pytest
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode, UpstreamUnusableError
-from pml_gateway.server.gateway import open_gateway
+from pml_gateway.gateway.gateway import open_gateway
 from tests.support.memory import paths_in
 
 pytestmark = pytest.mark.anyio

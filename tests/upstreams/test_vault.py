@@ -12,10 +12,10 @@ from keyring.backend import KeyringBackend
 from keyring.backends.null import Keyring as NoKeyring
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-from pml_gateway.config.auth import AuthDefinition
+from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError
-from pml_gateway.upstreams.tokens import StoredLogin, TokenStore
-from pml_gateway.upstreams.vault import KEY_FILE, Vault, VaultError
+from pml_gateway.upstreams.auth.encryption import KEY_FILE, Vault, VaultError
+from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore
 
 SECRET = "s3cret-token"
 URL = "https://example.com/mcp"

@@ -11,13 +11,12 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.policy.client import LOCAL
-from pml_gateway.server.listing import list_tools
-from pml_gateway.server.replay import MigrationPlan, plan_migration
-from pml_gateway.server.request import CallOptions, RequestScope
-from pml_gateway.server.runtime import Runtime, open_runtime
-from pml_gateway.usage.history import History, Wanted, read_history
-from pml_gateway.usage.ranking import most_used
+from pml_gateway.reports.replay import MigrationPlan, plan_migration
+from pml_gateway.serve.runtime import Runtime, open_runtime
+from pml_gateway.usage.history import History, Wanted, most_used, read_history
 from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.usage.week import CALLS, WeekCall, upstreams, week

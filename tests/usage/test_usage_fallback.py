@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.usage.ranking import HALF_LIFE_DAYS, ranked
+from pml_gateway.usage.history import HALF_LIFE_DAYS, ranked
 from tests.support.memory import FakeUpstream, tool
 from tests.support.serving import serving
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pml_gateway.usage.criteria import Criteria, Standing, reasons_to_wait, standing
 from pml_gateway.usage.history import History, RecordedCall, RecordedLists, RecordedSearch
+from pml_gateway.usage.stages import Criteria, Standing, reasons_to_wait, standing
 from pml_gateway.usage.statistics import sparkline, statistics
 
 DAY = 86400.0

@@ -8,7 +8,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.usage.whitelist import UsedTool, cheapest_whitelist
+from pml_gateway.reports.replay import UsedTool, cheapest_whitelist
 
 used_tools = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 200)), max_size=9).map(
     lambda pairs: [UsedTool(("up", f"t{place}"), calls, tokens) for place, (calls, tokens) in enumerate(pairs)]

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.config.clients.discover import ClientFile, client_files, known_client, read_place
-from pml_gateway.config.clients.importing import ImportedServer, ImportPlan, plan_import
-from pml_gateway.config.clients.known import CLIENTS
-from pml_gateway.config.clients.model import Scope, System
-from pml_gateway.config.clients.places import Surroundings
-from pml_gateway.config.paths import Paths
+from pml_gateway.clients.discover import ClientFile, client_files, known_client, read_place
+from pml_gateway.clients.importing import ImportedServer, ImportPlan, plan_import
+from pml_gateway.clients.known import CLIENTS
+from pml_gateway.clients.model import Scope, System
+from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.settings import Settings
+from pml_gateway.paths import Paths
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.config.clients import jsonc
-from pml_gateway.config.clients.block import Block, ClientFileError
-from pml_gateway.config.clients.model import FileFormat
+from pml_gateway.clients import jsonc
+from pml_gateway.clients.block import Block, ClientFileError
+from pml_gateway.clients.model import FileFormat
 
 ENTRY = {"command": "/opt/pml", "args": ["serve"]}
 SERVERS = Block(FileFormat.JSON, ("mcpServers",))

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pml_gateway.config.clients import jsonc
-from pml_gateway.config.clients.block import Block
-from pml_gateway.config.clients.connections import Connections
-from pml_gateway.config.clients.discover import ClientFile, known_client
-from pml_gateway.config.clients.edit import ClientEdit, apply, connected, disconnected
-from pml_gateway.config.clients.model import FileFormat, Scope
-from pml_gateway.config.clients.own import http_entry, own_kind, pml_command, stdio_entry
-from pml_gateway.config.clients.show import masked_diff
-from pml_gateway.config.clients.status import client_status
+from pml_gateway.clients import jsonc
+from pml_gateway.clients.block import Block
+from pml_gateway.clients.connect import ClientEdit, Connections, apply, connected, disconnected
+from pml_gateway.clients.discover import ClientFile, client_status, known_client
+from pml_gateway.clients.model import FileFormat, Scope
+from pml_gateway.clients.own import http_entry, own_kind, pml_command, stdio_entry
+from pml_gateway.clients.show import masked_diff
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 
@@ -340,7 +338,7 @@ def test_the_gateway_s_own_home_goes_with_the_entry(machine: Machine) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from pml_gateway.config.files import write_atomically
+from pml_gateway.files import write_atomically
 path, texts = Path(sys.argv[1]), [c * 3_000_000 for c in "ab"]
 print("ready", flush=True)
 while True:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.config.clients.discover import client_files, read_named
-from pml_gateway.config.clients.model import System
-from pml_gateway.config.env_file import parse_env_text, store_variables, stored_variables
-from pml_gateway.config.secrets import resolve
+from pml_gateway.clients.discover import client_files, read_named
+from pml_gateway.clients.model import System
 from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.secrets.env_file import parse_env_text, store_variables, stored_variables
+from pml_gateway.secrets.references import resolve
 
 from .machine import Machine, imported
 

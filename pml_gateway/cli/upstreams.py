@@ -1,0 +1,338 @@
+"""`pml upstreams`, `pml refresh`: how the servers are, their logs, logins, and asking them anew."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import typer
+
+from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.output import ExitCode, fail, messages, note, print_json, print_table, say, warn
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.servers import Transport
+from pml_gateway.config.settings import LogSettings
+from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
+from pml_gateway.telemetry.logs import configure
+from pml_gateway.text import counted
+
+if TYPE_CHECKING:
+    from pml_gateway.config.servers import UpstreamDefinition
+    from pml_gateway.processes.child_log import LogReader
+    from pml_gateway.types import JsonObject
+    from pml_gateway.upstreams.auth.callback import Callback
+
+
+upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
+
+
+@upstreams_app.callback(invoke_without_command=True)
+def upstreams(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show every server: state, tools, latency and age. Asks the running gateways, else connects by itself.
+
+    Example: pml upstreams --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    command = Command(config, as_json=as_json)
+    reports = command.run(lambda: _upstreams(command))
+    _show(reports, as_json=as_json)
+
+
+async def _upstreams(command: Command) -> list[JsonObject]:
+    from pml_gateway.serve.control import ask_gateways, gateway_status, read_logins
+
+    running = [] if command.config_file is not None else await ask_gateways(command.paths, "status")
+    if running:
+        return running
+    async with command_gateway(command, connect=True) as gateway:
+        await read_logins(gateway)
+        return [{**gateway_status(gateway), "pid": None}]
+
+
+def refresh(as_json: JsonOption = False) -> None:
+    """Make every running gateway list its servers' tools anew.
+
+    Example: pml refresh
+    """
+    from pml_gateway.serve.control import ask_gateways
+
+    command = Command(as_json=as_json)
+
+    async def ask() -> list[JsonObject]:
+        return await ask_gateways(command.paths, "refresh", timeout=40)
+
+    reports = command.run(ask)
+    if reports or as_json:
+        _show(reports, as_json=as_json)
+    if not reports:
+        note(f"no gateway runs with {command.paths.home}")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _show(reports: list[JsonObject], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"gateways": reports})
+        return
+    for report in reports:
+        if "error" in report:
+            warn(report["error"])
+            continue
+        if report["pid"] is not None:
+            say(f"gateway {report['pid']}, mode {report['mode']}, {counted(report['tools'], 'tool')}", style="bold")
+        print_table(
+            ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
+            (
+                (row["server"], _state(row), _login(row), row["tools"], *_offered(row), _milliseconds(row), _age(row))
+                for row in report["upstreams"]
+            ),
+        )
+        for row in report["upstreams"]:
+            if row["error"]:
+                warn(row["error"])
+
+
+def _state(row: JsonObject) -> str:
+    breaker = row["breaker"]
+    is_held_back = breaker["state"] != "closed" and row["state"] != "failed"
+    notes = [
+        "tools stale" if row["stale"] else "",
+        f"calls {breaker['state'].replace('_', ' ')}" if is_held_back else "",
+        f"again in {breaker['retry_after_seconds']:.0f} s" if "retry_after_seconds" in breaker else "",
+    ]
+    return ", ".join([row["state"], *filter(None, notes)])
+
+
+def _login(row: JsonObject) -> str:
+    auth = row["auth"]
+    match auth["state"]:
+        case "logged_in" if auth["expires_at"] and not auth["renews"]:
+            return f"logged in until {auth['expires_at']}"
+        case "logged_in":
+            return "logged in"
+        case "login_needed":
+            return "login needed"
+        case "client_credentials":
+            return "by client secret"
+        case "headers":
+            return "by header"
+        case _:
+            return "not needed"
+
+
+def _offered(row: JsonObject) -> tuple[object, object]:
+    """Gateways of an earlier version do not count what is offered beside tools."""
+    return row.get("prompts", ""), row.get("resources", 0) + row.get("templates", 0) if "resources" in row else ""
+
+
+def _milliseconds(row: JsonObject) -> str:
+    return "" if row["latency_seconds"] is None else f"{row['latency_seconds'] * 1000:.0f} ms"
+
+
+def _age(row: JsonObject) -> str:
+    seconds = row["age_seconds"]
+    if seconds is None:
+        return "never"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )
+
+
+LOGIN_SECONDS = 300.0
+
+ServerArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.", autocompletion=server_names)
+]
+
+
+def login(
+    name: ServerArgument,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the address and take the answer.")
+    ] = True,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for the person.")] = LOGIN_SECONDS,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Log in to a server that asks for it (OAuth). Running gateways use the login at once.
+
+    Example: pml upstreams login linear
+    """
+    command = Command(config, as_json=as_json)
+    report = command.run(lambda: _logged_in(command, name, browser=browser, timeout=timeout))
+    if as_json:
+        print_json(report)
+        return
+    until = f" until {report['expires_at']}" if report["expires_at"] and not report["renews"] else ""
+    say(f"logged in to {name}{until}", style="green")
+    if report["scope"]:
+        note(f"scope: {report['scope']}")
+    if report["gateways"]:
+        note(f"running gateways told: {report['gateways']}")
+
+
+def logout(name: ServerArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Forget the login to a server, and ask its authorization server to take the tokens back.
+
+    Example: pml upstreams logout linear
+    """
+    command = Command(config, as_json=as_json)
+    report = command.run(lambda: _logout(command, name))
+    if as_json:
+        print_json(report)
+    elif report["was_logged_in"]:
+        say(f"logged out of {name}" + (", and its tokens were revoked" if report["revoked"] else ""))
+    else:
+        say(f"nobody was logged in to {name}")
+
+
+async def _logged_in(command: Command, name: str, *, browser: bool, timeout: float) -> JsonObject:
+    # The OAuth client takes 0.3 s to import, which `pml --help` never needs.
+    from pml_gateway.upstreams.auth.authorization import moment
+    from pml_gateway.upstreams.auth.login import log_in
+    from pml_gateway.upstreams.auth.logins import TokenStore
+
+    definition = _definition(command, name)
+
+    async def show(url: str, callback: Callback) -> None:
+        is_open = browser and await anyio.to_thread.run_sync(webbrowser.open, url)
+        note("log in with the browser that opens, or at this address:" if is_open else "log in at this address:")
+        messages().print(url, soft_wrap=True, markup=False)
+        if not is_open:
+            note(f"then wait here, or paste the address you are sent back to ({callback.redirect_uri}?...)")
+            _read_answers(callback)
+
+    stored = await log_in(name, definition, TokenStore(command.paths.auth_dir), show, timeout=timeout)
+    return {
+        "server": name,
+        "state": "logged_in",
+        "expires_at": moment(stored.expires_at),
+        "renews": stored.is_renewable,
+        "scope": stored.scope,
+        "gateways": await _tell_gateways(command, name),
+    }
+
+
+async def _logout(command: Command, name: str) -> JsonObject:
+    from pml_gateway.upstreams.auth.login import log_out
+    from pml_gateway.upstreams.auth.logins import TokenStore
+
+    definition = _definition(command, name)
+    was_there, revoked = await log_out(name, definition, TokenStore(command.paths.auth_dir))
+    gateways = await _tell_gateways(command, name) if was_there else 0
+    return {"server": name, "was_logged_in": was_there, "revoked": revoked, "gateways": gateways}
+
+
+def _definition(command: Command, name: str) -> UpstreamDefinition:
+    configure(LogSettings(level="error"))
+    loaded = command.load()
+    servers = loaded.settings.servers
+    if name not in servers:
+        raise UsageError(
+            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
+        )
+    return servers[name]
+
+
+async def _tell_gateways(command: Command, name: str) -> int:
+    from pml_gateway.serve.control import ask_gateways
+
+    answers = await ask_gateways(command.paths, "reconnect", timeout=5, server=name)
+    return sum("error" not in answer for answer in answers)
+
+
+def _read_answers(callback: Callback) -> None:
+    """Take pasted addresses until one is an answer. A daemon thread, because nothing ends a read of a terminal."""
+    loop = anyio.lowlevel.current_token()
+
+    def read() -> None:
+        for line in sys.stdin:
+            if not line.strip():
+                continue
+            try:
+                anyio.from_thread.run_sync(callback.take, line, token=loop)
+            except InvalidInputError as error:
+                note(f"{error.message}; {error.hint}")
+                continue
+            except RuntimeError:
+                # The login ended meanwhile.
+                return
+            return
+
+    threading.Thread(target=read, daemon=True, name="answers").start()
+
+
+FOLLOW_SECONDS = 0.25
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.", autocompletion=server_names)
+]
+
+
+def logs(
+    name: NameArgument,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as more is written, until interrupted.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a server wrote to stderr, its secrets masked. About the last megabyte of each server is kept.
+
+    Example: pml upstreams logs github --lines 20
+    """
+    try:
+        reader = _reader(Command(config, as_json=as_json), name)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    last = reader.last(lines)
+    if as_json and not follow:
+        print_json({"server": name, "lines": last})
+        return
+    if not last and not follow:
+        note(f"{name} has written nothing")
+    for line in last:
+        _print(line, as_json=as_json)
+    while follow:
+        for line in reader.more():
+            _print(line, as_json=as_json)
+        time.sleep(FOLLOW_SECONDS)
+
+
+def _print(line: str, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"line": line}, ensure_ascii=False) + "\n")
+    else:
+        say(line)
+    sys.stdout.flush()
+
+
+def _reader(command: Command, name: str) -> LogReader:
+    from pml_gateway.processes.child_log import LogReader, log_path
+
+    servers = command.load().settings.servers
+    definition = servers.get(name)
+    if definition is None:
+        raise UsageError(
+            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
+        )
+    if definition.resolved_transport is not Transport.STDIO:
+        raise InvalidInputError(
+            f"{name} is reached over {definition.resolved_transport.value}: the gateway does not see its stderr",
+            hint="what went wrong there: pml upstreams",
+        )
+    return LogReader(log_path(command.paths.logs_dir, name), definition)

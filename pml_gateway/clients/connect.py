@@ -1,0 +1,354 @@
+"""Connecting a client's file to the gateway, and undoing it to the byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.clients.block import ClientFileError
+from pml_gateway.clients.discover import ClientFile
+from pml_gateway.clients.model import Scope
+from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.clients.show import masked_diff
+from pml_gateway.clients.translate import Origin, covers, translated
+from pml_gateway.config.edit import merged
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.files import OWNER_ONLY, locked, write_atomically
+from pml_gateway.paths import Paths
+
+
+class Connection(BaseModel):
+    """One edit of one file.
+
+    `backup` holds the bytes from before (None: there was no file), `after` the hash of what was written. `is_exact`
+    is False once the file was edited twice with changes of somebody else's between.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    client: str
+    kind: ConnectionKind
+    entry_name: str
+    entry: dict[str, Any]
+    removed: tuple[str, ...]
+    backup: Path | None
+    after: str
+    is_exact: bool = True
+
+
+class _Record(BaseModel):
+    version: int = 1
+    connections: dict[str, Connection] = Field(default_factory=dict)
+
+
+class Connections:
+    """The record of all edits, one per file and block."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.path = paths.connections_file
+        self._backups = paths.backups_dir
+
+    def get(self, file: ClientFile) -> Connection | None:
+        """What was done to `file`, if anything was.
+
+        Raises:
+            ConfigurationError: the record is damaged.
+        """
+        return self._read().connections.get(_identity(file))
+
+    def put(self, file: ClientFile, connection: Connection) -> None:
+        """Note an edit."""
+        record = self._read()
+        record.connections[_identity(file)] = connection
+        self._write(record)
+
+    def drop(self, file: ClientFile) -> None:
+        """Forget an edit that was undone."""
+        record = self._read()
+        if record.connections.pop(_identity(file), None) is not None:
+            self._write(record)
+
+    def back_up(self, file: ClientFile) -> Path | None:
+        """Keep the bytes of `file`, readable for its owner only, and outside a project that others could see."""
+        if not file.exists:
+            return None
+        self._backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stem = f"{file.client.name}-{file.scope}-{datetime.now():%Y%m%d-%H%M%S}"
+        number = 0
+        while True:
+            backup = self._backups / f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}"
+            try:
+                descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+            except FileExistsError:
+                number += 1
+                continue
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(file.text.encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+            return backup
+
+    def _read(self) -> _Record:
+        if not self.path.exists():
+            return _Record()
+        try:
+            return _Record.model_validate_json(self.path.read_bytes())
+        except (ValidationError, OSError) as exc:
+            raise ConfigurationError(
+                f"{self.path} is damaged",
+                hint=f"move it away; the backups of your clients' files are in {self._backups}",
+            ) from exc
+
+    def _write(self, record: _Record) -> None:
+        write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+
+
+def text_hash(text: str) -> str:
+    """The SHA-256 of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identity(file: ClientFile) -> str:
+    return "|".join((str(file.path.resolve()), *file.block.path))
+
+
+How = Literal["connected", "already", "restored", "undone", "nothing"]
+
+PROJECT_MODE = 0o644
+"""Files of a project are shared; they hold nothing secret of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEdit:
+    """A change of a client's file; `after` is None where the file goes, since there was none before `connect`.
+
+    `kept` are servers of the file that stay beside the gateway; `conflicts` removed ones that somebody added anew;
+    `served` says by which server of the gateway each removed one is replaced.
+    """
+
+    file: ClientFile
+    how: How
+    after: str | None
+    connection: Connection | None = None
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    secret: str = ""
+    served: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is something to write."""
+        return self.how not in ("already", "nothing")
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff, with credentials masked."""
+        texts = [text.removeprefix("\ufeff") for text in (self.file.text, self.after or "")]
+        return masked_diff(
+            str(self.file.path), texts[0], texts[1], self.file.block, [self.secret] if self.secret else []
+        )
+
+
+def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
+    """The entries of `file` that the gateway serves as well, and as which server: they would be there twice."""
+    served = {
+        server: definition.model_dump(mode="json", exclude_defaults=True)
+        for server, definition in settings.servers.items()
+        if definition.enabled
+    }
+    found = {}
+    for name, raw in file.entries.items():
+        entry = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs)).definition
+        if entry is None:
+            continue
+        for server, known in served.items():
+            if covers(known, entry, surroundings.environ):
+                found[name] = server
+                break
+    return found
+
+
+def connected(
+    file: ClientFile,
+    own: OwnEntry,
+    settings: Settings,
+    surroundings: Surroundings,
+    connections: Connections,
+    *,
+    keep_servers: bool,
+) -> ClientEdit:
+    """What pointing `file` at the gateway changes.
+
+    Raises:
+        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+    """
+    _refuse_broken(file)
+    known = connections.get(file)
+    base = file
+    if known is not None and known.is_exact and known.after == text_hash(file.text):
+        # Another way to connect: start again from what was there before.
+        base = _original(file, known)
+    elif known is not None and not _own_names(file, settings.http):
+        known = None
+    name = next(iter(_own_names(base, settings.http)), None) or _free_name(base)
+    served = {} if keep_servers else served_entries(base, settings, surroundings)
+    removed = tuple(served)
+    kept = tuple(other for other in base.entries if other not in removed and other != name)
+    after = _changed(base, removed, {name: own.values})
+    if after == file.text:
+        return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret, served=served)
+    is_exact = known is None or base is not file
+    connection = Connection(
+        client=file.client.name,
+        kind=own.kind,
+        entry_name=name,
+        entry=own.values,
+        removed=removed if known is None or is_exact else tuple(dict.fromkeys((*known.removed, *removed))),
+        backup=known.backup if known is not None else None,
+        after=text_hash(after),
+        is_exact=is_exact,
+    )
+    return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret, served=served)
+
+
+def disconnected(file: ClientFile, http: HttpSettings, connections: Connections) -> ClientEdit:
+    """What undoing `connect` changes: everything to the byte, or our edit alone if the file changed since.
+
+    Raises:
+        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+    """
+    known = connections.get(file)
+    if not file.exists and not file.problem:
+        return ClientEdit(file, "nothing", None, known)
+    own = set(_own_names(file, http))
+    if known is None:
+        if not own:
+            _refuse_broken(file)
+            return ClientEdit(file, "nothing", file.text)
+        return ClientEdit(file, "undone", _changed(file, tuple(own), {}))
+    before = _original(file, known)
+    if known.is_exact and known.after == text_hash(file.text):
+        left = _own_names(before, http)
+        after = _changed(before, left, {}) if left else before.text
+        return ClientEdit(file, "restored", after if known.backup is not None else None, known, known.removed)
+    _refuse_broken(file)
+    own |= {known.entry_name} if file.entries.get(known.entry_name) == known.entry else set()
+    back = {name: before.entries[name] for name in known.removed if name in before.entries}
+    conflicts = tuple(name for name in back if name in file.entries and name not in own)
+    missing = {name: raw for name, raw in back.items() if name not in conflicts}
+    after = _changed(file, tuple(own - missing.keys()), missing)
+    return ClientEdit(file, "undone", _as_before(file, before, known, after), known, tuple(missing), (), conflicts)
+
+
+def apply(edit: ClientEdit, connections: Connections) -> Path | None:
+    """Write the edit, whole or not at all; returns where the bytes from before are.
+
+    Raises:
+        ConfigurationError: the file changed since it was read, or cannot be written.
+    """
+    file = edit.file
+    target = file.path.resolve()
+    try:
+        with locked(connections.path):
+            if (target.read_bytes() if target.exists() else b"") != file.text.encode():
+                raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
+            backup = connections.back_up(file)
+            if edit.how == "connected" and edit.connection is not None:
+                # Noted first: without the note, what an interrupted run wrote could not be undone.
+                known = connections.get(file)
+                original = known.backup if known is not None and edit.connection.backup is not None else backup
+                connections.put(file, edit.connection.model_copy(update={"backup": original}))
+            if edit.after is None:
+                target.unlink()
+            else:
+                write_atomically(target, edit.after, _mode(file, target))
+            if edit.how in ("restored", "undone"):
+                connections.drop(file)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{file.path} cannot be written: {exc.strerror}", hint="check its owner and mode"
+        ) from exc
+    return backup
+
+
+def _mode(file: ClientFile, target: Path) -> int:
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    if file.scope is not Scope.PROJECT:
+        return OWNER_ONLY
+    mask = os.umask(0)
+    os.umask(mask)
+    return PROJECT_MODE & ~mask
+
+
+def _original(file: ClientFile, known: Connection) -> ClientFile:
+    """The file as it was before it was connected."""
+    if known.backup is None:
+        return replace(file, text="", entries={}, exists=False)
+    try:
+        text = known.backup.read_bytes().decode()
+        return replace(file, text=text, entries=file.block.servers(text))
+    except (OSError, UnicodeDecodeError, ClientFileError) as exc:
+        raise ConfigurationError(
+            f"the backup {known.backup} cannot be read", hint=f"take the entry {known.entry_name!r} out by hand"
+        ) from exc
+
+
+def _as_before(file: ClientFile, before: ClientFile, known: Connection, after: str) -> str:
+    """`after`, or a text that says the same and is nearer to the original: layout and comments come back too."""
+    try:
+        written = file.block.changed(before.text, known.removed, {known.entry_name: known.entry})
+    except ClientFileError:
+        return after
+    if not known.is_exact or text_hash(written) != known.after:
+        return after
+    both = merged(written, before.text, file.text)
+    if both is None:
+        return after
+    try:
+        return both if _without_empty(file, both) == _without_empty(file, after) else after
+    except ClientFileError:
+        return after
+
+
+def _without_empty(file: ClientFile, text: str) -> dict[str, Any]:
+    """The values of `text`; an empty block equals none."""
+    values = file.block.values(text)
+    if not file.block.servers(text):
+        section: Any = values
+        for step in file.block.path[:-1]:
+            section = section.get(step, {})
+        section.pop(file.block.path[-1], None)
+    return values
+
+
+def _own_names(file: ClientFile, http: HttpSettings) -> tuple[str, ...]:
+    return tuple(name for name, raw in file.entries.items() if own_kind(raw, http))
+
+
+def _free_name(file: ClientFile) -> str:
+    return ENTRY_NAME if ENTRY_NAME not in file.entries else f"{ENTRY_NAME}-gateway"
+
+
+def _changed(file: ClientFile, remove: Sequence[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
+    try:
+        return file.block.changed(file.text, remove, entries)
+    except ClientFileError as exc:
+        raise ConfigurationError(f"{file.path} {exc}", hint="nothing was written") from None
+
+
+def _refuse_broken(file: ClientFile) -> None:
+    if file.problem:
+        raise ConfigurationError(f"{file.path} {file.problem}", hint="correct it first; nothing was written")

@@ -1,0 +1,222 @@
+"""Finds the files of known clients on this machine, their servers, and what each client gets its tools from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pml_gateway.clients.block import Block, ClientFileError
+from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
+from pml_gateway.clients.model import FileFormat, KnownClient, Place, Scope
+from pml_gateway.clients.own import ConnectionKind, own_kind
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.errors import ConfigurationError, UsageError
+
+MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
+"""Claude Code keeps histories beside its servers; files of several megabytes are real."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """One file of one client; `problem` says why it cannot be read, and its servers are unknown then."""
+
+    client: KnownClient
+    place: Place
+    path: Path
+    block: Block
+    exists: bool = False
+    text: str = field(default="", repr=False)
+    entries: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    inputs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    problem: str = ""
+    elsewhere: tuple[str, ...] = ()
+    """Other projects for which this file names servers."""
+
+    @property
+    def scope(self) -> Scope:
+        """For whom the file counts."""
+        return self.place.scope
+
+    @property
+    def label(self) -> str:
+        """Client and scope, as messages name them."""
+        return f"{self.client.title} ({self.scope})"
+
+
+def known_client(name: str) -> KnownClient:
+    """The client of this name.
+
+    Raises:
+        UsageError: there is none; names the nearest.
+    """
+    found = next((client for client in CLIENTS if client.name == name), None)
+    if found is None:
+        near = did_you_mean(name.replace("-", "_"), [known.replace("-", "_") for known in CLIENT_NAMES])
+        raise UsageError(
+            f"no client {name!r} is known{near.replace('_', '-')}", hint=f"choose from {', '.join(CLIENT_NAMES)}"
+        )
+    return found
+
+
+def client_files(surroundings: Surroundings, names: Collection[str] = CLIENT_NAMES) -> list[ClientFile]:
+    """Every file that one of these clients would read, whether it is there or not; each file once."""
+    found: list[ClientFile] = []
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for client in CLIENTS:
+        for place in client.places if client.name in names else ():
+            path = surroundings.path(place)
+            identity = (str(path), surroundings.block(place))
+            if identity not in seen:
+                seen.add(identity)
+                found.append(read_place(client, place, surroundings))
+    return found
+
+
+def read_place(client: KnownClient, place: Place, surroundings: Surroundings) -> ClientFile:
+    """The file of `place` as it is now."""
+    path = surroundings.path(place)
+    block = Block(client.file_format, surroundings.block(place))
+    return _read(ClientFile(client, place, path, block))
+
+
+def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
+    """A file a person named: the client's whose file it is or looks like; several where it has several blocks.
+
+    Raises:
+        UsageError: the file does not exist.
+        ConfigurationError: it names no servers in any known way.
+    """
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist or is no regular file", hint="name a client's configuration")
+    candidates = [(client, place) for client in CLIENTS for place in client.places]
+    exact = [item for item in candidates if surroundings.path(item[1]) == path]
+    # A copy keeps the last part of its path (`mcp.json`, `config.toml`); else the block decides.
+    alike = [item for item in candidates if Path(item[1].path).name == path.name]
+    by_format = [item for item in candidates if (item[0].file_format is FileFormat.TOML) == (path.suffix == ".toml")]
+    read: list[ClientFile] = []
+    for group in (exact, alike, by_format):
+        read = [
+            _read(ClientFile(client, place, path, Block(client.file_format, surroundings.block(place))))
+            for client, place in group
+        ]
+        useful = [file for file in read if file.entries]
+        if useful:
+            first = useful[0]
+            return [file for file in useful if file.client is first.client and file.block.path != first.block.path] + [
+                first
+            ]
+        if any(file.problem for file in read):
+            return [next(file for file in read if file.problem)]
+    raise ConfigurationError(
+        f"{path} names no servers",
+        hint="it should have mcpServers, servers, context_servers or [mcp_servers], as the client writes it",
+    )
+
+
+def _read(file: ClientFile) -> ClientFile:
+    content, problem = _content(file.path)
+    if content is None:
+        return replace(file, problem=problem, exists=bool(problem))
+    try:
+        text = content.decode()
+        values = file.block.values(text)
+        entries = file.block.servers(text)
+    except UnicodeDecodeError as exc:
+        return replace(file, exists=True, problem=f"is not UTF-8 text (byte {exc.start})")
+    except ClientFileError as exc:
+        return replace(file, exists=True, problem=str(exc))
+    return replace(
+        file,
+        exists=True,
+        text=text,
+        entries=entries,
+        inputs=dict(_inputs(values)),
+        elsewhere=tuple(_elsewhere(values, file.block.path)) if file.scope is Scope.LOCAL else (),
+    )
+
+
+def _content(path: Path) -> tuple[bytes | None, str]:
+    try:
+        if not path.exists():
+            return None, ""
+        if not path.is_file():
+            return None, "is no regular file"
+        with path.open("rb") as stream:
+            content = stream.read(MAX_CLIENT_FILE_BYTES + 1)
+    except OSError as exc:
+        return None, f"cannot be read: {exc.strerror}"
+    if len(content) > MAX_CLIENT_FILE_BYTES:
+        return None, f"is larger than {MAX_CLIENT_FILE_BYTES} bytes"
+    return content, ""
+
+
+def _inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What VS Code asks a person for, by id."""
+    section = values.get("inputs") or _mcp(values).get("inputs")
+    for item in section if isinstance(section, list) else ():
+        if isinstance(item, dict) and isinstance(item.get("id"), str):
+            yield item["id"], str(item.get("description") or "")
+
+
+def _mcp(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    section = values.get("mcp")
+    return section if isinstance(section, dict) else {}
+
+
+def _elsewhere(values: Mapping[str, Any], block: tuple[str, ...]) -> Iterator[str]:
+    projects = values.get(block[0])
+    for project, section in projects.items() if isinstance(projects, dict) else ():
+        if project != block[1] and isinstance(section, dict) and section.get(block[2]):
+            yield project
+
+
+State = Literal["absent", "empty", "direct", "connected", "both", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """What one file says.
+
+    `servers` counts the entries beside the gateway's own; `kind` is how the client reaches the gateway; `is_pinned`
+    whether it loads the gateway's tools at once (None: it always does, or is not connected).
+    """
+
+    file: ClientFile
+    state: State
+    kind: ConnectionKind | None
+    servers: int
+    problem: str = ""
+    is_pinned: bool | None = None
+
+
+def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
+    """The state of one file."""
+    own = {name: kind for name, raw in file.entries.items() if (kind := own_kind(raw, http))}
+    kind = next(iter(own.values()), None)
+    servers = len(file.entries) - len(own)
+    if file.problem:
+        return ClientStatus(file, "broken", None, 0, file.problem)
+    problem = next(filter(None, (_unstartable(file.entries[name]) for name in own)), "")
+    if problem:
+        return ClientStatus(file, "broken", kind, servers, f"{problem}; run pml connect {file.client.name}")
+    if not file.exists:
+        return ClientStatus(file, "absent", None, 0)
+    if kind is not None:
+        pin = file.client.pin_key
+        is_pinned = all(file.entries[name].get(pin) is True for name in own) if pin else None
+        return ClientStatus(file, "both" if servers else "connected", kind, servers, is_pinned=is_pinned)
+    return ClientStatus(file, "direct" if servers else "empty", None, servers)
+
+
+def _unstartable(raw: Any) -> str:
+    command = raw.get("command")
+    command = command.get("path") if isinstance(command, dict) else command
+    if not isinstance(command, str) or shutil.which(str(Path(command).expanduser())):
+        return ""
+    return f"the gateway's command {command} does not exist"

@@ -1,0 +1,220 @@
+"""The plan of an import: which servers of client files are added, under which names, with which secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pml_gateway.clients.discover import ClientFile
+from pml_gateway.clients.literals import VariableNames, without_literals
+from pml_gateway.clients.own import own_kind
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.clients.translate import Origin, Translation, covers, same_server, translated, united
+from pml_gateway.config.advice import obstacles
+from pml_gateway.config.settings import Settings
+from pml_gateway.secrets.env_file import stored_variables
+from pml_gateway.secrets.references import references
+
+Outcome = Literal["added", "merged", "present", "skipped", "gateway"]
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
+
+
+@dataclass(slots=True)
+class ImportedServer:
+    """One entry of one file and what becomes of it; `name` is its name in the gateway."""
+
+    file: ClientFile
+    entry_name: str
+    name: str
+    outcome: Outcome
+    definition: dict[str, Any] | None = field(default=None, repr=False)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretMove:
+    """A credential that was written out: its new variable, who uses it, and whether its value has to be stored."""
+
+    variable: str
+    used_by: tuple[str, ...]
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariable:
+    """A variable that servers need and nobody has set."""
+
+    variable: str
+    used_by: tuple[str, ...]
+    about: str
+
+
+@dataclass(slots=True)
+class ImportPlan:
+    """What an import would do. `values` are the secrets to store, by variable."""
+
+    servers: list[ImportedServer] = field(default_factory=list)
+    secrets: list[SecretMove] = field(default_factory=list)
+    missing: list[MissingVariable] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def additions(self) -> dict[str, dict[str, Any]]:
+        """The entries to add under `servers:`."""
+        return {
+            server.name: server.definition
+            for server in self.servers
+            if server.outcome == "added" and server.definition is not None
+        }
+
+
+def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: Surroundings) -> ImportPlan:
+    """What importing `files` into `settings` would add; nothing is read or written beside them."""
+    environ = surroundings.environ
+    stored = stored_variables(environ)
+    plan = ImportPlan()
+    names = {
+        name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in settings.servers.items()
+    }
+    readable = stored | {name: value for name, value in environ.items() if value}
+    placing = _Placing(plan, names, frozenset(names), readable, has_workflows=bool(settings.workflows))
+    about: dict[str, str] = {}
+    for file in files:
+        for entry_name, raw in file.entries.items():
+            if own_kind(raw, settings.http):
+                plan.servers.append(ImportedServer(file, entry_name, "", "gateway"))
+                continue
+            found = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs))
+            about |= {name: text for name, text in found.variables.items() if text or name not in about}
+            plan.servers.append(placing.placed(file, entry_name, found))
+    _take_secrets(plan, names, readable)
+    for server in plan.servers:
+        if server.outcome == "added":
+            server.definition = names[server.name]
+            server.problems += _startable(server.name, names[server.name], environ)
+    _find_missing(plan, readable, about)
+    return plan
+
+
+@dataclass(slots=True)
+class _Placing:
+    """Finds the place of one entry after the other among the servers `names`; `before` were there at the start."""
+
+    plan: ImportPlan
+    names: dict[str, dict[str, Any]]
+    before: frozenset[str]
+    environ: Mapping[str, str]
+    has_workflows: bool
+
+    def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
+        """What becomes of the entry; it joins `names` where it is new."""
+        server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
+        definition = found.definition
+        if definition is None:
+            return server
+        twin = self._twin(file, entry_name, definition)
+        if twin is None:
+            server.name, server.outcome = self._name(server), "added"
+            self.names[server.name] = definition
+            return server
+        server.name, server.outcome = twin, "present" if twin in self.before else "merged"
+        if server.outcome == "merged":
+            self.names[twin] = united(self.names[twin], definition)
+        return server
+
+    def _twin(self, file: ClientFile, entry_name: str, definition: Mapping[str, Any]) -> str | None:
+        """The server that the entry is already."""
+        for name, known in self.names.items():
+            if same_server(known, definition, self.environ):
+                return name
+        # One client may say more of a server than another; two entries of one file are two servers.
+        own_file = {other.name for other in self.plan.servers if other.file is file}
+        for name, known in self.names.items():
+            if name in self.before:
+                is_twin = name == entry_name and covers(known, definition, self.environ)
+            else:
+                is_twin = covers(known, definition, self.environ) or covers(definition, known, self.environ)
+            if is_twin and name not in own_file:
+                return name
+        return None
+
+    def _name(self, server: ImportedServer) -> str:
+        """A name that no other server has, with the reason where it is not the entry's own."""
+        entry_name = server.entry_name
+        wish = _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
+        if wish != entry_name:
+            server.notes.append(f"is named {wish!r}; tool names give characters of {entry_name!r} another meaning")
+        if wish == "workflows" and self.has_workflows:
+            wish = "workflows-server"
+            server.notes.append(f"is named {wish!r}; the configuration's workflows have the name 'workflows'")
+        if wish not in self.names:
+            return wish
+        name = _free(f"{wish}-{server.file.client.name}", self.names)
+        server.notes.append(f"is named {name!r}; another server, with another definition, is {wish!r}")
+        return name
+
+
+def _free(wish: str, taken: Mapping[str, Any]) -> str:
+    name, number = wish, 2
+    while name in taken:
+        name, number = f"{wish}-{number}", number + 1
+    return name
+
+
+def _take_secrets(plan: ImportPlan, names: dict[str, dict[str, Any]], readable: Mapping[str, str]) -> None:
+    """Replace the literals of every added server; variables that hold the same value already are used as they are."""
+    variables = VariableNames(readable)
+    used: dict[str, list[str]] = {}
+    for server in plan.servers:
+        if server.outcome != "added":
+            continue
+        names[server.name], literals = without_literals(server.name, names[server.name], variables)
+        for literal in literals:
+            if literal.is_missing:
+                continue
+            used.setdefault(literal.variable, []).append(f"servers.{server.name}.{literal.key}")
+            if literal.variable not in variables.taken:
+                plan.values[literal.variable] = literal.value
+    plan.secrets = [SecretMove(name, tuple(keys), name in plan.values) for name, keys in used.items()]
+
+
+def _find_missing(plan: ImportPlan, readable: Mapping[str, str], about: Mapping[str, str]) -> None:
+    used: dict[str, list[str]] = {}
+    for name, definition in plan.additions.items():
+        for text in _texts(definition):
+            for reference in references(text):
+                is_set = reference.name in readable or reference.name in plan.values
+                if reference.kind == "env" and reference.default is None and not is_set:
+                    used.setdefault(reference.name, [])
+                    used[reference.name] += [name] if name not in used[reference.name] else []
+    plan.missing = [MissingVariable(name, tuple(servers), about.get(name, "")) for name, servers in used.items()]
+    for server in plan.servers:
+        if server.outcome == "added":
+            server.problems += [f"{item.variable} is not set" for item in plan.missing if server.name in item.used_by]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+        case list():
+            for item in value:
+                yield from _texts(item)
+
+
+def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
+    """Why the command of a definition cannot start here."""
+    command = definition.get("command")
+    if not command or references(command) or definition.get("enabled") is False:
+        return
+    path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
+    folder = definition.get("cwd")
+    folder = None if folder and references(folder) else folder
+    yield from map(str, obstacles(command, server=server, folder=folder, path=path))

@@ -1,0 +1,105 @@
+"""The MCP clients whose files `pml` reads and writes, as their documentation describes them (November 2026)."""
+
+from __future__ import annotations
+
+from pml_gateway.clients.model import FileFormat, KnownClient, Place, Scope, Shape, Variables
+
+SERVERS = ("mcpServers",)
+
+
+def _home_and_project(file: str) -> tuple[Place, ...]:
+    """The same file below the user's home and below a project."""
+    return Place(Scope.USER, f"{{home}}/{file}", SERVERS), Place(Scope.PROJECT, f"{{project}}/{file}", SERVERS)
+
+
+CLIENTS: tuple[KnownClient, ...] = (
+    KnownClient(
+        "claude-code",
+        "Claude Code",
+        (
+            Place(Scope.USER, "{claude}/.claude.json", SERVERS),
+            Place(Scope.LOCAL, "{claude}/.claude.json", ("projects", "{project}", "mcpServers")),
+            Place(Scope.PROJECT, "{project}/.mcp.json", SERVERS),
+        ),
+        # code.claude.com/docs/en/mcp: `type` is required for http and sse; `alwaysLoad` since 2.1.121.
+        shape=Shape(stdio_type="stdio", http_type="http"),
+        variables=Variables.BRACED,
+        defers="loads tools only when it searches for them (tool search), unless a server has `alwaysLoad`",
+        pin_key="alwaysLoad",
+        restart="start a new session (`claude mcp list` shows it)",
+    ),
+    KnownClient(
+        "claude-desktop",
+        "Claude Desktop",
+        (Place(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
+        shape=Shape(speaks_http=False),
+        restart="quit it completely and start it again",
+    ),
+    KnownClient(
+        "cursor",
+        "Cursor",
+        _home_and_project(".cursor/mcp.json"),
+        variables=Variables.PREFIXED,
+        restart="it reads the file again by itself",
+    ),
+    KnownClient(
+        "vscode",
+        "VS Code",
+        (
+            Place(Scope.USER, "{apps}/Code/User/mcp.json", ("servers",)),
+            Place(Scope.PROJECT, "{project}/.vscode/mcp.json", ("servers",)),
+            Place(Scope.USER, "{apps}/Code/User/settings.json", ("mcp", "servers"), read_only=True),
+        ),
+        shape=Shape(stdio_type="stdio", http_type="http"),
+        variables=Variables.PREFIXED,
+        restart="run `MCP: List Servers` and start pml there",
+    ),
+    KnownClient(
+        "windsurf",
+        "Windsurf",
+        (Place(Scope.USER, "{home}/.codeium/windsurf/mcp_config.json", SERVERS),),
+        shape=Shape(http_url="serverUrl"),
+        variables=Variables.PREFIXED,
+        restart="press refresh in its MCP panel",
+    ),
+    KnownClient(
+        "gemini-cli",
+        "Gemini CLI",
+        _home_and_project(".gemini/settings.json"),
+        # geminicli.com/docs/tools/mcp-server: `url` is SSE, `httpUrl` streamable HTTP.
+        shape=Shape(http_url="httpUrl", bare_url="sse"),
+        variables=Variables.DOLLAR,
+        restart="start it again (`/mcp` shows it)",
+    ),
+    KnownClient(
+        "codex",
+        "Codex",
+        (
+            Place(Scope.USER, "{codex}/config.toml", ("mcp_servers",)),
+            Place(Scope.PROJECT, "{project}/.codex/config.toml", ("mcp_servers",)),
+        ),
+        file_format=FileFormat.TOML,
+        shape=Shape(headers="http_headers"),
+        restart="start it again (`/mcp` shows it)",
+    ),
+    KnownClient(
+        "zed",
+        "Zed",
+        (
+            Place(Scope.USER, "{xdg}/zed/settings.json", ("context_servers",)),
+            Place(Scope.PROJECT, "{project}/.zed/settings.json", ("context_servers",)),
+        ),
+        # Versions before 0.206 refuse an entry without `source`; later ones ignore it.
+        shape=Shape(extra=(("source", "custom"),)),
+        restart="it reads the file again by itself",
+    ),
+    KnownClient(
+        "mcp-json",
+        "a plain .mcp.json",
+        (Place(Scope.PROJECT, "{project}/.mcp.json", SERVERS),),
+        shape=Shape(stdio_type="stdio", http_type="http"),
+        variables=Variables.BRACED,
+    ),
+)
+
+CLIENT_NAMES = tuple(client.name for client in CLIENTS)

@@ -1,0 +1,171 @@
+"""The gateway's own entry in a client's file: what is written there, and how it is known again."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pml_gateway.clients.model import FileFormat, KnownClient, Variables
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.secrets.references import Reference, references, resolve
+
+ENTRY_NAME = "pml"
+
+ConnectionKind = Literal["stdio", "http"]
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_ENDPOINT = re.compile(r"/mcp(?:/[a-z_]+)?/?\Z")
+_PLACES = ("PML_HOME", "PML_CONFIG")
+
+
+def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
+    """How a client's entry leads to this gateway, if it does."""
+    if not isinstance(raw, dict):
+        return None
+    command, args = raw.get("command"), raw.get("args") or ()
+    match command:
+        case dict(nested):
+            command, args = nested.get("path"), nested.get("args") or ()
+        case [first, *rest]:
+            command, args = first, rest
+    if isinstance(command, str) and isinstance(args, list | tuple):
+        words = [str(item) for item in args]
+        return "stdio" if _is_pml(command, words) and "serve" in words else None
+    url = next((raw[key] for key in ("url", "httpUrl", "serverUrl") if isinstance(raw.get(key), str)), None)
+    return "http" if url is not None and _is_endpoint(url, http) else None
+
+
+def _is_pml(command: str, words: list[str]) -> bool:
+    name = PureWindowsPath(PurePosixPath(command).name).name.lower().removesuffix(".exe")
+    return name == "pml" or "pml_gateway" in words or "pml" in words or "pml-gateway" in words
+
+
+def _is_endpoint(url: str, http: HttpSettings) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    hosts = _LOOPBACK | {http.host}
+    return parts.hostname in hosts and port == http.port and _ENDPOINT.search(parts.path) is not None
+
+
+def pml_command(executable: Path | None = None) -> list[str]:
+    """What starts this very `pml`, wherever a client starts it from."""
+    python = executable or Path(sys.executable)
+    for name in ("pml", "pml.exe"):
+        script = python.parent / name
+        if script.is_file():
+            return [str(script)]
+    return [str(python), "-m", "pml_gateway"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEntry:
+    """The entry to write; `secret` is the key it holds in plain, if a person wanted that."""
+
+    kind: ConnectionKind
+    values: dict[str, Any] = field(repr=False)
+    secret: str = field(default="", repr=False)
+
+
+def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *, pin: bool) -> OwnEntry:
+    """An entry that starts the gateway for the client; `pin` keeps the client from deferring its tools."""
+    command, *rest = pml_command()
+    values: dict[str, Any] = {}
+    if client.shape.stdio_type:
+        values["type"] = client.shape.stdio_type
+    values |= {"command": command, "args": [*rest, "serve"]}
+    # A client does not start servers with the variables of this shell.
+    places = {name: str(Path(environ[name]).expanduser().absolute()) for name in _PLACES if environ.get(name)}
+    if places:
+        values["env"] = places
+    return OwnEntry("stdio", _finished(values, client, pin))
+
+
+def http_entry(
+    client: KnownClient, settings: Settings, *, client_key: str | None, write_key: bool, pin: bool
+) -> OwnEntry:
+    """An entry with the URL of the gateway that runs over HTTP, and its key where it wants one.
+
+    Raises:
+        ConfigurationError: the client speaks stdio only, or it is not clear which key it has or how to give it.
+    """
+    if not client.shape.speaks_http:
+        raise ConfigurationError(
+            f"{client.title} starts its servers itself and takes no URL in its file",
+            hint=f"run `pml connect {client.name}` without --http",
+        )
+    host = settings.http.host if settings.http.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
+    shown = f"[{host}]" if ":" in host else host
+    values: dict[str, Any] = {}
+    if client.shape.http_type:
+        values["type"] = client.shape.http_type
+    values[client.shape.http_url] = f"http://{shown}:{settings.http.port}/mcp"
+    secret = ""
+    key = _key(settings, client_key)
+    if key is not None:
+        secret = _put_key(values, client, key, write_key)
+    return OwnEntry("http", _finished(values, client, pin), secret)
+
+
+def _key(settings: Settings, name: str | None) -> str | None:
+    names = list(settings.clients)
+    if name is None and not names:
+        return None
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name is None:
+        raise ConfigurationError("the gateway has several clients", hint=f"add --as NAME: {', '.join(names)}")
+    if name not in settings.clients:
+        raise UsageError(
+            f"no client {name!r} in clients:{did_you_mean(name, names)}", hint=f"known: {', '.join(names) or 'none'}"
+        )
+    return settings.clients[name].key
+
+
+def _put_key(values: dict[str, Any], client: KnownClient, key: str, write_key: bool) -> str:
+    """Add the key; returns it where it had to be written in plain."""
+    (reference,) = references(key)
+    if write_key:
+        secret = resolve(key)
+        values[client.shape.headers] = {"Authorization": f"Bearer {secret}"}
+        return secret
+    if client.file_format is FileFormat.TOML and reference.kind == "env":
+        values["bearer_token_env_var"] = reference.name
+        return ""
+    variable = _variable(client, reference)
+    if variable is None:
+        raise ConfigurationError(
+            f"{client.title} cannot read {reference.label} from its file",
+            hint="add --write-key to write the key itself there, or connect without --http",
+        )
+    values[client.shape.headers] = {"Authorization": f"Bearer {variable}"}
+    return ""
+
+
+def _variable(client: KnownClient, reference: Reference) -> str | None:
+    if reference.kind != "env":
+        return None
+    match client.variables:
+        case Variables.BRACED | Variables.DOLLAR:
+            return f"${{{reference.name}}}"
+        case Variables.PREFIXED:
+            return f"${{env:{reference.name}}}"
+        case Variables.NONE:
+            return None
+
+
+def _finished(values: dict[str, Any], client: KnownClient, pin: bool) -> dict[str, Any]:
+    values |= dict(client.shape.extra)
+    if pin and client.pin_key:
+        values[client.pin_key] = True
+    return values

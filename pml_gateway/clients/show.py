@@ -1,0 +1,138 @@
+"""Diffs of client files that are safe to show: every credential masked where it stands."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pml_gateway.clients.block import Block, ClientFileError
+from pml_gateway.secrets.masking import MASK, is_secret_name, mask_arguments, mask_secret, mask_text
+
+CONTEXT_LINES = 3
+
+_CLIENT_VARIABLE = re.compile(r"(?:(?:Bearer|Basic|Token)\s+)?\$\{?[A-Za-z_][\w:-]*\}?\Z")
+_HUNK = re.compile(r"(?<=\A@@ )(-)(\d+)((?:,\d+)? \+)(\d+)")
+_WITH_ESCAPES = re.compile(r'"(?=[^"\n]*\\)(?:\\.|[^"\\\n])*"')
+_VALUES = frozenset({"env", "environment", "headers", "http_headers"})
+
+
+def masked_diff(name: str, before: str, after: str, block: Block, secrets: Iterable[str] = ()) -> str:
+    """The change as a unified diff; of `secrets` nothing is shown wherever it stands."""
+    text = _diff(name, before, after)
+    shown = _Shown(text, _escaped(text))
+    pairs: dict[str, str] = {}
+    for whole in (before, after):
+        try:
+            pairs |= dict(_pairs(block.values(whole), (), shown))
+        except ClientFileError:
+            text = "".join(mask_text(line) for line in text.splitlines(keepends=True))
+    for original in sorted(pairs, key=len, reverse=True):
+        for written in shown.written(original):
+            text = text.replace(written, written[0] + pairs[original] + written[-1])
+    text = _without_lines(text, [line.strip() for original in pairs for line in _lines(original)])
+    for secret in secrets:
+        text = text.replace(json.dumps(secret)[1:-1], MASK).replace(secret, MASK)
+    return text
+
+
+def _diff(name: str, before: str, after: str) -> str:
+    """A unified diff; what is the same at both ends is not compared, since files can have megabytes of it."""
+    first, second = before.splitlines(), after.splitlines()
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    tail = 0
+    while tail < min(len(first), len(second)) - same and first[-1 - tail] == second[-1 - tail]:
+        tail += 1
+    skipped, kept = max(0, same - CONTEXT_LINES), max(0, tail - CONTEXT_LINES)
+    lines = difflib.unified_diff(
+        first[skipped : len(first) - kept],
+        second[skipped : len(second) - kept],
+        name,
+        name,
+        lineterm="",
+        n=CONTEXT_LINES,
+    )
+    return "".join(f"{_HUNK.sub(lambda match: _moved(match, skipped), line)}\n" for line in lines)
+
+
+def _moved(match: re.Match[str], lines: int) -> str:
+    return f"{match[1]}{int(match[2]) + lines}{match[3]}{int(match[4]) + lines}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A diff, and the texts that stand in it in an unusual way."""
+
+    text: str
+    escaped: Mapping[str, set[str]]
+
+    def written(self, text: str) -> set[str]:
+        """How a text can stand between its quotes in a file."""
+        usual = {json.dumps(text, ensure_ascii=False), json.dumps(text), f"'{text}'"}
+        return usual | self.escaped.get(text, set())
+
+    def has(self, text: str) -> bool:
+        """Whether a text stands there."""
+        return any(written in self.text for written in [*self.written(text), *_lines(text)])
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text that may stand there as they are, as TOML allows."""
+    return [line for line in text.splitlines() if line.strip()] if "\n" in text else []
+
+
+def _without_lines(text: str, secret: list[str]) -> str:
+    if not secret:
+        return text
+    ends = tuple(secret)
+    lines = text.splitlines(keepends=True)
+    return "".join(f"{line[0]}{MASK}\n" if line[1:].strip(" \t\r\n\"'").endswith(ends) else line for line in lines)
+
+
+def _escaped(text: str) -> dict[str, set[str]]:
+    """The texts with escapes, and how each is written: JSON and TOML allow many ways."""
+    found: dict[str, set[str]] = {}
+    for written in set(_WITH_ESCAPES.findall(text)):
+        for read in (json.loads, _from_toml):
+            try:
+                found.setdefault(read(written), set()).add(written)
+                break
+            except ValueError:
+                continue
+    return found
+
+
+def _from_toml(written: str) -> str:
+    return str(tomllib.loads(f"text = {written}")["text"])
+
+
+def _pairs(value: Any, at: tuple[str, ...], shown: _Shown) -> Iterator[tuple[str, str]]:
+    """Every text of `shown` that is a credential or holds one, and what stands there instead."""
+    match value:
+        case Mapping():
+            for key, item in value.items():
+                yield from _pairs(item, (*at, str(key)), shown)
+        case list():
+            texts = [item if isinstance(item, str) and shown.has(item) else "" for item in value]
+            for item, masked in zip(value, mask_arguments(texts), strict=True):
+                if isinstance(item, str):
+                    if shown.has(item):
+                        yield from _different(item, masked)
+                else:
+                    yield from _pairs(item, at, shown)
+        case str() if _CLIENT_VARIABLE.match(value) or not shown.has(value):
+            return
+        case str():
+            is_secret = not _VALUES.isdisjoint(at[-2:-1]) or is_secret_name(at[-1] if at else "")
+            yield from _different(value, mask_secret(value) if is_secret else mask_text(value))
+
+
+def _different(original: str, masked: str) -> Iterator[tuple[str, str]]:
+    if original and masked != original:
+        yield original, masked

@@ -1,0 +1,86 @@
+"""Files that several gateway processes share: written whole or not at all, by one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+OWNER_ONLY = 0o600
+
+LOCK_SECONDS = 30.0
+"""A process that writes holds its lock for milliseconds; one that asks a keyring, for half of this at most."""
+
+LOCK_POLL_SECONDS = 0.01
+
+
+def write_atomically(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
+    """Replace `path` by `text`; a reader sees the old or the new content, never a part."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock beside `path`; other processes wait for it. It is released by the system if we die.
+
+    Raises:
+        TimeoutError: another process held it for `timeout` seconds.
+        OSError: there can be no lock beside `path`.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        with lock_if_free(path) as is_held:
+            if is_held:
+                yield
+                return
+        if time.monotonic() > until:
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"another process has been writing it for over {timeout:g} s", str(path)
+            )
+        time.sleep(LOCK_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def lock_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock beside `path` unless another process does, without waiting; gives whether it is held."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link in its place would have another file made, or its mode changed.
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), flags, OWNER_ONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The gateway itself: its state, listing for a client, and calling through."""

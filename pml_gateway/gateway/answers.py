@@ -1,0 +1,148 @@
+"""The gateway's own results and errors, and results of upstreams, in the shapes a protocol version allows."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import get_args
+
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_types.methods import SERVER_RESULTS
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from pml_gateway.catalog.wire import LATEST_VERSION
+from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamProtocolError, innermost
+from pml_gateway.telemetry.trace import CURRENT_TRACE
+from pml_gateway.types import JsonObject
+
+
+def data_result(data: JsonObject) -> JsonObject:
+    """An answer of the gateway itself: the same object as text and as structured content."""
+    return {"content": [{"type": "text", "text": _json(data)}], "structuredContent": data, "isError": False}
+
+
+def error_result(error: GatewayError) -> JsonObject:
+    """A failed call: the code, what happened, whether to retry, the remedy and the details with the request's id."""
+    trace = CURRENT_TRACE.get()
+    if trace is not None:
+        trace.code = error.code.value
+    body: JsonObject = {
+        "error": {
+            "code": error.code.value,
+            "message": error.message,
+            "retryable": error.retryable,
+            "hint": error.hint,
+            "details": error.details if trace is None else {**error.details, "request_id": trace.request_id},
+        }
+    }
+    return {"content": [{"type": "text", "text": _json(body)}], "structuredContent": body, "isError": True}
+
+
+def _json(data: JsonObject) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+RESOURCE_NOT_FOUND = -32002
+"""Of the handshake versions; 2026-07-28 has invalid params instead."""
+
+
+def answered_error(error: GatewayError) -> MCPError | None:
+    """The error with which an upstream answered, as it was; nothing if it did not answer."""
+    if "jsonrpc_code" in error.details and error.__cause__ is not None:
+        cause = innermost(error.__cause__)
+        if isinstance(cause, MCPError):
+            return MCPError(cause.code, cause.message, cause.error.data)
+    return None
+
+
+def as_rpc_error(error: GatewayError) -> MCPError:
+    """What an upstream answered goes on as it is; what kept it from answering says so in its data."""
+    answered = answered_error(error)
+    if answered is not None:
+        return answered
+    code = INVALID_PARAMS if isinstance(error, InvalidInputError) else INTERNAL_ERROR
+    data = {
+        "code": str(error.code),
+        "retryable": error.retryable,
+        "hint": error.hint,
+        "details": error.details,
+    }
+    return MCPError(code, str(error), data)
+
+
+def prompt_not_found(name: str) -> MCPError:
+    """The same for a hidden prompt as for none."""
+    return MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
+
+
+def resource_not_found(uri: str, version: str) -> MCPError:
+    """The same for a hidden resource as for none."""
+    code = INVALID_PARAMS if version >= LATEST_VERSION else RESOURCE_NOT_FOUND
+    return MCPError(code, f"Resource not found: {uri[:200]}", {"uri": uri})
+
+
+def check_text(params: JsonObject) -> None:
+    """Refuse half characters, which JSON can name and UTF-8 cannot carry: they would end a connection others share."""
+    try:
+        # As the SDK writes it, inside the message around it.
+        to_json([[params]])
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
+        reason = "a lone surrogate, which is no character" if "surrogate" in str(error) else "more than JSON can carry"
+        raise InvalidInputError(f"the arguments contain {reason}", hint="or are nested too deeply") from None
+
+
+def writable(result: JsonObject) -> JsonObject:
+    """The result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
+    try:
+        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
+    except (UnicodeEncodeError, ValueError):
+        text = json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
+        replaced: JsonObject = json.loads(text, parse_constant=lambda _: None)
+        return replaced
+    return result
+
+
+def check_result(result: JsonObject, method: str, name: str, version: str) -> None:
+    """Refuse what the protocol does not allow here, where it can still be told as the upstream's fault.
+
+    The SDK's own check takes any object for a question to the client, and then drops its content.
+    """
+    kind = result.get("resultType") or "complete"
+    if kind == "input_required" and version >= LATEST_VERSION:
+        return
+    if kind != "complete":
+        raise UpstreamProtocolError(
+            f"{name!r} answered with {str(kind)[:40]!r}, which protocol {version} cannot carry to this client",
+            hint="the server asks its user something; use a client of protocol 2026-07-28",
+        )
+    try:
+        _result_model(method, version).model_validate(result)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f"/{part}" for part in fault["loc"])
+        raise UpstreamProtocolError(
+            f"the result of {name!r} is not valid in protocol {version}: {where}: {fault['msg']}",
+            hint="the request was executed; the fault is the server's",
+        ) from error
+
+
+@cache
+def _result_model(method: str, version: str) -> type[BaseModel]:
+    shapes = SERVER_RESULTS[(method, version)]
+    models: tuple[type[BaseModel], ...] = get_args(shapes) or (shapes,)
+    return next(model for model in models if model.__name__ != "InputRequiredResult")
+
+
+def for_version(result: JsonObject, version: str) -> JsonObject:
+    """The result in the shapes a protocol version allows.
+
+    2026 requires a result type, which older upstreams do not send; before it, structured content is an object.
+    """
+    if version >= LATEST_VERSION:
+        return {**result, "resultType": result.get("resultType") or "complete"}
+    structured = result.get("structuredContent")
+    if structured is None or isinstance(structured, dict):
+        return result
+    return {key: value for key, value in result.items() if key != "structuredContent"}

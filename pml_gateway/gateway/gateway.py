@@ -1,0 +1,390 @@
+"""The running gateway: upstream listings become snapshots of state, and its parts live and end with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.catalog.model import Catalog
+from pml_gateway.config.settings import NamingSettings, Settings
+from pml_gateway.gateway.indexing import Indexer
+from pml_gateway.gateway.listings import Listings
+from pml_gateway.gateway.state import GatewayState, OnSwap, WireCache
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.listing import Difference, Listed
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.paths import Paths
+from pml_gateway.policy.view import ALIAS_SEPARATORS
+from pml_gateway.results.etags import Etags
+from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.upstreams.capability_listing import AbilityListings
+from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.upstream import Upstream
+from pml_gateway.usage.history import ToolKey, most_used
+from pml_gateway.workflow.composite import COMPOSITES
+
+
+class CallsInFlight:
+    """How many calls are worked on."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._drained: anyio.Event | None = None
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one call for the length of this context."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0 and self._drained is not None:
+                self._drained.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no call is in flight, at most `timeout` seconds; whether none is."""
+        with anyio.move_on_after(timeout):
+            while self._calls:
+                self._drained = anyio.Event()
+                await self._drained.wait()
+        return self._calls == 0
+
+
+logger = get_logger(__name__)
+
+FIRST_LIST_WAIT = 3.0
+"""Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
+
+QUIET_START = 1.0
+"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first. The
+only client of a gateway is waited for as long without one, to say what it can be asked."""
+
+STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
+START_SECONDS = 1.0
+"""Upstreams that start side by side, and how long one may keep its place: twenty at once on a small machine would all
+be ready late, and none in time for the first list."""
+
+COALESCE_SECONDS = 0.03
+"""Listings that arrive within this time become one new snapshot."""
+
+
+ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
+"""The tools that were called, most used first, where the settings fill lists by them; reads a file."""
+
+
+class Gateway:
+    """One gateway process. Built by `open_gateway`; every answer comes from `state`, which is only ever replaced."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listings: Listings,
+        indexer: Indexer,
+        pool: UpstreamPool,
+        results: ResultStore,
+        read_ranking: ReadRanking,
+        ranking: tuple[ToolKey, ...],
+    ) -> None:
+        self._read_ranking = read_ranking
+        self._ranking = ranking
+        self._listings = listings
+        self.remembered = listings.remembered
+        self.pool = pool
+        self.results = results
+        self.etags = Etags(lambda: self.state.settings.references.ttl_seconds)
+        self.shapes = LearnedShapes(
+            listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
+        )
+        self._indexer = indexer
+        self._dirty = anyio.Event()
+        self._building = anyio.Lock()
+        self._refreshing = anyio.Lock()
+        self._first_list = anyio.Event()
+        self._asked = anyio.Event()
+        self._started = time.monotonic()
+        self._on_swap: list[OnSwap] = []
+        self.ability_listings = AbilityListings(
+            pool,
+            lambda upstream_id: listings.differences(upstream_id, self.state.settings),
+            self.differs,
+            self._rebuild,
+        )
+        calls = CallsInFlight()
+        self.call_in_flight = calls.counted
+        self.drain = calls.drain
+        catalog = listings.catalog(settings, listings.first_names, frozenset())
+        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
+        if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
+            self._first_list.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a list can be answered without waiting."""
+        return self._first_list.is_set()
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
+        return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
+
+    def unlisted(self) -> tuple[str, ...]:
+        """Upstreams of which no list is known, from now or from the manifest."""
+        known = self.state.catalog.listed_upstreams
+        return tuple(
+            upstream_id
+            for upstream_id, upstream in self.pool.upstreams.items()
+            if upstream.last_listed is None and upstream_id not in known
+        )
+
+    def unlisted_owners(self, tool_name: str) -> tuple[Upstream, ...]:
+        """Upstreams of which no list is known, and whose tool this is by its name; one, unless an id begins another."""
+        return tuple(
+            self.pool.upstreams[upstream_id]
+            for upstream_id in self.unlisted()
+            if tool_name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
+        )
+
+    async def meet(self, name: str) -> None:
+        """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""
+        named = (self.pool.upstreams[name],) if name in self.unlisted() else ()
+        for upstream in (*named, *self.unlisted_owners(name)):
+            upstream.unsettle()
+            upstream.want()
+            with anyio.move_on_after(upstream.connect_timeout + 1):
+                await upstream.settled.wait()
+            await self._rebuild()
+
+    def on_swap(self, callback: OnSwap) -> Callable[[], None]:
+        """Call back after every swap of the state; returns the function that ends this."""
+        self._on_swap.append(callback)
+        return lambda: self._on_swap.remove(callback)
+
+    async def ready(self) -> GatewayState:
+        """The state to answer from; only a first start without a manifest waits, and not for long."""
+        self._asked.set()
+        return await self.known()
+
+    async def known(self) -> GatewayState:
+        """As `ready`, for the gateway's own purposes: upstreams go on starting after the first request only."""
+        remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
+        if remaining > 0:
+            with anyio.move_on_after(remaining):
+                await self._first_list.wait()
+        self._first_list.set()
+        return self.state
+
+    async def searchable(self, timeout: float = 5.0) -> GatewayState:
+        """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
+        await self.ready()
+        await self.indexed(timeout)
+        return self.state
+
+    async def indexed(self, timeout: float) -> bool:
+        """Whether the index over the catalog of now is built within `timeout` seconds."""
+        return await self._indexer.wait(timeout)
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Serve by new settings: upstreams that did not change keep their sessions, and calls in flight go on."""
+        before = self.state.settings
+        if settings == before:
+            return
+        if settings.naming != before.naming:
+            self._listings.keep_under(settings.naming)
+        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
+        self.results.configure(settings.references)
+        keeps_names = settings.naming == before.naming
+        catalog = self._listings.catalog(settings, self.state.catalog, self._failed(), keeps_names=keeps_names)
+        self._swap(settings, catalog)
+        if not self.pool.upstreams:
+            self._first_list.set()
+        if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
+            self.pool.want_all()
+        logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
+        if settings.http != before.http:
+            logger.warning("changes under `http:` need a restart")
+
+    async def reload(self, settings: Settings) -> None:
+        """Serve by settings that were loaded anew, and fill lists by the usage until now."""
+        self._ranking = await anyio.to_thread.run_sync(self._read_ranking, settings)
+        if settings != self.state.settings:
+            self.apply_settings(settings)
+        else:
+            self._rank()
+
+    async def rank(self) -> None:
+        """Fill lists by the usage until now; between calls of this they stay as they are."""
+        self._ranking = await anyio.to_thread.run_sync(self._read_ranking, self.state.settings)
+        self._rank()
+
+    def _rank(self) -> None:
+        if self._ranking != self.state.ranking:
+            self._replace(replace(self.state, ranking=self._ranking, lists={}))
+
+    async def refresh(self, timeout: float) -> bool:
+        """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
+        async with self._refreshing:
+            for upstream in self.pool.upstreams.values():
+                upstream.unsettle()
+            self.pool.want_all()
+            self.ability_listings.renew()
+            settled = await self.pool.settled(timeout)
+            await self._rebuild()
+            await self.rank()
+        return settled
+
+    def listed(self, upstream: Upstream, listed: Listed) -> None:
+        """Take over a listing; the snapshot follows with whatever else arrives in the next moment."""
+        if self.pool.upstreams.get(upstream.upstream_id) is not upstream:
+            # Replaced by a new configuration, and still finishing its calls.
+            return
+        self._listings.take(upstream.upstream_id, upstream.definition, listed)
+        self.ability_listings.listed(upstream, listed)
+        self._dirty.set()
+
+    def differs(self, upstream: Upstream, abilities: str, difference: Difference) -> None:
+        """Take over what an upstream lists besides for clients of these abilities."""
+        if self._listings.take_difference(upstream.upstream_id, abilities, difference):
+            self._dirty.set()
+
+    def failed(self, upstream: Upstream) -> None:
+        """Mark an upstream's tools stale; they stay listed and found."""
+        self.ability_listings.failed(upstream)
+        self._dirty.set()
+
+    async def follow(self) -> None:
+        """Rebuild whenever upstreams list or fail, for as long as the owner's task group lives."""
+        while True:
+            await self._dirty.wait()
+            await anyio.sleep(COALESCE_SECONDS)
+            self._dirty = anyio.Event()
+            await self._rebuild()
+            if await self.pool.settled(0):
+                self._first_list.set()
+
+    async def connect_all(self) -> None:
+        """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
+        with anyio.move_on_after(QUIET_START):
+            if self.pool.client is not None:
+                # What it can be asked is told to upstreams when they are connected.
+                await self.pool.client.known.wait()
+                self._started = time.monotonic()
+            if self.knows_tools:
+                await self._asked.wait()
+        if self.knows_tools:
+            await anyio.sleep(COALESCE_SECONDS)
+        places = anyio.Semaphore(STARTS_AT_ONCE)
+
+        async def start(upstream: Upstream) -> None:
+            async with places:
+                upstream.want()
+                with anyio.move_on_after(START_SECONDS):
+                    await upstream.settled.wait()
+
+        async with anyio.create_task_group() as tasks:
+            for upstream in self.pool.upstreams.values():
+                tasks.start_soon(start, upstream)
+
+    async def _rebuild(self) -> None:
+        # One after the other, or an older snapshot could be swapped in last.
+        async with self._building:
+            await self._rebuild_once()
+
+    async def _rebuild_once(self) -> None:
+        before = self.state
+        catalog = await anyio.to_thread.run_sync(
+            self._listings.catalog, before.settings, before.catalog, self._failed()
+        )
+        if self.state.settings is not before.settings:
+            # Settings changed meanwhile; a snapshot for them is due.
+            self._dirty.set()
+            return
+        if _observable(catalog) != _observable(before.catalog):
+            self._swap(before.settings, catalog)
+        await anyio.to_thread.run_sync(self._listings.save, catalog, self._listings.entries)
+
+    def _failed(self) -> frozenset[str]:
+        upstreams = self.pool.upstreams.values()
+        return frozenset(each.upstream_id for each in upstreams if each.last_error is not None)
+
+    def swap_index(self, index: ToolIndex) -> None:
+        """Serve searches from a new index."""
+        before = self.state
+        self._replace(GatewayState(before.settings, before.catalog, index, before.wire, ranking=before.ranking))
+
+    def _swap(self, settings: Settings, catalog: Catalog) -> None:
+        before = self.state
+        wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
+        self._replace(GatewayState(settings, catalog, before.index, wire, ranking=self._ranking))
+        self._indexer.request(settings, catalog)
+
+    def _replace(self, after: GatewayState) -> None:
+        before, self.state = self.state, after
+        for callback in list(self._on_swap):
+            callback(before, after)
+
+
+def _observable(catalog: Catalog) -> tuple[object, ...]:
+    """What tells one snapshot from the next."""
+    marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
+    return catalog.fingerprint, catalog.offers.fingerprint, catalog.gates, marks
+
+
+@asynccontextmanager
+async def open_gateway(
+    settings: Settings,
+    paths: Paths,
+    *,
+    identity: str,
+    connect: bool = True,
+    open_streams: OpenStreams | None = None,
+    client: SoleClient | None = None,
+) -> AsyncIterator[Gateway]:
+    """A gateway with its upstreams, index and manifest; children and sessions end with this context.
+
+    Args:
+        settings: what to serve.
+        paths: where state lives.
+        identity: names the configuration (its file), so that each has a manifest of its own.
+        connect: connect upstreams in the background at once instead of at their first call.
+        open_streams: opens the transport of each upstream.
+        client: whose every request will be, where one client only is served.
+    """
+    async with (
+        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
+        open_results(settings.references, paths.results_dir) as results,
+        anyio.create_task_group() as tasks,
+    ):
+        indexer = Indexer(paths.cache_dir, identity)
+
+        def manifests(naming: NamingSettings) -> ManifestFile:
+            return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
+
+        def read_ranking(current: Settings) -> tuple[ToolKey, ...]:
+            by_usage = current.gateway.hybrid.fallback == "usage"
+            return most_used(paths.usage_file, identity) if by_usage else ()
+
+        ranking = await anyio.to_thread.run_sync(read_ranking, settings)
+        listings = Listings(manifests, settings.naming)
+        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking)
+        pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
+        tasks.start_soon(gateway.follow)
+        tasks.start_soon(gateway.ability_listings.run)
+        tasks.start_soon(gateway.shapes.run)
+        tasks.start_soon(indexer.run, gateway.swap_index)
+        indexer.request(settings, gateway.state.catalog)
+        if connect or not gateway.knows_tools:
+            tasks.start_soon(gateway.connect_all)
+        yield gateway
+        tasks.cancel_scope.cancel()

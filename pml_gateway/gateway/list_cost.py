@@ -1,0 +1,107 @@
+"""What lists cost the model that reads them, in tokens, counted beside the requests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import RequestScope, effective_mode
+from pml_gateway.gateway.state import GatewayState, remember
+from pml_gateway.gateway.tool_list import own_definitions, render
+from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.telemetry.events import Observer
+from pml_gateway.types import ExposureMode
+
+COUNTED_VERSION = "2025-11-25"
+"""The protocol version whose list is counted: the one most clients speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListCost:
+    """One mode's list: how many tools, how large."""
+
+    mode: ExposureMode
+    tools: int
+    bytes: int
+    tokens: int
+
+
+def list_tokens(state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Client = LOCAL) -> ListCost:
+    """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
+    view = state.view(client)
+    exposure = state.expose(view, mode, intent)
+    rendered = render(state, view, exposure, COUNTED_VERSION)
+    return ListCost(
+        mode,
+        tools=len(exposure.tools) + len(exposure.legacy) + len(own_definitions(state, view, exposure)),
+        bytes=len(rendered),
+        tokens=count_tokens(rendered.decode()),
+    )
+
+
+MAX_PENDING = 512
+"""Different lists that wait to be counted; beyond, a list is not counted at all."""
+
+MAX_REMEMBERED = 512
+
+
+@dataclass(slots=True)
+class _Given:
+    state: GatewayState
+    client: Client
+    count: int = 0
+
+
+class ListCosts:
+    """Counts each different list once, in a thread: a large one takes longer to count than to send."""
+
+    def __init__(self, gateway: Gateway, observers: tuple[Observer, ...]) -> None:
+        self._gateway = gateway
+        self._observers = observers
+        self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
+        self._arrived = anyio.Event()
+        self._sizes: dict[object, tuple[int, int]] = {}
+        self._full: dict[object, int] = {}
+
+    def note(self, scope: RequestScope, tools_json: bytes) -> None:
+        """A client was given this list."""
+        state = self._gateway.state
+        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, tools_json)
+        if key not in self._pending and len(self._pending) >= MAX_PENDING:
+            return
+        self._pending.setdefault(key, _Given(state, scope.client)).count += 1
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Count what arrives, for as long as the owner's task group lives."""
+        while True:
+            await self._arrived.wait()
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Count what has arrived so far."""
+        self._arrived = anyio.Event()
+        pending, self._pending = self._pending, {}
+        for (mode, _, tools_json), given in pending.items():
+            tools, tokens, full = await anyio.to_thread.run_sync(self._count, tools_json, given)
+            for observer in self._observers:
+                observer.listed(mode.value, given.count, tools, tokens, max(full - tokens, 0))
+
+    def _count(self, tools_json: bytes, given: _Given) -> tuple[int, int, int]:
+        digest = hashlib.sha256(tools_json).digest()
+        if digest not in self._sizes:
+            size = (len(json.loads(tools_json)), count_tokens(tools_json.decode()))
+            remember(self._sizes, digest, size, MAX_REMEMBERED)
+        state, client = given.state, given.client
+        seen = (client.rules, state.catalog.gates.group(client.abilities))
+        key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
+        if key not in self._full:
+            cost = list_tokens(given.state, ExposureMode.FULL_PROXY, client=given.client)
+            remember(self._full, key, cost.tokens, MAX_REMEMBERED)
+        return (*self._sizes[digest], self._full[key])

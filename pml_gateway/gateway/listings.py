@@ -1,0 +1,148 @@
+"""What every upstream listed last, kept in the manifest between starts, from which the catalog is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
+from pml_gateway.catalog.model import Catalog, UpstreamListing
+from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
+from pml_gateway.catalog.public_uris import with_public_meta
+from pml_gateway.catalog.visibility import Variants, build_gates
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import NamingSettings, Settings
+from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.gateway.state import composites_of
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.connection import HANDSHAKE, MODERN
+from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import composite_listing, read_composites, with_composites
+from pml_gateway.workflow.plan import limits_of
+
+logger = get_logger(__name__)
+
+Manifests = Callable[[NamingSettings], ManifestFile]
+"""The manifest of one way of naming."""
+
+MAX_DIFFERENCES = 32
+"""Sets of abilities of which an upstream's listing is kept; the oldest go first."""
+
+
+class Listings:
+    """The listings of one gateway; each holds for as long as its upstream is defined as it was."""
+
+    def __init__(self, manifests: Manifests, naming: NamingSettings) -> None:
+        self._manifests = manifests
+        self._file = manifests(naming)
+        manifest = self._file.load()
+        self._entries = dict(manifest.entries)
+        self.first_names = Catalog(assignments=manifest.names, offers=OfferTable(names=manifest.offer_names))
+        """A catalog without tools that knows the names given before this start."""
+
+    @property
+    def path(self) -> Path:
+        """The manifest's file."""
+        return self._file.path
+
+    @property
+    def entries(self) -> Mapping[str, ManifestEntry]:
+        """The listings as they are now, by upstream; later ones are not in here."""
+        return dict(self._entries)
+
+    def keep_under(self, naming: NamingSettings) -> None:
+        """Save into the manifest of another way of naming from now on."""
+        self._file = self._manifests(naming)
+
+    def take(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> None:
+        """Take over what an upstream listed just now."""
+        before, fingerprint = self._entries.get(upstream_id), definition.fingerprint()
+        may_differ = before is not None and before.fingerprint == fingerprint and listed.era == HANDSHAKE
+        self._entries[upstream_id] = ManifestEntry(
+            fingerprint=fingerprint,
+            tools=listed.tools,
+            listed_at=listed.listed_at,
+            era=listed.era,
+            server_name=listed.server_name,
+            server_version=listed.server_version,
+            offers=listed.offers,
+            differences=before.differences if before is not None and may_differ else {},
+        )
+
+    def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
+        """What an upstream is known to list besides, by what clients can be asked; None if it makes no difference."""
+        entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)
+        if entry is None or definition is None or entry.fingerprint != definition.fingerprint():
+            return {}
+        return None if entry.era == MODERN else entry.differences
+
+    def take_difference(self, upstream_id: str, abilities: str, difference: Difference) -> bool:
+        """Take over what an upstream lists besides for clients of these abilities; whether that is new."""
+        entry = self._entries[upstream_id]
+        if entry.differences.get(abilities) == difference:
+            return False
+        others = {key: each for key, each in entry.differences.items() if key != abilities}
+        kept = dict(list(others.items())[1 - MAX_DIFFERENCES :])
+        self._entries[upstream_id] = replace(entry, differences={**kept, abilities: difference})
+        return True
+
+    def remembered(self, settings: Settings) -> dict[str, Remembered]:
+        """What is known of each upstream before it is connected, as long as its definition is the same."""
+        return {
+            upstream_id: Remembered(entry.era, entry.tools, entry.offers)
+            for upstream_id, entry in self._entries.items()
+            if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
+        }
+
+    def catalog(
+        self, settings: Settings, previous: Catalog, failed: frozenset[str], *, keeps_names: bool = True
+    ) -> Catalog:
+        """The catalog for `settings`.
+
+        Args:
+            settings: which servers and workflows there are, and how tools are named.
+            previous: the catalog before, from which what did not change is taken.
+            failed: the upstreams whose tools are stale.
+            keeps_names: whether tools keep the names they have in `previous`.
+        """
+        listings = []
+        offers: dict[str, Offers | None] = {}
+        variants: dict[str, Variants] = {}
+        for upstream_id, definition in settings.servers.items():
+            if not definition.enabled:
+                continue
+            entry = self._entries.get(upstream_id)
+            if entry is not None and entry.fingerprint != definition.fingerprint():
+                entry = None
+            tools: tuple[JsonObject, ...] = ()
+            offers[upstream_id] = None
+            if entry is not None:
+                tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
+                variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
+            listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
+        composites = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
+        catalog = build_catalog(
+            [*listings, composites] if composites is not None else listings,
+            prefix=settings.naming.prefix,
+            max_length=settings.naming.max_length,
+            reserved=RESERVED,
+            earlier=previous.assignments if keeps_names else {},
+            previous=previous,
+        )
+        if composites is not None:
+            catalog = with_composites(catalog, composites_of(settings, catalog))
+        table = build_offers(offers, previous.offers.names)
+        return with_public_meta(replace(catalog, offers=table, gates=build_gates(variants)), previous)
+
+    def save(self, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
+        """Write the manifest, so that the next start knows these tools and their names."""
+        entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
+        try:
+            self._file.save(
+                Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids
+            )
+        except (OSError, ValueError) as error:
+            logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)

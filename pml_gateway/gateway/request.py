@@ -1,0 +1,214 @@
+"""One protocol request: who asks, in which mode, for what, and how its client can be reached meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.dispatcher import CallOptions as SendOptions
+from mcp.shared.dispatcher import Outbound, ProgressFnT
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pml_gateway.config.settings import GatewaySection
+from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Abilities, Audience, abilities_of
+from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
+from pml_gateway.types import ExposureMode, JsonObject
+
+QUERY_META_KEY = "pml-gateway/query"
+MAX_INTENT_LENGTH = 2000
+"""Characters of an intent that are read; a longer one is cut, since the model reads 256 tokens."""
+
+
+@dataclass(slots=True)
+class RequestScope:
+    """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
+
+    `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
+    told that the response has ended, and whether completely. `abilities` are what the client can be asked, once that
+    was found out. `request_id` and the trace context `parent` are what HTTP
+    headers say.
+    """
+
+    client: Client = LOCAL
+    mode: ExposureMode | None = None
+    url_query: str | None = None
+    accepts_bytes: bool = False
+    tools_json: bytes | None = None
+    on_sent: Callable[[bool], None] | None = None
+    abilities: Abilities | None = None
+    request_id: str = ""
+    parent: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
+
+    `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
+    ask or tell it something.
+    """
+
+    on_progress: ProgressFnT | None = None
+    meta: JsonObject = field(default_factory=dict)
+    input_responses: JsonObject | None = None
+    request_state: str | None = None
+    may_ask: bool = False
+    audience: Audience | None = None
+
+
+CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)
+"""Set in ASGI; the SDK resolves tool schemas for header checks before any handler runs."""
+
+
+def effective_mode(scope: RequestScope, settings: GatewaySection) -> ExposureMode:
+    """A client's own mode wins over the endpoint's, and that over the configured one."""
+    return scope.client.mode or scope.mode or settings.tools_exposure
+
+
+def list_intent(params: Mapping[str, Any] | None, scope: RequestScope, settings: GatewaySection) -> str | None:
+    """The intent of a `tools/list`: params.query, `_meta`, the URL, the client's, the gateway's; first found wins."""
+    given = params or {}
+    meta = given.get("_meta")
+    sources = (given.get("query"), meta.get(QUERY_META_KEY) if isinstance(meta, Mapping) else None)
+    return next((text for source in sources if (text := _text(source))), None) or call_intent(scope, settings)
+
+
+def call_intent(scope: RequestScope, settings: GatewaySection) -> str | None:
+    """The intent of a `tools/call`, which has no query of its own."""
+    sources = (scope.url_query, scope.client.intent, settings.intent)
+    return next((text for source in sources if (text := _text(source))), None)
+
+
+def _text(value: object) -> str | None:
+    cleaned = " ".join(value.split())[:MAX_INTENT_LENGTH] if isinstance(value, str) else ""
+    return cleaned or None
+
+
+MODES_SINCE = "2025-11-25"
+"""The first version in which an elicitation names its mode; older clients know forms only."""
+
+_ABILITIES_KEY = "pml_gateway.abilities"
+LOG_LEVEL_KEY = "pml_gateway.log_level"
+
+Context = ServerRequestContext[Any, Any]
+
+
+class RequestAudience:
+    """`Audience` over the SDK's context of one request."""
+
+    def __init__(self, ctx: Context, client: Client, abilities: Abilities | None = None) -> None:
+        self._session = ctx.session
+        self._close_stream = ctx.close_sse_stream
+        self._version = ctx.protocol_version
+        self.client_id = client.id
+        self.is_one_client = client.id != ANONYMOUS.id
+        self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.abilities = given_abilities(ctx) if abilities is None else abilities
+        self.log_level = _log_level(ctx)
+
+    async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
+        """The client's answer, over the channel of its own request; over its session's, once that is answered."""
+        options: SendOptions = {} if on_progress is None else {"on_progress": on_progress}
+        request = self._session._request_outbound  # the SDK's public methods rebuild what they send and get
+        channel: Outbound = request if request.can_send_request else self._session._connection.outbound
+        return await channel.send_raw_request(method, question_for(method, params, self._version), options)
+
+    async def tell(self, method: str, params: JsonObject) -> None:
+        """Pass on a notification; what is told after the request goes over the session's own channel."""
+        if method == ELICITATION_COMPLETE:
+            await self._session._connection.notify(method, params)
+            return
+        if self.answers_later and self.log_level is None:
+            # A stateless client gets no logs unless its request asks for them.
+            return
+        await self._session._request_outbound.notify(method, params)
+
+    async def let_go(self) -> None:
+        """Where the transport and the client's version know how to come back."""
+        if self._close_stream is not None:
+            await self._close_stream()
+
+
+def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonObject:
+    """A question in the shape that a version of the handshake era knows."""
+    given = {key: value for key, value in params.items() if key != "task"}
+    meta = given.pop("_meta", None)
+    if isinstance(meta, dict) and (kept := {key: value for key, value in meta.items() if key != "progressToken"}):
+        given["_meta"] = kept
+    if method == "elicitation/create":
+        if given.get("mode") == "form" and version < MODES_SINCE:
+            del given["mode"]
+        if given.get("mode") == "url" and "elicitationId" not in given:
+            # The stateless protocol has none, and the older one requires it.
+            given["elicitationId"] = secrets.token_urlsafe(12)
+    return given
+
+
+def given_abilities(ctx: Context) -> Abilities:
+    """What the client of a request announced that it can be asked."""
+    given = ctx.session.client_capabilities
+    if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return abilities_of(given)
+    state = ctx.session._connection.state
+    if _ABILITIES_KEY not in state:
+        state[_ABILITIES_KEY] = abilities_of(given)
+    abilities: Abilities = state[_ABILITIES_KEY]
+    return abilities
+
+
+def _log_level(ctx: Context) -> str | None:
+    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        level = ctx.session._connection.state.get(LOG_LEVEL_KEY)
+    else:
+        level = ctx.meta.get(LOG_LEVEL_META_KEY) if ctx.meta else None
+    return level if level in LOG_LEVELS else None
+
+
+SCOPE_KEY = "pml_gateway.scope"
+"""Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
+
+_OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
+
+
+def scope_of(ctx: Context) -> RequestScope:
+    """The scope the transport left for this request; without one it is the local process's."""
+    if ctx.request is None:
+        return CURRENT.get() or RequestScope()
+    scope: RequestScope = ctx.request.scope[SCOPE_KEY]
+    return scope
+
+
+def options_of(ctx: Context) -> CallOptions:
+    """What accompanies a request that an upstream is to answer."""
+    raw, scope = ctx.params or {}, scope_of(ctx)
+    return CallOptions(
+        on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
+        meta=_relayed_meta(raw),
+        input_responses=raw.get("inputResponses"),
+        request_state=raw.get("requestState"),
+        may_ask=is_modern(ctx.protocol_version),
+        audience=RequestAudience(ctx, scope.client, scope.abilities),
+    )
+
+
+def is_modern(version: str) -> bool:
+    """Whether a protocol version belongs to the stateless era."""
+    return version in MODERN_PROTOCOL_VERSIONS
+
+
+def _wants_progress(params: Mapping[str, Any]) -> bool:
+    meta = params.get("_meta")
+    return isinstance(meta, Mapping) and meta.get("progressToken") is not None
+
+
+def _relayed_meta(params: Mapping[str, Any]) -> JsonObject:
+    """The request's own metadata, without what belongs to this hop."""
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping):
+        return {}
+    return {key: value for key, value in meta.items() if not key.startswith(_OWN_META)}

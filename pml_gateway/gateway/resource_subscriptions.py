@@ -1,0 +1,189 @@
+"""Clients that follow resources, and the notices they get as long as they may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.catalog.prompts_and_resources import Route
+from pml_gateway.errors import GatewayError
+from pml_gateway.gateway.answers import resource_not_found
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import Context, RequestAudience, RequestScope
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import ANONYMOUS, Client, current_client
+from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.upstreams.upstream import Upstream
+
+logger = get_logger(__name__)
+
+MAX_FOLLOWED = 1_000
+"""Resources that one session or stream may follow."""
+
+NOTICE_SECONDS = 5.0
+"""How long one client may take to accept a notice."""
+
+COALESCE_SECONDS = 0.05
+"""Changes of one resource within this time are told once."""
+
+_SESSION_KEY = "pml_gateway.followed"
+
+Notify = Callable[[str], Awaitable[None]]
+"""Tells a client that the resource at a URI changed."""
+
+
+@dataclass(eq=False, slots=True)
+class Follower:
+    """One client that follows one resource; `attached` says where its notices come from now."""
+
+    client: Client
+    uri: str
+    notify: Notify
+    attached: tuple[Upstream, str] | None = None
+    pending: set[str] = field(default_factory=set)
+
+    @property
+    def client_id(self) -> str:
+        """Who it is, if it can be told from others."""
+        return "" if self.client.id == ANONYMOUS.id else self.client.id
+
+
+class ResourceFollowers:
+    """Attaches followers to the upstreams that have their resources, again whenever the catalog or the rules change."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._followers: set[Follower] = set()
+        self._changed = anyio.Event()
+        self._updated = anyio.Event()
+        gateway.on_swap(lambda _before, _after: self._changed.set())
+
+    async def run(self) -> None:
+        """Follow swaps and pass on notices, for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow_swaps)
+            while True:
+                await self._updated.wait()
+                # One change may be told in several sessions of the same client.
+                await anyio.sleep(COALESCE_SECONDS)
+                self._updated = anyio.Event()
+                for follower in list(self._followers):
+                    for uri in follower.pending:
+                        tasks.start_soon(self._tell, follower, uri)
+                    follower.pending.clear()
+
+    async def subscribe_session(self, ctx: Context, scope: RequestScope, uri: str) -> None:
+        """Let a handshake session follow a resource until it ends or no longer wants to.
+
+        Raises:
+            GatewayError: the upstream refused, or cannot be reached.
+        """
+        connection = ctx.session._connection  # the SDK offers no public way to reach a session later
+        if _SESSION_KEY not in connection.state:
+            connection.state[_SESSION_KEY] = {}
+            connection.exit_stack.callback(lambda: self.end(connection.state[_SESSION_KEY].values()))
+        own: dict[str, Follower] = connection.state[_SESSION_KEY]
+        if uri in own or len(own) >= MAX_FOLLOWED:
+            return
+
+        async def notify(updated: str) -> None:
+            await connection.notify("notifications/resources/updated", {"uri": updated})
+
+        follower = Follower(scope.client, uri, notify)
+        routed = self._route(follower)
+        if routed is None:
+            raise resource_not_found(uri, ctx.protocol_version)
+        upstream, route = routed
+        own[uri] = follower
+        try:
+            audience = RequestAudience(ctx, scope.client, scope.abilities)
+            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), audience)
+        except BaseException:
+            own.pop(uri, None)
+            raise
+        follower.attached = (upstream, route.uri)
+        if own.get(uri) is follower:
+            self._followers.add(follower)
+            # A swap during the subscription did not find this follower, whose upstream may be another one since.
+            self._changed.set()
+        else:
+            self._detach(follower)
+
+    def unsubscribe_session(self, ctx: Context, uri: str) -> None:
+        """End what `subscribe_session` began; nothing happens where nothing is followed."""
+        own = ctx.session._connection.state.get(_SESSION_KEY, {})
+        follower = own.pop(uri, None)
+        if follower is not None:
+            self.end([follower])
+
+    def follow(self, scope: RequestScope, uri: str, notify: Notify) -> Follower:
+        """Follow a resource until `end`; one that is unknown or hidden now is followed once it is neither."""
+        follower = Follower(scope.client, uri, notify)
+        self._followers.add(follower)
+        self._attach(follower)
+        return follower
+
+    def end(self, followers: Iterable[Follower]) -> None:
+        """Follow no longer."""
+        for follower in list(followers):
+            self._followers.discard(follower)
+            self._detach(follower)
+
+    async def _follow_swaps(self) -> None:
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(0.05)
+            self._changed = anyio.Event()
+            for follower in list(self._followers):
+                routed = self._route(follower)
+                if routed is None or follower.attached != (routed[0], routed[1].uri):
+                    self._detach(follower)
+                    self._attach(follower)
+
+    def _view(self, client: Client) -> OfferView | None:
+        state = self._gateway.state
+        now = current_client(client, state.settings.clients)
+        return None if now is None else state.view(now).offers
+
+    def _route(self, follower: Follower) -> tuple[Upstream, Route] | None:
+        view = self._view(follower.client)
+        for route in view.routes(follower.uri) if view is not None else ():
+            upstream = self._gateway.pool.upstreams.get(route.upstream_id)
+            if upstream is not None:
+                return upstream, route
+        return None
+
+    def _attach(self, follower: Follower) -> None:
+        routed = self._route(follower)
+        if routed is not None:
+            upstream, route = routed
+            follower.attached = (upstream, route.uri)
+            upstream.follow(route.uri, follower, self._on_updated(follower, route), follower.client_id)
+
+    def _detach(self, follower: Follower) -> None:
+        if follower.attached is not None:
+            upstream, uri = follower.attached
+            upstream.unfollow(uri, follower, follower.client_id)
+            follower.attached = None
+
+    def _on_updated(self, follower: Follower, route: Route) -> Callable[[str], None]:
+        def on_updated(uri: str) -> None:
+            table = self._gateway.state.catalog.offers
+            public = follower.uri if uri == route.uri else table.public_uri(route.upstream_id, uri)
+            view = self._view(follower.client)
+            if view is not None and view.permits(route.upstream_id, uri):
+                follower.pending.add(public)
+                self._updated.set()
+
+        return on_updated
+
+    async def _tell(self, follower: Follower, uri: str) -> None:
+        try:
+            with anyio.move_on_after(NOTICE_SECONDS):
+                await follower.notify(uri)
+        except (MCPError, GatewayError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self.end([follower])

@@ -1,0 +1,196 @@
+"""What a client gets of an upstream's result: the result, a reference to it, or that it is unchanged."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.errors import ResultStoreError
+from pml_gateway.gateway.answers import data_result
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import RequestScope
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import Client
+from pml_gateway.policy.view import View
+from pml_gateway.results.content import Content, content_of, exceeds
+from pml_gateway.results.encoding import encode
+from pml_gateway.results.etags import META_KEY, etag_of, has_etag
+from pml_gateway.results.shapes import sketch
+from pml_gateway.results.store import Resolved, Visible
+from pml_gateway.results.stored import Source, StoredResult
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+INLINE_CHARACTERS = 32_000
+"""Characters of a result that are hashed on the event loop, in 0.1 ms; larger ones in a thread."""
+
+MAX_INPUTS = 400
+"""Characters of a call's arguments in a lineage."""
+
+Route = Literal["workflow", "inside", "meta", "direct"]
+"""How a call came: a batch slot or workflow step, a composite tool's step, `call_tool`, or the tool's own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One call's result as its client gets it, with what it was before.
+
+    Args:
+        result: the `tools/call` result for the client.
+        etag: of results that may repeat.
+        unchanged: whether the client holds this result already, so that `result` carries no body.
+        stored: where `result` only names the value.
+        content: the value itself, whatever the client gets.
+    """
+
+    result: JsonObject
+    content: Content
+    etag: str | None = None
+    unchanged: bool = False
+    stored: StoredResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that is about to be made: who makes it, of what, how, with which arguments as the client sent them."""
+
+    client: Client
+    tool: CatalogTool
+    route: Route
+    sent: JsonObject
+    refs: tuple[str, ...] = ()
+    if_none_match: str | None = None
+    run: str = ""
+    began: float = 0.0
+
+
+class Outcomes:
+    """Resolves references before calls and decides what their results become."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def resolve(self, scope: RequestScope, arguments: JsonObject) -> Resolved:
+        """Arguments with the values of the client's references in their places.
+
+        Raises:
+            ReferenceNotFoundError: unknown, foreign, expired, or made by a tool the client may no longer see.
+            InvalidInputError: a path that finds nothing.
+        """
+        return await self._gateway.results.resolve(scope.client, arguments, visible_to(self._view(scope.client)))
+
+    async def settle(self, call: Call, result: JsonObject) -> Outcome:
+        """What the client gets for an upstream's result; errors and questions pass as they are."""
+        failed = result.get("isError") is True
+        if call.refs:
+            self._gateway.results.note_use(self._source(call, "error" if failed else "ok"))
+        if failed or result.get("resultType") not in (None, "complete"):
+            return Outcome(result, Content("json", None))
+        content = content_of(result)
+        await self._gateway.shapes.observe(call.client, call.tool, content)
+        etag = await self._etag(call, result)
+        if etag is not None and self._gateway.etags.is_unchanged(call.client, etag, call.if_none_match):
+            told = data_result({"unchanged": True, "etag": etag})
+            return Outcome(_with_etag(told, etag), content, etag, unchanged=True)
+        stored = await self._store(call, content) if self._is_large(call, content) else None
+        if stored is not None:
+            answer = {**stored.answer(), **({"etag": etag} if etag else {})}
+            return Outcome(_with_etag(data_result(answer), etag), content, etag, stored=stored)
+        return Outcome(_with_etag(result, etag), content, etag)
+
+    def _is_large(self, call: Call, content: Content) -> bool:
+        settings = self._gateway.results.settings
+        if not stores(settings, call.route) or (call.route == "direct" and "outputSchema" in call.tool.definition):
+            return False
+        # A token has at least one character, so that most results are known to be small without counting.
+        return exceeds(content.value, settings.threshold_tokens)
+
+    async def _store(self, call: Call, content: Content) -> StoredResult | None:
+        results = self._gateway.results
+        try:
+            encoded = await anyio.to_thread.run_sync(encode, content)
+            if encoded.tokens <= results.settings.threshold_tokens:
+                return None
+            return await results.put_encoded(call.client, encoded, source=self._source(call, "ok"))
+        except (ValueError, RecursionError, TypeError):
+            return None
+        except ResultStoreError as error:
+            logger.warning("a result of %s is given whole: %s", call.tool.qualified_name, error)
+            return None
+
+    async def _etag(self, call: Call, result: JsonObject) -> str | None:
+        # The etag of a part would pass for one of the composite tool it is inside of.
+        if not has_etag(call.tool) or call.route == "inside":
+            return None
+        if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
+            return await anyio.to_thread.run_sync(etag_of, call.client, call.tool, result)
+        return etag_of(call.client, call.tool, result)
+
+    def _source(self, call: Call, status: str) -> Source:
+        return Source(
+            tool=(call.tool.upstream_id, call.tool.name),
+            name=call.tool.qualified_name,
+            inputs=describe_inputs(call.sent, whole=self._gateway.state.settings.usage.arguments),
+            refs=call.refs,
+            status=status,
+            at=call.began,
+            seconds=time.time() - call.began,
+            run=call.run,
+        )
+
+    def _view(self, client: Client) -> View:
+        return self._gateway.state.view(client)
+
+
+def stores(settings: ReferenceSettings, route: Route) -> bool:
+    """Whether large results that came this way are answered by reference; those inside a composite tool never are."""
+    if route == "inside":
+        return False
+    match settings.mode:
+        case "off":
+            return False
+        case "workflow":
+            return route == "workflow"
+        case "meta":
+            return route in ("workflow", "meta")
+        case "all":
+            return True
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def visible_to(view: View) -> Visible:
+    """Which sources still exist for a client: results of a tool that was hidden since are hidden with it."""
+
+    def visible(source: Source) -> bool:
+        tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
+        return all(view.catalog.assignments.get(tool) in view.names for tool in tools)
+
+    return visible
+
+
+def describe_inputs(arguments: JsonObject, *, whole: bool) -> str:
+    """A call's arguments for its lineage: their shape, or with `usage.arguments` what they were."""
+    if not whole:
+        return sketch(arguments, MAX_INPUTS)
+    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text if len(text) <= MAX_INPUTS else f"{text[: MAX_INPUTS - 1]}…"
+
+
+def started(call: Call) -> Call:
+    """The call, beginning now."""
+    return replace(call, began=time.time())
+
+
+def _with_etag(result: JsonObject, etag: str | None) -> JsonObject:
+    if etag is None:
+        return result
+    meta = result.get("_meta")
+    return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), META_KEY: etag}}

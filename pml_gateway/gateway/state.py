@@ -1,0 +1,174 @@
+"""Everything one request is answered from, as one snapshot: built aside, then swapped in as one reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.schema import combines_only_at_root
+from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.grouping import Namespace, group
+from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
+from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
+from pml_gateway.gateway.plan_checks import argument_problems
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
+from pml_gateway.policy.client import Client
+from pml_gateway.policy.view import View
+from pml_gateway.telemetry.events import searching
+from pml_gateway.types import ExposureMode, JsonObject, Ranking
+from pml_gateway.usage.history import ToolKey
+from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
+from pml_gateway.workflow.plan import limits_of
+
+MAX_VIEWS = 256
+MAX_LISTS = 64
+"""Remembered views and finished lists; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: visible tools with calibrated scores, best first, and the evidence that ranked them."""
+
+    tools: ScoredTools
+    ranking: Ranking
+
+
+class WireCache:
+    """Finished JSON per protocol version and tool; tools that a new catalog takes over keep theirs."""
+
+    def __init__(self, catalog: Catalog, previous: WireCache | None = None) -> None:
+        self._by_version: dict[str, dict[CatalogTool, bytes]] = {}
+        if previous is not None:
+            kept = set(catalog.tools)
+            for version, tools in previous._by_version.items():
+                self._by_version[version] = {tool: json for tool, json in tools.items() if tool in kept}
+
+    def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
+        """The tool's definition as this version's JSON; `as_sent`, with the server's own schema where that is sound."""
+        if as_sent and tool.repairs and combines_only_at_root(tool.input_schema):
+            return encode(tool_for_version({**tool.definition, "inputSchema": tool.input_schema}, version))
+        cached = self._by_version.setdefault(version, {})
+        if tool not in cached:
+            cached[tool] = encode(tool_for_version(tool.definition, version))
+        return cached[tool]
+
+
+@dataclass(frozen=True, eq=False)
+class GatewayState:
+    """Settings, catalog and index that belong together, with what was derived from them."""
+
+    settings: Settings
+    catalog: Catalog
+    index: ToolIndex | None
+    wire: WireCache
+    lists: dict[object, bytes] = field(default_factory=dict)
+    offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict)
+    ranking: tuple[ToolKey, ...] = ()
+    _views: dict[object, View] = field(default_factory=dict)
+    _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
+
+    def view(self, client: Client, *, inside: bool = False) -> View:
+        """What this client may see and call, or what steps of composite tools may call for it."""
+        key = (client.rules, inside, self.catalog.gates.group(client.abilities))
+        cached = self._views.get(key)
+        if cached is None:
+            cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools, inside=inside)
+            remember(self._views, key, cached, MAX_VIEWS)
+        return cached
+
+    def namespaces(self, view: View) -> dict[str, Namespace]:
+        """The namespaces of a view by name; none unless `gateway.style` asks for them."""
+        if self.settings.gateway.style != "namespaces":
+            return {}
+        cached = self._namespaces.get(view)
+        if cached is None:
+            reserved = {*RESERVED, *ALIASES}
+            cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
+            remember(self._namespaces, view, cached, MAX_VIEWS)
+        return cached
+
+    @cached_property
+    def composites(self) -> dict[str, Composite]:
+        """The composite tools by name in the configuration, bound to the tools of this catalog."""
+        return composites_of(self.settings, self.catalog)
+
+    def search(
+        self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
+    ) -> Found:
+        """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
+        if self.index is None or not view.searchable:
+            return Found((), Ranking.LEXICAL)
+        if server is None and self._index_is_current:
+            allowed = view.mask
+        else:
+            # A search may meet an index that is a moment older than the catalog: names tie the two together.
+            names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
+            keys = (document.key in names for document in self.index.documents)
+            allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
+        with searching():
+            by = ranking or self.settings.search.ranking
+            result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
+        tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
+        return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
+
+    @cached_property
+    def _index_is_current(self) -> bool:
+        documents = () if self.index is None else self.index.documents
+        return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
+
+    def expose(self, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+        """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
+
+        def search(query: str, limit: int) -> ScoredTools:
+            return self.search(view, query, limit).tools
+
+        return expose(mode, view.tools, search, self.settings.gateway, intent, self.used(view))
+
+    def used(self, view: View) -> list[CatalogTool]:
+        """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
+        by_key = {(tool.upstream_id, tool.name): tool for tool in view.tools} if self.ranking else {}
+        return [by_key[key] for key in self.ranking if key in by_key]
+
+
+def remember(cache: dict[object, Any], key: object, value: object, limit: int) -> None:
+    """Keep a derived value; the cache forgets its oldest beyond `limit`."""
+    while len(cache) >= limit:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def documents(tools: Sequence[CatalogTool]) -> list[ToolDocument]:
+    """What the index reads of each tool."""
+    return [
+        ToolDocument(
+            key=tool.qualified_name,
+            server=tool.upstream_id,
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            parameters=tuple(_parameters(tool)),
+        )
+        for tool in tools
+    ]
+
+
+def _parameters(tool: CatalogTool) -> list[str]:
+    properties = tool.definition["inputSchema"].get("properties")
+    return [str(name) for name in properties] if isinstance(properties, dict) else []
+
+
+def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
+    """The composite tools of a configuration, each with what it misses in a catalog."""
+    read = read_composites(settings.workflows, limits_of(settings.workflow))
+    return bind_composites(read, catalog, argument_problems)
+
+
+OnSwap = Callable[[GatewayState, GatewayState], None]
+"""(before, after), called on the event loop right after a swap."""

@@ -1,0 +1,288 @@
+"""Steps of workflows and composite tools, which call tools exactly as their client could."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.errors import (
+    ErrorCode,
+    GatewayError,
+    InvalidInputError,
+    ResultStoreError,
+    ToolNotFoundError,
+    UpstreamProtocolError,
+    UpstreamUnavailableError,
+)
+from pml_gateway.gateway.answers import data_result
+from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.settle import describe_inputs
+from pml_gateway.log import get_logger
+from pml_gateway.results.content import Content, content_of
+from pml_gateway.results.stored import Source
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
+from pml_gateway.workflow.execute import Run
+from pml_gateway.workflow.outcome import Called, Outcome, StepStatus, error_json
+from pml_gateway.workflow.plan import OnError, Plan, Step
+from pml_gateway.workflow.report import first_error
+from pml_gateway.workflow.sharing import Invocation
+from pml_gateway.workflow.templates import render
+
+if TYPE_CHECKING:
+    from pml_gateway.gateway.calling import Caller
+    from pml_gateway.gateway.gateway import Gateway
+
+
+logger = get_logger(__name__)
+
+
+class StepCalls:
+    """`Tools` and `Keeper` of one request: everything under its client's policy, as direct calls are."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        caller: Caller,
+        scope: RequestScope,
+        options: CallOptions,
+        *,
+        run_name: str,
+        inside: bool = False,
+    ) -> None:
+        self._gateway = gateway
+        self._caller = caller
+        self._scope = scope
+        self._options = options
+        self._run_name = run_name
+        self._inside = inside
+
+    def read_only(self, name: str) -> str | None:
+        """The tool's qualified name, if its annotations say that it only reads."""
+        tool = self._gateway.state.view(self._scope.client, inside=self._inside).resolve(name)
+        annotations = tool.definition.get("annotations") if tool is not None else None
+        reads = isinstance(annotations, dict) and annotations.get("readOnlyHint") is True
+        return tool.qualified_name if tool is not None and reads else None
+
+    async def call(self, invocation: Invocation) -> Called:
+        """Call one tool.
+
+        Raises:
+            GatewayError: nothing was sent, or what kept the upstream from answering.
+        """
+        tool = self._find(invocation.tool)
+        try:
+            return await self._call(tool, invocation)
+        except GatewayError as error:
+            if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
+                raise InternalToolError(error) from error
+            raise
+
+    def _find(self, name: str) -> CatalogTool:
+        try:
+            return self._caller.find(self._gateway.state, self._scope, name, inside=self._inside)
+        except ToolNotFoundError as error:
+            if self._inside:
+                raise InternalToolError(error) from None
+            if name in RESERVED or name in ALIASES:
+                raise InvalidInputError(
+                    f"{name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
+                ) from None
+            raise
+
+    async def _call(self, tool: CatalogTool, invocation: Invocation) -> Called:
+        options = replace(
+            self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
+        )
+        outcome = await self._caller.run(
+            self._scope,
+            tool,
+            invocation.arguments,
+            options,
+            route="inside" if self._inside else "workflow",
+            if_none_match=invocation.if_none_match,
+            run=self._run_name,
+            refs=invocation.refs,
+        )
+        if outcome.result.get("resultType") == "input_required" and not self._options.may_ask:
+            raise UpstreamProtocolError(
+                f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
+                hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
+            )
+        return Called(outcome.result, outcome.content, outcome.stored, outcome.etag, outcome.unchanged)
+
+    async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
+        """The value of a `{"$ref": ...}` node of this client."""
+        resolved = await self._caller.outcomes.resolve(self._scope, {"value": node})
+        return resolved.arguments["value"], resolved.refs
+
+    async def report(self, done: int, total: int, message: str) -> None:
+        """Relay how far the run is, where the client wants to know."""
+        if self._options.on_progress is not None:
+            await self._options.on_progress(done, total, message)
+
+    @property
+    def threshold(self) -> int | None:
+        """Tokens above which a result is kept."""
+        settings = self._gateway.state.settings.references
+        return None if settings.mode == "off" else settings.threshold_tokens
+
+    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> JsonObject | None:
+        """Keep what a step made; results of tools with what is known of them, others with the tools before them."""
+        if self.threshold is None:
+            return None
+        called = outcome.called
+        content = called.content if called is not None else Content("json", outcome.value)
+        view = self._gateway.state.view(self._scope.client, inside=self._inside)
+        tool = view.resolve(step.tool) if step.tool is not None else None
+        before = (view.resolve(name) for name in sorted(made_from)) if tool is None else ()
+        source = Source(
+            tool=None if tool is None else (tool.upstream_id, tool.name),
+            name=tool.qualified_name if tool is not None else "transform",
+            at=time.time(),
+            run=self._run_name,
+            made_from=tuple((each.upstream_id, each.name) for each in before if each is not None),
+        )
+        try:
+            stored = await self._gateway.results.put(self._scope.client, content, source=source)
+        except (ResultStoreError, GatewayError) as error:
+            logger.warning("the result of a step is cut instead of kept: %s", error)
+            return None
+        return None if stored is None else stored.answer()
+
+
+class InternalToolError(GatewayError):
+    """What kept a composite tool from calling a tool that its client does not see: the reason, without its name."""
+
+    def __init__(self, error: GatewayError) -> None:
+        faults = error.details.get("errors") if isinstance(error, InvalidInputError) else None
+        listed = "; ".join(f"{fault['path'] or '/'}: {fault['message']}" for fault in faults or ())
+        if isinstance(error, ToolNotFoundError):
+            message = "the tool it calls is not available to this client"
+        elif listed:
+            message = f"the tool it calls refuses the arguments: {listed}"
+        else:
+            message = f"the tool it calls did not answer ({error.code})"
+        super().__init__(message, hint="the owner of the gateway finds the reason in its log")
+        self.code = error.code
+        self.retryable = error.retryable
+        logger.warning("a composite tool: %s", error)
+
+
+def fingerprint(name: str, arguments: JsonObject) -> str:
+    """Names one request, so that answers to its questions go on with that request only."""
+    text = json.dumps([name, arguments], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def question_result(run: Run, state: str) -> JsonObject:
+    """The interim result that asks for everything the waiting steps ask, each prefixed by its slot."""
+    requests = {key: request for key, (_, _, _, request) in run.questions.items()}
+    result: JsonObject = {"resultType": "input_required", "requestState": state}
+    if requests:
+        result["inputRequests"] = requests
+    return result
+
+
+FAILED_STEPS = "pml-gateway/failed_steps"
+"""In `_meta`: the steps that failed in a workflow that goes on without them."""
+
+
+class CompositeCalls:
+    """Runs the composite tools of one gateway."""
+
+    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+        self._gateway = gateway
+        self._caller = caller
+
+    async def call(
+        self, scope: RequestScope, tool: CatalogTool, arguments: JsonObject, options: CallOptions
+    ) -> JsonObject:
+        """The result of a composite tool.
+
+        Raises:
+            CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
+            ReferenceNotFoundError: the state of an earlier question is not this client's, or too old.
+        """
+        began = time.time()
+        state = self._gateway.state
+        composite = state.composites.get(tool.name)
+        if composite is None or composite.plan is None:
+            raise UpstreamUnavailableError(f"{tool.qualified_name}: no longer configured")
+        if composite.problems:
+            may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
+            raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
+        request = fingerprint(tool.qualified_name, arguments)
+        if options.request_state is not None:
+            run = self._caller.suspended.take(scope.client.id, request, options.request_state)
+        else:
+            run = Run(composite.plan, composite.given(arguments))
+        calls = StepCalls(self._gateway, self._caller, scope, options, run_name=tool.qualified_name, inside=True)
+        await run.advance(calls, options.input_responses)
+        if run.is_waiting:
+            return question_result(run, self._caller.suspended.keep(scope.client.id, request, run))
+        result = await self._result(scope, tool, composite, composite.plan, run, calls)
+        if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
+            return result
+        return await self._by_reference(scope, tool, arguments, began, result)
+
+    async def _result(
+        self, scope: RequestScope, tool: CatalogTool, composite: Composite, plan: Plan, run: Run, calls: StepCalls
+    ) -> JsonObject:
+        outcomes = [run.outcomes[step.index] for step in plan.steps]
+        failed = [step.id for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.is_failure]
+        if failed and plan.on_error is not OnError.CONTINUE_ALL:
+            statuses = {step.id: outcome.status.value for step, outcome in zip(plan.steps, outcomes, strict=True)}
+            return _failure({**first_error(plan, outcomes), "details": {"steps": statuses}})
+        done = [outcome for outcome in outcomes if outcome.status is StepStatus.OK]
+        if not done:
+            reason = first_error(plan, outcomes) if failed else error_json(ErrorCode.INTERNAL, "no step applied")
+            return _failure(reason)
+        if composite.output is not None:
+            roots, absent = run.roots()
+
+            async def load(node: JsonObject) -> Any:
+                return (await calls.load(node))[0]
+
+            result = _as_result(await render(composite.output, roots, load, absent=absent))
+        elif done[-1].called is not None:
+            result = done[-1].called.result
+        else:
+            result = _as_result(done[-1].value)
+        return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
+
+    async def _by_reference(
+        self, scope: RequestScope, tool: CatalogTool, arguments: JsonObject, began: float, result: JsonObject
+    ) -> JsonObject:
+        """The result as a reference to it; whole where it cannot be kept."""
+        if self._gateway.results.settings.mode == "off":
+            return result
+        source = Source(
+            tool=(tool.upstream_id, tool.name),
+            name=tool.qualified_name,
+            inputs=describe_inputs(arguments, whole=self._gateway.state.settings.usage.arguments),
+            at=began,
+            seconds=time.time() - began,
+        )
+        try:
+            stored = await self._gateway.results.put(scope.client, content_of(result), source=source)
+        except ResultStoreError as error:
+            logger.warning("a result of %s is given whole: %s", tool.qualified_name, error)
+            return result
+        if stored is None:
+            return result
+        failed = result.get("_meta", {}).get(FAILED_STEPS)
+        return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
+
+
+def _as_result(value: Any) -> JsonObject:
+    return data_result(value if isinstance(value, dict) else {"result": value})
+
+
+def _failure(error: JsonObject) -> JsonObject:
+    return {**data_result({"error": error}), "isError": True}

@@ -1,0 +1,96 @@
+"""The finished `tools/list` of a client: what its mode exposes, as bytes that are sent again and again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.exposure.modes import INTENT_MODES, Exposure
+from pml_gateway.exposure.namespaces import definition
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.meta_definitions import enabled_meta_tools, meta_tool_definitions, namespace_meta_definitions
+from pml_gateway.gateway.request import RequestScope, effective_mode
+from pml_gateway.gateway.state import MAX_LISTS, GatewayState, remember
+from pml_gateway.policy.view import View
+from pml_gateway.types import ExposureMode, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ToolList:
+    """A finished list: the JSON array, and whether an intent selected it."""
+
+    tools_json: bytes
+    selected_by_intent: bool
+
+    def decoded(self) -> list[JsonObject]:
+        """The list as objects, for transports that write JSON themselves."""
+        tools: list[JsonObject] = json.loads(self.tools_json)
+        return tools
+
+
+async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
+    """The list for one request; equal selections give equal bytes."""
+    state = await gateway.ready()
+    mode = effective_mode(scope, state.settings.gateway)
+    if intent is not None and mode in INTENT_MODES:
+        state = await gateway.searchable()
+    view = state.view(scope.client)
+    who = (scope.client.rules, state.catalog.gates.group(scope.client.abilities))
+    key = (who, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
+    cached = state.lists.get(key)
+    if cached is None:
+        exposure = await expose(state, view, mode, intent)
+        cached = render(state, view, exposure, version)
+        remember(state.lists, key, cached, MAX_LISTS)
+    return ToolList(cached, selected_by_intent=intent is not None and _reads_intent(mode, state))
+
+
+async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+    """The exposure of one mode; a search runs in a thread, the rest is cheap."""
+    if intent is None or not _reads_intent(mode, state):
+        return state.expose(view, mode, intent)
+    return await anyio.to_thread.run_sync(state.expose, view, mode, intent)
+
+
+def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
+    """The JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
+    own = own_definitions(state, view, exposure)
+    parts = [encode(tool_for_version(definition, version)) for definition in own]
+    tools = [listed.tool for listed in exposure.tools]
+    named = [(tool.qualified_name, state.wire.tool_json(tool, version, exposure.as_sent)) for tool in tools]
+    named += [
+        (tool.qualified_name, encode(tool_for_version(legacy_definition(state, view, tool), version)))
+        for tool in exposure.legacy
+    ]
+    parts += [json for _, json in sorted(named)]
+    return b"[" + b",".join(parts) + b"]"
+
+
+def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list[JsonObject]:
+    """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
+    if not exposure.meta_tools:
+        return []
+    if not exposure.namespaces:
+        return meta_tool_definitions(enabled_meta_tools(state.settings), list(view.servers))
+    meta = namespace_meta_definitions(state.settings)
+    return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
+
+
+def legacy_definition(state: GatewayState, view: View, tool: CatalogTool) -> JsonObject:
+    """An original tool that is listed beside the namespace that has it as an action."""
+    by_tool = (name for name, namespace in state.namespaces(view).items() if tool.qualified_name in namespace.by_tool)
+    name = next(by_tool, None)
+    if name is None:
+        return tool.definition
+    return {**tool.definition, "description": f"[Legacy — prefer {name}] {tool.description}".rstrip()}
+
+
+def _reads_intent(mode: ExposureMode, state: GatewayState) -> bool:
+    hybrid = state.settings.gateway.hybrid
+    if mode is ExposureMode.SEMANTIC:
+        return True
+    return mode is ExposureMode.HYBRID and hybrid.apply_semantic_filter and hybrid.expose_underlying_tools

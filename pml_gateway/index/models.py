@@ -1,0 +1,170 @@
+"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pml_gateway.errors import ModelError
+from pml_gateway.index.calibration import Calibration, shipped_calibration, shipped_directory
+from pml_gateway.index.embedder import Embedder, Embeddings
+
+MODEL_FILE = "model.onnx"
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "config.json"
+
+
+class OnnxEmbedder:
+    """A sentence model exported by `models/build_model.py`: token ids in, one normalised vector out.
+
+    Texts run one at a time. The dynamic quantisation of the model scales activations over everything in a run, so in
+    a batch a vector would depend on its neighbours; alone it depends on its text only, which caching relies on. On one
+    thread a batch, with its padding, is no faster.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Load the model files in `directory`; raises ModelError when one is missing or unreadable."""
+        import onnxruntime  # imported late: see pml_gateway/index/__init__.py
+        import tokenizers
+
+        self._directory = directory
+        try:
+            config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+            self._model_id = str(config["model_id"])
+            self._dimension = int(config["dimension"])
+            self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(int(config["max_tokens"]))
+            self._session: Any = onnxruntime.InferenceSession(
+                str(directory / MODEL_FILE), _session_options(onnxruntime), providers=["CPUExecutionProvider"]
+            )
+        except Exception as exc:
+            raise ModelError(
+                f"the embedding model in {directory} cannot be loaded: {exc}",
+                hint="reinstall pml-gateway, or name another model in search.model",
+                details={"directory": str(directory)},
+            ) from exc
+
+    @property
+    def model_id(self) -> str:
+        """Name and content hash of the model file."""
+        return self._model_id
+
+    @property
+    def dimension(self) -> int:
+        """Length of one vector."""
+        return self._dimension
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Fitted on labelled intents with this model; raises ModelError when the file is missing or malformed."""
+        return Calibration.read(self._directory)
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        """Embed texts, one row each, in their order; what exceeds the model's tokens is cut."""
+        vectors = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        for row, text in enumerate(texts):
+            ids = np.asarray([self._tokenizer.encode(text).ids], dtype=np.int64)
+            vectors[row] = self._session.run(None, {"input_ids": ids})[0][0]
+        return vectors
+
+
+def _session_options(onnxruntime: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # patterns are kept per input length and would grow with every new one
+    options.log_severity_level = 3
+    return options
+
+
+BATCH_SIZE = 32
+"""Padding wastes more than larger batches save on a CPU."""
+
+
+class TransformerEmbedder:
+    """A model by its name on the hub, or by the path of its directory."""
+
+    def __init__(self, model: str) -> None:
+        """Load the model, from the local cache if it is there; raises ModelError when it cannot be had."""
+        import sentence_transformers  # imported late: see pml_gateway/index/__init__.py
+
+        try:
+            self._model: Any = _load(sentence_transformers.SentenceTransformer, model)
+        except Exception as exc:
+            raise ModelError(
+                f"the embedding model {model!r} in search.model cannot be loaded: {exc}",
+                hint="use `builtin`, a directory holding a sentence-transformers model, or a name on the hub; "
+                "a name needs a network or an earlier download",
+                details={"model": model},
+            ) from exc
+        self._model_id = f"sentence-transformers:{model}{_revision(Path(model))}"
+        self._dimension = int(self._model.encode_document([""]).shape[1])
+
+    @property
+    def model_id(self) -> str:
+        """The name the model was loaded by; for a directory with a digest that changes with its files."""
+        return self._model_id
+
+    @property
+    def dimension(self) -> int:
+        """Length of one vector."""
+        return self._dimension
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration of the shipped model, carried over once and not at every build of an index."""
+        return shipped_calibration().transferred(self)
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        """Embed tool texts, with the model's own prompt for documents if it has one."""
+        return self._vectors(self._model.encode_document, texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> Embeddings:
+        """Embed queries, with the model's own prompt for queries if it has one."""
+        return self._vectors(self._model.encode_query, texts)
+
+    def _vectors(self, encode: Any, texts: Sequence[str]) -> Embeddings:
+        if not texts:
+            return np.zeros((0, self._dimension), dtype=np.float32)
+        vectors = encode(list(texts), batch_size=BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vectors, dtype=np.float32)
+
+
+def _revision(directory: Path) -> str:
+    if not directory.is_dir():
+        return ""
+    states = [(str(path), path.stat()) for path in sorted(directory.rglob("*")) if path.is_file()]
+    listing = repr([(name, state.st_size, state.st_mtime_ns) for name, state in states])
+    return "@" + hashlib.sha256(listing.encode()).hexdigest()[:12]
+
+
+def _load(model_class: Any, model: str) -> Any:
+    try:
+        # the local copy first: no request to the hub on every start, and a start without a network
+        return model_class(model, device="cpu", local_files_only=True)
+    except (OSError, ValueError):
+        return model_class(model, device="cpu")
+
+
+BUILTIN = "builtin"
+
+
+def load_embedder(model: str) -> Embedder:
+    """Load `builtin`, a directory made by `models/build_model.py`, or any sentence-transformers model by name or path.
+
+    Raises:
+        ModelError: naming the value and the remedy.
+    """
+    if model == BUILTIN:
+        return OnnxEmbedder(shipped_directory())
+    directory = Path(model).expanduser()
+    if (directory / MODEL_FILE).is_file():
+        return OnnxEmbedder(directory)
+    return TransformerEmbedder(str(directory) if directory.is_dir() else model)

@@ -1,0 +1,96 @@
+"""Bodies of HTTP answers, unpacked in small pieces and within limits."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+
+import httpx2
+
+ACCEPTED_ENCODING = "gzip"
+"""The one compression that is asked for: every server has it, and it can be unpacked piece by piece."""
+
+PIECE_BYTES = 256 * 1024
+
+CUT_SHORT = "the connection failed before the end of the answer"
+
+
+class BodyError(httpx2.StreamError):
+    """A body that cannot be taken; the SDK makes an error answer of it, as of any fault in a body."""
+
+
+class Unpacker:
+    """Undoes the compression of one body, a bounded piece at a time."""
+
+    def __init__(self, encoding: str) -> None:
+        self._inflate = None
+        match encoding.strip().lower():
+            case "" | "identity":
+                pass
+            case "gzip" | "x-gzip":
+                self._inflate = zlib.decompressobj(wbits=31)
+            case other:
+                raise BodyError(f"the answer is packed with {other[:40]!r}, which was not asked for")
+
+    def pieces(self, content: bytes) -> Iterator[bytes]:
+        """What `content` unpacks to.
+
+        Raises:
+            BodyError: it is not what it was said to be.
+        """
+        if self._inflate is None:
+            yield content
+            return
+        while content:
+            try:
+                piece = self._inflate.decompress(content, PIECE_BYTES)
+            except zlib.error as error:
+                raise BodyError(f"the answer is no gzip ({error})") from error
+            content = self._inflate.unconsumed_tail
+            yield piece
+
+
+async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int | None) -> AsyncIterator[bytes]:
+    """The unpacked body, of at most `max_bytes` (None: an endless stream).
+
+    Raises:
+        BodyError: there is more of it, or it cannot be unpacked.
+    """
+    unpacker, size = Unpacker(encoding), 0
+    async for chunk in chunks:
+        for piece in unpacker.pieces(chunk):
+            size += len(piece)
+            if max_bytes is not None and size > max_bytes:
+                raise BodyError(f"the answer is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
+            yield piece
+
+
+class BoundedStream(httpx2.AsyncByteStream):
+    """A response's stream, unpacked and bounded."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, encoding: str, max_bytes: int | None) -> None:
+        self._stream = stream
+        self._encoding = encoding
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in unpacked(self._stream, self._encoding, self._max_bytes):
+                yield piece
+        except httpx2.TransportError as error:
+            if self._max_bytes is None:
+                raise
+            # The SDK's client ends the whole session for any other error than a body's.
+            raise BodyError(f"{CUT_SHORT} ({type(error).__name__})") from error
+
+    async def aclose(self) -> None:
+        """Close the connection's stream."""
+        await self._stream.aclose()
+
+
+def bound(response: httpx2.Response, max_bytes: int) -> None:
+    """Bound the body of a response that has not been read."""
+    is_endless = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    encoding = response.headers.pop("content-encoding", "")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = BoundedStream(response.stream, encoding, None if is_endless else max_bytes)

@@ -1,0 +1,330 @@
+"""A negotiated session over open streams: lists, calls, notices, and whether its peer changed or ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import mcp_types
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types import ServerCapabilities
+from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pml_gateway import __version__
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.elicitation import OpenCall, Questions
+from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.listing import ListKind
+from pml_gateway.mcp.session import HeaderMaps, Pace, PassthroughSession, WatchedDispatcher
+from pml_gateway.mcp.transport import OpenStreams, resolved_headers
+from pml_gateway.secrets.references import resolve
+from pml_gateway.types import JsonObject
+
+MAX_PAGES = 2_000
+MAX_LISTED = 100_000
+"""More than the largest known server lists by an order of magnitude; beyond, a list is taken for a fault."""
+
+MAX_LIST_BYTES = 256 * 1024 * 1024
+"""JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
+
+
+async def all_pages(
+    session: PassthroughSession, method: str, key: str, *, upstream_id: str, timeout: float
+) -> tuple[JsonObject, ...]:
+    """Every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
+
+    Raises:
+        UpstreamTimeoutError: the list was not complete in time.
+        UpstreamProtocolError: a cursor repeats, pages or objects exceed the limits, or there is no list under `key`.
+        MCPError: the upstream's own error.
+    """
+    with anyio.move_on_after(timeout):
+        return await _pages(session, method, key, upstream_id, timeout)
+    raise UpstreamTimeoutError(
+        f"{upstream_id}: {method}: no complete list within {timeout:g} s",
+        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
+    )
+
+
+async def _pages(
+    session: PassthroughSession, method: str, key: str, upstream_id: str, timeout: float
+) -> tuple[JsonObject, ...]:
+    listed: list[JsonObject] = []
+    size = 0
+    cursors: set[str] = set()
+    params: JsonObject = {}
+    for _ in range(MAX_PAGES):
+        result = await session.send_raw(method, params, timeout=timeout)
+        page = result.get(key)
+        if not isinstance(page, list):
+            raise UpstreamProtocolError(f"{upstream_id}: {method} answered without a list of {key}")
+        listed.extend(entry for entry in page if isinstance(entry, dict))
+        if len(listed) > MAX_LISTED:
+            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LISTED} {key} listed")
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str) or not cursor:
+            return tuple(listed)
+        if cursor in cursors:
+            raise UpstreamProtocolError(f"{upstream_id}: {method} repeats the cursor {cursor[:40]!r}")
+        cursors.add(cursor)
+        size += len(json.dumps(page))
+        if size > MAX_LIST_BYTES:
+            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LIST_BYTES} bytes of {key} listed")
+        params = {"cursor": cursor}
+    raise UpstreamProtocolError(f"{upstream_id}: {method} did not end within {MAX_PAGES} pages")
+
+
+logger = get_logger(__name__)
+
+MODERN = "modern"
+HANDSHAKE = "handshake"
+
+LOG_LEVEL_SECONDS = 5.0
+"""How long a server may take to answer `logging/setLevel`; its calls wait for it."""
+
+
+PING_SECONDS = 2.0
+"""How long a server may take to answer `ping`; some never do."""
+
+
+class WrongEraError(Exception):
+    """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
+
+
+OnNotice = Callable[[str, JsonObject], None]
+"""Takes a notification of the upstream: its method and params."""
+
+CallTool = Callable[..., Awaitable[JsonObject]]
+"""(params, timeout=, on_progress=, call=) to the raw result of `tools/call`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One live session with an upstream."""
+
+    session: PassthroughSession
+    lost: anyio.Event
+    ended: anyio.Event
+    deaf: anyio.Event
+    send_call: CallTool | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer is gone (`lost`) or the connection is to be replaced (`ended`)."""
+        return self.lost.is_set() or self.ended.is_set()
+
+    @property
+    def era(self) -> str:
+        """The negotiated protocol era."""
+        return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
+
+    @property
+    def unannounced(self) -> frozenset[ListKind]:
+        """The lists whose changes the peer does not announce, so that they have to be polled."""
+        return unannounced(self.session.server_capabilities, is_deaf=self.deaf.is_set())
+
+    async def list_tools(self, upstream_id: str, timeout: float) -> tuple[JsonObject, ...]:
+        """All pages of `tools/list`, as the upstream sent them.
+
+        Raises:
+            UpstreamProtocolError: a cursor repeats, pages or tools exceed the limits, or `tools` is no list.
+        """
+        capabilities = self.session.server_capabilities
+        if capabilities is not None and capabilities.tools is None and self.era == HANDSHAKE:
+            return ()
+        return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
+
+    async def has_begun(self) -> None:
+        """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
+        if self.send_call is None or self.era == MODERN:
+            return
+        try:
+            await self.session.send_raw("ping", timeout=PING_SECONDS)
+        except MCPError as error:
+            logger.debug("ping refused: %s", error)
+
+    async def set_log_level(self, level: str | None) -> None:
+        """Tell a handshake upstream how much the client of this session wants to know, unless it knows."""
+        questions, capabilities = self.session.questions, self.session.server_capabilities
+        if level is None or level == questions.log_level or capabilities is None or capabilities.logging is None:
+            return
+        questions.log_level = level
+        if self.era == MODERN:
+            return
+        try:
+            await self.session.send_raw("logging/setLevel", {"level": level}, timeout=LOG_LEVEL_SECONDS)
+        except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            logger.debug("logging/setLevel refused: %s", error)
+
+    async def request(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        timeout: float | None,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
+    ) -> JsonObject:
+        """One request with these params; the result as the upstream sent it."""
+        with self.session.questions.during(call):
+            if self.send_call is not None and method == "tools/call":
+                return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
+            return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
+
+
+@asynccontextmanager
+async def open_connection(
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    *,
+    open_streams: OpenStreams,
+    era_hint: str,
+    logs_dir: Path,
+    connect_timeout: float,
+    header_maps: HeaderMaps,
+    on_notice: OnNotice,
+    http: HttpSide,
+    questions: Questions,
+) -> AsyncIterator[Connection]:
+    """Open, negotiate and watch one session; it ends with this context.
+
+    Its peer is told what the clients behind `questions` can be asked.
+    """
+
+    async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
+        if not isinstance(message, Exception):
+            params = message.params
+            on_notice(
+                message.method, params.model_dump(mode="json", by_alias=True, exclude_none=True) if params else {}
+            )
+
+    async with (
+        open_streams(
+            upstream_id,
+            definition,
+            logs_dir=logs_dir,
+            connect_timeout=connect_timeout,
+            http=http,
+        ) as (read, write),
+        _session(read, write, header_maps, on_message, questions) as connection,
+    ):
+        await _negotiate(connection.session, definition.resolved_transport, era_hint)
+        async with anyio.create_task_group() as tasks:
+            if connection.era == MODERN:
+                tasks.start_soon(_listen, connection, on_notice)
+            async with _calls(definition, connection, http, connect_timeout, on_notice) as connected:
+                await connected.set_log_level(questions.wanted_log_level)
+                yield connected
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _calls(
+    definition: UpstreamDefinition,
+    connection: Connection,
+    http: HttpSide,
+    connect_timeout: float,
+    on_notice: OnNotice,
+) -> AsyncIterator[Connection]:
+    if definition.resolved_transport is not Transport.HTTP or definition.url is None:
+        yield connection
+        return
+    # aiohttp takes 0.2 s to import, which gateways with stdio upstreams alone never need.
+    from pml_gateway.mcp.http_calls import open_http_calls
+
+    async with open_http_calls(
+        resolve(definition.url),
+        resolved_headers(definition),
+        connection.session,
+        http,
+        connect_timeout=connect_timeout,
+        on_notice=on_notice,
+    ) as send_call:
+        yield replace(connection, send_call=send_call)
+
+
+@asynccontextmanager
+async def _session(
+    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions
+) -> AsyncIterator[Connection]:
+    dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
+    dispatcher.lost = anyio.Event()
+    dispatcher.pace = Pace()
+    session = PassthroughSession(
+        dispatcher,
+        header_maps,
+        questions,
+        message_handler=on_message,
+        client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
+    )
+    async with session:
+        yield Connection(session, dispatcher.lost, ended=anyio.Event(), deaf=anyio.Event())
+
+
+async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:
+    """Settle the era without the SDK's probe, which some stdio servers exit on and silent ones answer never."""
+    if transport is Transport.STDIO and era_hint != MODERN:
+        try:
+            await session.initialize()
+        except MCPError as error:
+            if error.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST):
+                raise WrongEraError from error
+            raise
+        return
+    if transport is Transport.SSE or era_hint == HANDSHAKE:
+        await session.initialize()
+        return
+    try:
+        await session.discover()
+    except (MCPError, ValidationError, RuntimeError):
+        await session.initialize()
+
+
+async def _listen(connection: Connection, on_notice: OnNotice) -> None:
+    """Follow the upstream's change events; without the stream, the refresh interval takes over."""
+    capabilities = connection.session.server_capabilities or mcp_types.ServerCapabilities()
+    tools, prompts, resources = (
+        bool(given and given.list_changed)
+        for given in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
+    if not (tools or prompts or resources):
+        return
+    try:
+        async with listen(
+            connection.session,
+            tools_list_changed=tools,
+            prompts_list_changed=prompts,
+            resources_list_changed=resources,
+        ) as subscription:
+            async for _ in subscription:
+                # Each event reaches `on_notice` as a notification of its own as well.
+                pass
+    except (MCPError, SubscriptionLost, TimeoutError):
+        pass
+    connection.deaf.set()
+    # Wakes the upstream, which polls from now on.
+    on_notice("notifications/tools/list_changed", {})
+
+
+def unannounced(capabilities: ServerCapabilities | None, *, is_deaf: bool) -> frozenset[ListKind]:
+    """The lists that an upstream gives without saying when they change, which have to be asked for again."""
+    if capabilities is None:
+        return frozenset({ListKind.TOOLS})
+    given = {
+        ListKind.TOOLS: capabilities.tools,
+        ListKind.PROMPTS: capabilities.prompts,
+        ListKind.RESOURCES: capabilities.resources,
+    }
+    quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
+    # A server that names no tools may list some nevertheless.
+    return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})

@@ -1,0 +1,416 @@
+"""What a server sends in the answer of one HTTP call before the result: progress, notices, and questions.
+
+The session still negotiates, lists, listens and closes. Calls carry its protocol version, session id and headers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import anyio
+import anyio.abc
+import httpx2
+import mcp_types
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import from_json
+
+from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
+from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
+from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
+from pml_gateway.mcp.session import PassthroughSession
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+OnNotice = Callable[[str, JsonObject], None]
+Respond = Callable[[JsonObject], Awaitable[None]]
+
+
+class CallStream:
+    """Takes the messages of one call's stream; while entered, questions are answered beside it."""
+
+    def __init__(
+        self,
+        respond: Respond,
+        questions: Questions,
+        on_progress: ProgressFnT | None,
+        on_notice: OnNotice,
+        call: OpenCall | None,
+    ) -> None:
+        self._respond = respond
+        self._questions = questions
+        self._on_progress = on_progress
+        self._on_notice = on_notice
+        self._call = call
+        self._asked: dict[object, anyio.CancelScope] = {}
+        self._tasks: list[anyio.abc.TaskGroup] = []
+
+    async def __aenter__(self) -> Self:
+        if self._call is not None:
+            self._tasks.append(await anyio.create_task_group().__aenter__())
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for tasks in self._tasks:
+            tasks.cancel_scope.cancel()
+            # Without the error, which the group would wrap.
+            await tasks.__aexit__(None, None, None)
+
+    async def take(self, message: JsonObject) -> JsonObject | None:
+        """The message if it is the answer to the call."""
+        match message:
+            case {"method": "notifications/progress", "params": dict(progress)}:
+                await self._report(progress)
+            case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as request_id}}:
+                if (scope := self._asked.get(request_id)) is not None:
+                    scope.cancel()
+            case {"method": "ping", "id": request_id}:
+                await self._respond({"id": request_id, "result": {}})
+            case {"method": str(method), "id": str() | int() as request_id}:
+                params = message.get("params")
+                question = (request_id, method, params if isinstance(params, dict) else {})
+                if self._tasks:
+                    self._tasks[0].start_soon(self._answer, *question)
+                else:
+                    await self._answer(*question)
+            case {"method": str(method), "params": dict(params)} if method in TOLD:
+                await self._questions.tell(method, params, self._call)
+            case {"method": str(method)}:
+                params = message.get("params")
+                self._on_notice(method, params if isinstance(params, dict) else {})
+            case {"result": _} | {"error": _}:
+                return message
+        return None
+
+    async def ended_early(self) -> None:
+        """The server ended the stream before the answer, which it will be asked for again."""
+        if self._call is not None:
+            await self._call.audience.let_go()
+
+    async def _report(self, progress: JsonObject) -> None:
+        done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
+        if self._on_progress is not None and isinstance(done, int | float):
+            known = total if isinstance(total, int | float) else None
+            await self._on_progress(done, known, text if isinstance(text, str) else None)
+
+    async def _answer(self, request_id: str | int, method: str, params: JsonObject) -> None:
+        with anyio.CancelScope() as scope:
+            self._asked[request_id] = scope
+            try:
+                body: JsonObject = {"result": await self._questions.answer(method, params, self._call)}
+            except MCPError as error:
+                body = {"error": error.error.model_dump(exclude_none=True)}
+            finally:
+                del self._asked[request_id]
+            try:
+                await self._respond({"id": request_id, **body})
+            except (aiohttp.ClientError, OSError) as error:
+                # The call's own stream ends as well, or its deadline does.
+                logger.warning("an answer did not reach its server: %s", type(error).__name__)
+
+
+MAX_DEPTH = 200
+"""Nesting that pydantic reads, and a little less than it writes: what is deeper cannot be passed on."""
+
+MAX_RESUMPTIONS = 20
+CANCEL_SECONDS = 2.0
+_REDIRECTS = (307, 308)
+"""The two that say that nothing was done; after any other, the request is not to be made again."""
+
+_ids = itertools.count(1)
+
+
+class HttpCalls:
+    """Calls tools of one connected HTTP upstream."""
+
+    def __init__(
+        self,
+        client: aiohttp.ClientSession,
+        url: str,
+        session: PassthroughSession,
+        http: HttpSide,
+        on_notice: OnNotice,
+    ) -> None:
+        self._client = client
+        self._url = url
+        self._session = session
+        self._http = http
+        self._on_notice = on_notice
+
+    async def call_tool(
+        self,
+        params: JsonObject,
+        *,
+        timeout: float | None,
+        on_progress: ProgressFnT | None,
+        call: OpenCall | None = None,
+    ) -> JsonObject:
+        """The raw result of one `tools/call`; cancelling the caller cancels the request at the server.
+
+        Raises:
+            MCPError: the server's error.
+            UpstreamUnavailableError: the connection failed; whether the call was executed is in the details.
+        """
+        request_id = f"pml-{next(_ids)}"
+        body, headers = self._session.stamped("tools/call", params, call)
+        body |= {"jsonrpc": "2.0", "id": request_id}
+        if on_progress is not None:
+            body["params"]["_meta"] = {**body["params"].get("_meta", {}), "progressToken": request_id}
+        stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call)
+        try:
+            message = await self._post(body, headers, stream)
+        except anyio.get_cancelled_exc_class():
+            await self._cancel(request_id)
+            raise
+        except aiohttp.ClientConnectorError as exc:
+            raise UpstreamUnavailableError(f"cannot connect ({exc.strerror})", details={"executed": "no"}) from exc
+        except BodyError as exc:
+            raise UpstreamProtocolError(str(exc)) from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            reason = f"the connection failed during the call ({type(exc).__name__})"
+            raise UpstreamUnavailableError(reason, details={"executed": "unknown"}) from exc
+        if message is None:
+            # Redirects are the SDK's business; nothing was executed.
+            return await self._session.send_raw(
+                "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
+            )
+        return _result(message)
+
+    async def _post(
+        self, body: JsonObject, headers: Mapping[str, str], stream: CallStream, *, is_repeated: bool = False
+    ) -> JsonObject | None:
+        content = json.dumps(body, separators=(",", ":")).encode()
+        sent = await self._headers(headers)
+        async with self._client.post(self._url, data=content, headers=sent, allow_redirects=False) as response:
+            # A server that wants another token executed nothing.
+            is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
+            if is_ended and await self._http.renewed(sent.get("authorization")):
+                return await self._post(body, headers, stream, is_repeated=True)
+            if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
+                raise SessionUnknownError
+            if response.status in _REDIRECTS:
+                return None
+            if response.status >= 300:
+                raise await self._refusal(response)
+            if response.content_type == "text/event-stream":
+                async with stream:
+                    return await self._from_events(response, body["id"], headers, stream)
+            message = _message(await _read(response, self._http.max_bytes))
+            if _is_for_another(message, body["id"]):
+                raise UpstreamProtocolError(f"the answer is to request {str(message['id'])[:40]!r}, not to this one")
+            return message
+
+    async def _from_events(
+        self, response: aiohttp.ClientResponse, request_id: str, headers: Mapping[str, str], stream: CallStream
+    ) -> JsonObject:
+        """The answer among the events; a server may end the stream and have the rest fetched by event id."""
+        last_id, pause = "", 1.0
+        try:
+            for _ in range(MAX_RESUMPTIONS):
+                async for event in _events(response, self._http.max_bytes):
+                    last_id, pause = event.id or last_id, event.retry_seconds or pause
+                    answer = await stream.take(_message(event.data)) if event.data else None
+                    if answer is not None and not _is_for_another(answer, request_id):
+                        return answer
+                if not last_id:
+                    break
+                await stream.ended_early()
+                await anyio.sleep(pause)
+                resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
+                response.close()
+                response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
+                if response.status != 200:
+                    # Whatever refuses the rest says nothing of the call, which began before.
+                    raise UpstreamUnavailableError(
+                        f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
+                        details={"http_status": response.status, "executed": "unknown"},
+                    )
+        finally:
+            response.close()
+        raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
+
+    async def _respond(self, body: JsonObject) -> None:
+        content = json.dumps({"jsonrpc": "2.0", **body}).encode()
+        headers = await self._headers({"mcp-protocol-version": str(self._session.protocol_version)})
+        async with self._client.post(self._url, data=content, headers=headers, allow_redirects=False):
+            return
+
+    async def _cancel(self, request_id: str) -> None:
+        """Tell a handshake server; for the modern protocol, closing the request was the signal."""
+        if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return
+        params = {"requestId": request_id, "reason": "cancelled by the client"}
+        with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+            await self._session.notify_raw("notifications/cancelled", params)
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
+        challenge = ", ".join(response.headers.getall("www-authenticate", ()))
+        return await self._http.refusal(response.status, challenge) or await _failure(response, self._http.max_bytes)
+
+    async def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
+        session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
+        if self._http.cookies:
+            session["cookie"] = "; ".join(f"{name}={value}" for name, value in self._http.cookies.items())
+        return {
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": ACCEPTED_ENCODING,
+            "content-type": "application/json",
+            **session,
+            **stamped,
+            **await self._http.headers(),
+        }
+
+
+class _Event:
+    """One server-sent event."""
+
+    __slots__ = ("data", "id", "retry_seconds")
+
+    def __init__(self, raw: bytes) -> None:
+        self.id, self.retry_seconds = "", 0.0
+        data: list[bytes] = []
+        for line in raw.splitlines():
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"id":
+                self.id = value.decode("utf-8", "replace")
+            elif name == b"retry" and value.isdigit():
+                self.retry_seconds = min(int(value) / 1000, 60.0)
+        self.data = b"\n".join(data)
+
+
+async def _events(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[_Event]:
+    """The events of a stream, whichever line ends it uses."""
+    buffer = bytearray()
+    async for chunk in unpacked(response.content.iter_any(), _encoding(response), None):
+        searched = max(len(buffer) - 3, 0)
+        buffer += chunk
+        while (end := _end_of_event(buffer, searched)) is not None:
+            yield _Event(bytes(buffer[: end[0]]))
+            del buffer[: end[1]]
+            searched = 0
+        if len(buffer) > max_bytes:
+            raise BodyError(f"an event is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
+    if buffer.strip():
+        yield _Event(bytes(buffer))
+
+
+def _end_of_event(buffer: bytearray, start: int) -> tuple[int, int] | None:
+    found = [
+        (at, at + len(blank)) for blank in (b"\r\n\r\n", b"\n\n", b"\r\r") if (at := buffer.find(blank, start)) >= 0
+    ]
+    return min(found, default=None)
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    pieces = unpacked(response.content.iter_any(), _encoding(response), max_bytes)
+    return b"".join([piece async for piece in pieces])
+
+
+def _encoding(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-encoding", "")
+
+
+def _message(content: bytes) -> JsonObject:
+    try:
+        message = json.loads(content)
+    except (ValueError, RecursionError):
+        raise UpstreamProtocolError(f"the answer is no JSON: {content[:80]!r}") from None
+    if not isinstance(message, dict):
+        raise UpstreamProtocolError("the answer is no JSON-RPC message")
+    if _is_too_deep(content):
+        raise UpstreamProtocolError(f"the answer is nested deeper than {MAX_DEPTH} levels")
+    return message
+
+
+def _is_too_deep(content: bytes) -> bool:
+    if content.count(b"{") + content.count(b"[") <= MAX_DEPTH:
+        return False
+    try:
+        from_json(content)
+    except ValueError as error:
+        return "recursion limit" in str(error)
+    return False
+
+
+def _is_for_another(answer: JsonObject, request_id: str) -> bool:
+    """Whether it is the result of another request; of errors, servers often do not know which they answer."""
+    return "result" in answer and answer.get("id", request_id) != request_id
+
+
+def _result(message: JsonObject) -> JsonObject:
+    error = message.get("error")
+    if isinstance(error, dict):
+        raise _mcp_error(error)
+    result = message.get("result")
+    if not isinstance(result, dict):
+        raise UpstreamProtocolError("the answer has neither a result nor an error")
+    return result
+
+
+async def _failure(response: aiohttp.ClientResponse, max_bytes: int) -> Exception:
+    if response.status < 400:
+        return UpstreamProtocolError(
+            f"the server answered with a redirect (HTTP {response.status}), which no call follows",
+            hint="use the address it redirects to",
+        )
+    try:
+        error = _message(await _read(response, max_bytes)).get("error")
+    except (UpstreamProtocolError, BodyError):
+        error = None
+    if isinstance(error, dict):
+        return _mcp_error(error)
+    return UpstreamUnavailableError(
+        f"the server answered with HTTP {response.status}",
+        details={"http_status": response.status, "executed": "unknown" if response.status >= 500 else "no"},
+    )
+
+
+def _mcp_error(error: Mapping[str, Any]) -> MCPError:
+    code = error.get("code")
+    message = str(error.get("message") or "error")
+    return MCPError(code if isinstance(code, int) else mcp_types.INTERNAL_ERROR, message, error.get("data"))
+
+
+@asynccontextmanager
+async def open_http_calls(
+    url: str,
+    headers: Mapping[str, str],
+    session: PassthroughSession,
+    http: HttpSide,
+    *,
+    connect_timeout: float,
+    on_notice: OnNotice,
+) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
+    """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
+    if urllib.request.getproxies():
+        yield lambda params, *, timeout, on_progress, call=None: session.send_raw(
+            "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
+        )
+        return
+    # The same certificate authorities as the SDK's client.
+    connector = aiohttp.TCPConnector(ssl=httpx2.create_ssl_context(), limit=0)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        timeout=timeout,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    ) as client:
+        yield HttpCalls(client, url, session, http, on_notice).call_tool

@@ -1,0 +1,172 @@
+"""What an upstream lists (tools, prompts, resources), and what some clients get more or less of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import anyio
+
+from pml_gateway.types import JsonObject
+
+
+class ListKind(StrEnum):
+    """A list that an upstream gives and says the changes of; that of resources comes with their templates."""
+
+    TOOLS = "tools"
+    PROMPTS = "prompts"
+    RESOURCES = "resources"
+
+
+def announced_kind(method: str) -> ListKind | None:
+    """The list that a notification says has changed."""
+    for kind in ListKind:
+        if method == f"notifications/{kind}/list_changed":
+            return kind
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What an upstream offers beside tools, in its own words, and what it says it can do with it."""
+
+    prompts: tuple[JsonObject, ...] = ()
+    resources: tuple[JsonObject, ...] = ()
+    templates: tuple[JsonObject, ...] = ()
+    instructions: str = ""
+    has_prompts: bool = False
+    has_resources: bool = False
+    completes: bool = False
+    subscribes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One answer to every list, with what the manifest remembers of the peer.
+
+    A `polled` one was asked for because it was time to, and nothing says that anything changed.
+    """
+
+    tools: tuple[JsonObject, ...]
+    listed_at: float
+    era: str
+    server_name: str
+    server_version: str
+    seconds: float
+    offers: Offers = field(default_factory=Offers)
+    polled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What an earlier connection found out: the protocol era, the tools as listed, and what else was offered."""
+
+    era: str = ""
+    tools: tuple[JsonObject, ...] = ()
+    offers: Offers = field(default_factory=Offers)
+
+
+class Due:
+    """The lists that are to be asked for again; announcements that come in bursts are answered by one listing."""
+
+    def __init__(self) -> None:
+        self._kinds: set[ListKind] = set()
+        self.event = anyio.Event()
+
+    def add(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
+        """Ask for these lists again, soon."""
+        self._kinds.update(kinds)
+        self.event.set()
+
+    def take(self) -> frozenset[ListKind]:
+        """What is due, which from now on is no longer."""
+        taken, self._kinds = frozenset(self._kinds), set()
+        self.event = anyio.Event()
+        return taken
+
+
+TOOLS = "tools"
+NAMED_BY: Mapping[str, str] = {TOOLS: "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+"""Where a definition of each kind names itself."""
+
+_FLAGS = ("has_prompts", "has_resources", "completes", "subscribes")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What an upstream lists for clients that can be asked something, beside what it lists for everybody.
+
+    `tools` and `offers` are what there is more; `missing` names what there is less, as (kind, name). Definitions of
+    what both have are those for everybody.
+    """
+
+    tools: tuple[JsonObject, ...] = ()
+    offers: Offers = field(default_factory=Offers)
+    missing: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != Difference()
+
+    def more(self) -> Iterable[tuple[str, str]]:
+        """Kind and name of what there is more."""
+        for kind in NAMED_BY:
+            yield from ((kind, name) for name in _named(kind, self.tools, self.offers))
+
+
+def difference(tools: Sequence[JsonObject], offers: Offers, *, base: tuple[Sequence[JsonObject], Offers]) -> Difference:
+    """What these lists have more and less than those for everybody."""
+    everybody = {kind: _named(kind, *base) for kind in NAMED_BY}
+    given = {kind: _named(kind, tools, offers) for kind in NAMED_BY}
+    added = {
+        kind: tuple(item for name, item in items.items() if name not in everybody[kind])
+        for kind, items in given.items()
+    }
+    gained: dict[str, Any] = {flag: getattr(offers, flag) and not getattr(base[1], flag) for flag in _FLAGS}
+    more = Offers(prompts=added["prompts"], resources=added["resources"], templates=added["templates"], **gained)
+    missing = ((kind, name) for kind, names in everybody.items() for name in names if name not in given[kind])
+    return Difference(added[TOOLS], more, tuple(missing))
+
+
+def with_more(
+    tools: Sequence[JsonObject], offers: Offers, differences: Iterable[Difference]
+) -> tuple[tuple[JsonObject, ...], Offers]:
+    """The lists for everybody, followed by what any of the others has more; of equal names the first counts."""
+    known = {kind: dict(_named(kind, tools, offers)) for kind in NAMED_BY}
+    added: dict[str, list[JsonObject]] = {kind: [] for kind in NAMED_BY}
+    for each in differences:
+        for kind in NAMED_BY:
+            for name, item in _named(kind, each.tools, each.offers).items():
+                if name not in known[kind]:
+                    known[kind][name] = item
+                    added[kind].append(item)
+    return (*tools, *added[TOOLS]), replace(
+        offers,
+        prompts=(*offers.prompts, *added["prompts"]),
+        resources=(*offers.resources, *added["resources"]),
+        templates=(*offers.templates, *added["templates"]),
+    )
+
+
+def with_gained(offers: Offers, more: Offers) -> Offers:
+    """What a server said of itself, and what it can do beyond that for clients that can be asked something."""
+    return replace(offers, **{flag: getattr(offers, flag) or getattr(more, flag) for flag in _FLAGS})
+
+
+def gains(more: Offers) -> bool:
+    """Whether a server can do more for some clients than it says to everybody."""
+    return any(getattr(more, flag) for flag in _FLAGS)
+
+
+def names(tools: Sequence[JsonObject], offers: Offers) -> frozenset[tuple[str, str]]:
+    """Kind and name of everything in these lists."""
+    return frozenset((kind, name) for kind in NAMED_BY for name in _named(kind, tools, offers))
+
+
+def _named(kind: str, tools: Sequence[JsonObject], offers: Offers) -> dict[str, JsonObject]:
+    items: Sequence[JsonObject] = tools if kind == TOOLS else getattr(offers, kind)
+    named: dict[str, JsonObject] = {}
+    for item in items:
+        named.setdefault(str(item.get(NAMED_BY[kind]) or ""), item)
+    return named

@@ -1,0 +1,189 @@
+"""An MCP client session that passes requests and results through as plain JSON, at a bounded pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import (
+    CallOptions,
+    DispatchContext,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+)
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import mcp_param_headers
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    LOG_LEVEL_META_KEY,
+    ClientCapabilities,
+    JSONRPCNotification,
+    JSONRPCRequest,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
+from pml_gateway.mcp.http import noting_refusal
+from pml_gateway.telemetry.trace import stamp_request
+from pml_gateway.types import JsonObject
+
+MESSAGES_A_SECOND = 1000
+"""Notifications and requests of one connection; the rest wait in its pipe, and a full pipe holds up who fills it."""
+
+_TENTH = 0.1
+
+
+class Pace:
+    """Counts what is taken in a tenth of a second, and waits for the next where it is too much."""
+
+    def __init__(self, a_second: int = MESSAGES_A_SECOND) -> None:
+        self._allowed = max(a_second // 10, 1)
+        self._taken = 0
+        self._since = 0.0
+
+    async def keep(self) -> None:
+        """Take one more, now or in a moment."""
+        now = anyio.current_time()
+        if now - self._since >= _TENTH:
+            self._since, self._taken = now, 0
+        self._taken += 1
+        if self._taken > self._allowed:
+            await anyio.sleep(self._since + _TENTH - now)
+
+
+HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
+"""Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
+
+
+class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
+    """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself.
+
+    What the peer sends unasked is taken at a bounded pace: the SDK begins a task for each.
+    """
+
+    lost: anyio.Event
+    pace: Pace
+
+    async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
+            await self.pace.keep()
+        await super()._dispatch(item, *rest)
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection, then set `lost`."""
+        try:
+            await super().run(on_request, on_notify, on_notify_intercept, task_status=task_status)
+        finally:
+            self.lost.set()
+
+
+class PassthroughSession(ClientSession):
+    """`ClientSession` with raw requests.
+
+    `ClientSession.call_tool` re-lists upstream before it trusts a tool, raises on an output schema mismatch and omits
+    `Mcp-Param-*` headers of tools it has not listed; `list_tools` fails as a whole for one malformed schema. A gateway
+    needs none of this: it repairs listings itself and results belong to the client. What the peer asks and tells
+    during calls goes to `questions` as it came.
+    """
+
+    def __init__(
+        self, dispatcher: WatchedDispatcher, header_maps: HeaderMaps, questions: Questions, **options: Any
+    ) -> None:
+        super().__init__(dispatcher=dispatcher, **options)
+        self._header_maps = header_maps
+        self.questions = questions
+
+    async def send_raw(
+        self,
+        method: str,
+        params: JsonObject | None = None,
+        *,
+        timeout: float | None,
+        on_progress: ProgressFnT | None = None,
+        call: OpenCall | None = None,
+    ) -> JsonObject:
+        """Send one request, stamped for the negotiated version, and return the result as it came.
+
+        Raises:
+            MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
+            UpstreamAuthError: the peer refused the credentials.
+        """
+        options: CallOptions = {}
+        data = self._stamped(method, params, options, call)
+        if timeout is not None:
+            options["timeout"] = timeout
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        with noting_refusal() as refusal:
+            try:
+                return await self._dispatcher.send_raw_request(method, data["params"], options)
+            except MCPError:
+                if refusal.error is not None:
+                    raise refusal.error from None
+                raise
+
+    def stamped(
+        self, method: str, params: JsonObject, call: OpenCall | None = None
+    ) -> tuple[JsonObject, dict[str, str]]:
+        """A request's method and params, and its HTTP headers, as the negotiated version wants them."""
+        options: CallOptions = {}
+        data = self._stamped(method, params, options, call)
+        return data, options.get("headers", {})
+
+    async def notify_raw(self, method: str, params: JsonObject) -> None:
+        """Send one notification."""
+        await self._dispatcher.notify(method, params, {})
+
+    def _stamped(
+        self, method: str, params: JsonObject | None, options: CallOptions, call: OpenCall | None = None
+    ) -> JsonObject:
+        data: JsonObject = {"method": method, "params": dict(params or {})}
+        if "_meta" in data["params"]:
+            # The stamp writes into it, and it is the caller's.
+            data["params"]["_meta"] = dict(data["params"]["_meta"])
+        self._stamp(data, options)
+        if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            meta = data["params"]["_meta"]
+            meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.abilities.announced
+            if call.audience.log_level is not None:
+                meta[LOG_LEVEL_META_KEY] = call.audience.log_level
+        stamp_request(data["params"], options.setdefault("headers", {}))
+        return data
+
+    def _build_capabilities(self, version: str) -> ClientCapabilities:
+        return ClientCapabilities.model_validate(self.questions.abilities.announced)
+
+    async def _on_request(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> JsonObject:
+        if method == "ping":
+            return {}
+        given = dict(params or {})
+        wants_progress = "progressToken" in (given.get("_meta") or {})
+        return await self.questions.answer(method, given, on_progress=dctx.progress if wants_progress else None)
+
+    async def _on_notify(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> None:
+        if method in TOLD:
+            await self.questions.tell(method, dict(params or {}))
+            return
+        await super()._on_notify(dctx, method, params)
+
+    def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        return mcp_param_headers(self._header_maps(name), arguments)

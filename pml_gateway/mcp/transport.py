@@ -1,0 +1,223 @@
+"""Opens the transport that a server's definition names: a child process, streamable HTTP or SSE."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import httpx2
+from mcp.client.stdio import StdioServerParameters
+
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import SecretError, UpstreamUnusableError
+from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
+from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
+from pml_gateway.processes.child_log import log_path
+from pml_gateway.processes.children import Children, open_children
+from pml_gateway.processes.stdio import open_child
+from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.references import resolve
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+
+ALLOWED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        # proxies and certificate authorities, in both spellings that programs read
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "ALL_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "all_proxy",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "NODE_EXTRA_CA_CERTS",
+        # without these, processes do not start on Windows
+        "SYSTEMROOT",
+        "SYSTEMDRIVE",
+        "APPDATA",
+        "LOCALAPPDATA",
+        "USERPROFILE",
+        "PATHEXT",
+        "COMSPEC",
+    }
+)
+
+
+def child_environment(environ: Mapping[str, str], configured: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child process; nothing else of the gateway's reaches it."""
+    inherited = {key: value for key, value in environ.items() if key in ALLOWED or key.startswith("LC_")}
+    return inherited | dict(configured)
+
+
+_NOTIFICATION = b'"method":"notifications/'
+NOTIFICATION_STARTS = 200
+"""Bytes of a message among which its method stands, as the SDK writes them."""
+
+
+class OpenStreams(Protocol):
+    """Opens one upstream's transport. Tests put servers in memory here."""
+
+    def __call__(
+        self,
+        upstream_id: str,
+        definition: UpstreamDefinition,
+        *,
+        logs_dir: Path,
+        connect_timeout: float,
+        http: HttpSide,
+    ) -> AbstractAsyncContextManager[TransportStreams]: ...
+
+
+@asynccontextmanager
+async def open_streams(
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    *,
+    logs_dir: Path,
+    connect_timeout: float,
+    http: HttpSide,
+    children: Children | None = None,
+) -> AsyncIterator[TransportStreams]:
+    """Open the transport; secrets are resolved here and live no longer than the connection.
+
+    No message of more than `http.max_bytes` is taken. Processes are told to `children`, which one gateway shares.
+
+    Raises:
+        SecretError: a reference in the definition cannot be resolved.
+        UpstreamUnusableError: the command or the working directory does not exist.
+    """
+    match definition.resolved_transport:
+        case Transport.STDIO:
+            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
+                yield streams
+        case Transport.HTTP:
+            # mcp.client.streamable_http takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+            from mcp.client.streamable_http import streamable_http_client
+
+            async with (
+                _http_client(definition, connect_timeout, http) as client,
+                streamable_http_client(
+                    resolve(definition.url or ""), http_client=client, max_sse_event_size=http.max_bytes
+                ) as streams,
+            ):
+                yield streams
+        case Transport.SSE:
+            from mcp.client.sse import sse_client
+
+            def factory(
+                headers: dict[str, str] | None = None,
+                timeout: httpx2.Timeout | None = None,
+                auth: httpx2.Auth | None = None,
+            ) -> httpx2.AsyncClient:
+                return _http_client(definition, connect_timeout, http)
+
+            async with sse_client(resolve(definition.url or ""), httpx_client_factory=factory) as streams:
+                yield streams
+
+
+@asynccontextmanager
+async def _open_stdio(
+    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
+) -> AsyncIterator[TransportStreams]:
+    parameters = _parameters(upstream_id, definition)
+    log_file = log_path(logs_dir, upstream_id)
+    try:
+        with nullcontext(given) if given is not None else open_children() as children:
+            async with open_child(
+                upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
+            ) as streams:
+                yield streams
+    except (FileNotFoundError, PermissionError) as exc:
+        raise UpstreamUnusableError(
+            f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
+            hint=f"install it or correct servers.{upstream_id}.command",
+        ) from exc
+
+
+def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
+    cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
+    if cwd is not None and not cwd.is_dir():
+        raise UpstreamUnusableError(
+            f"{upstream_id}: working directory {definition.cwd!r} does not exist",
+            hint=f"correct servers.{upstream_id}.cwd",
+        )
+    command = resolve(definition.command or "")
+    configured = {key: resolve(value) for key, value in definition.env.items()}
+    if definition.env_file:
+        file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
+        configured = read_env_file(file) | configured
+    return StdioServerParameters(
+        command=str(Path(command).expanduser()) if command.startswith("~") else command,
+        args=[resolve(argument) for argument in definition.args],
+        env=child_environment(os.environ, configured),
+        cwd=cwd,
+    )
+
+
+def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
+    async def watch(response: httpx2.Response) -> None:
+        bound(response, http.max_bytes)
+        await http.note(response.status_code, response.headers.get("www-authenticate", ""))
+        http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
+        # Balancers keep a session at one machine by a cookie.
+        http.cookies.update(dict(response.cookies))
+        http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
+
+    async def limit(request: httpx2.Request) -> None:
+        # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
+        if request.method == "DELETE" or _NOTIFICATION in _start(request):
+            request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
+
+    return httpx2.AsyncClient(
+        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition)},
+        auth=http.authorization.for_httpx() if http.authorization is not None else None,
+        # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
+        timeout=httpx2.Timeout(connect_timeout, read=None),
+        event_hooks={"request": [limit], "response": [watch]},
+    )
+
+
+def _start(request: httpx2.Request) -> bytes:
+    try:
+        return request.content[:NOTIFICATION_STARTS]
+    except httpx2.RequestNotRead:
+        # A request that is redirected; the first one had its limit.
+        return b""
+
+
+def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:
+    """The configured headers with their secrets.
+
+    Raises:
+        SecretError: a value has characters no header may have; HTTP libraries would quote the value in their error.
+    """
+    headers = {key: resolve(value) for key, value in definition.headers.items()}
+    for key, value in headers.items():
+        if not value.isprintable() or not value.isascii():
+            raise SecretError(
+                f"headers.{key}: the value has characters that no HTTP header may have",
+                hint="often a line break at the end of a file or variable",
+            )
+    return headers

@@ -1,0 +1,1 @@
+"""The meta-tools: search, describe, call, batch, workflow, stored results."""

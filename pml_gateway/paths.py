@@ -1,0 +1,61 @@
+"""Where the gateway keeps its files, by the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG_NAME = "config.yaml"
+PROJECT_NAME = ".pml.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where configuration and state live; nothing here is created by reading it."""
+
+    home: Path
+    config_file: Path
+    run_dir: Path
+    manifest_dir: Path
+    cache_dir: Path
+    results_dir: Path
+    logs_dir: Path
+    auth_dir: Path
+    trust_file: Path
+    secrets_file: Path
+    usage_file: Path
+    migrations_dir: Path
+    connections_file: Path
+    backups_dir: Path
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
+        """`PML_HOME` or `~/.pml`; `PML_CONFIG` names another configuration file."""
+        home = _absolute(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / ".pml")
+        config = environ.get("PML_CONFIG")
+        return cls(
+            home=home,
+            config_file=_absolute(config) if config else home / CONFIG_NAME,
+            run_dir=home / "run",
+            manifest_dir=home / "manifest",
+            cache_dir=home / "cache",
+            results_dir=home / "results",
+            logs_dir=home / "logs",
+            auth_dir=home / "auth",
+            trust_file=home / "trust.json",
+            secrets_file=home / "secrets.env",
+            usage_file=home / "usage.db",
+            migrations_dir=home / "migrations",
+            connections_file=home / "connections.json",
+            backups_dir=home / "backups",
+        )
+
+    def identity(self, config_file: Path | None) -> str:
+        """What names a configuration in the names of its state: its file, by default the user's."""
+        return str(_absolute(config_file or self.config_file))
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(path).expanduser().absolute()

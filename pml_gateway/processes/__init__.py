@@ -1,0 +1,1 @@
+"""Servers that run as child processes: started, read within limits, logged, and ended for certain."""

@@ -1,0 +1,172 @@
+"""What a child writes to stderr: kept in a file of bounded size, and shown without its secrets."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.errors import SecretError
+from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
+from pml_gateway.secrets.references import references, resolve
+
+MAX_LOG_BYTES = 1024 * 1024
+"""Size at which a log becomes the old log, and a new one is begun: between one and two of these are kept."""
+
+
+class ChildLog:
+    """One log, which other gateways may write and rotate as well."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def write(self, content: bytes) -> None:
+        """Append; a log that cannot be written is done without, for no child may fail for it."""
+        with suppress(OSError):
+            for start in range(0, len(content), MAX_LOG_BYTES):
+                part = content[start : start + MAX_LOG_BYTES]
+                self._make_room(len(part))
+                os.write(self._descriptor, part)
+
+    def note(self, text: str) -> None:
+        """Append a line of the gateway's own."""
+        self.write(f"[pml] {text}\n".encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _make_room(self, size: int) -> None:
+        self._follow()
+        if os.fstat(self._descriptor).st_size + size <= MAX_LOG_BYTES:
+            return
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        # Whoever waited for the lock finds the file rotated already.
+        if self._is_current():
+            self._path.replace(old_log(self._path))
+        self._follow()
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _follow(self) -> None:
+        if not self._is_current():
+            descriptor = _open(self._path)
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+
+
+@contextmanager
+def open_child_log(path: Path) -> Iterator[ChildLog]:
+    """The log at `path`, made if need be; readable by its owner only, for servers write secrets."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = ChildLog(path, _open(path))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def log_path(logs_dir: Path, upstream_id: str) -> Path:
+    """Where the log of an upstream lies."""
+    name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
+    return logs_dir / f"{name}.log"
+
+
+def old_log(path: Path) -> Path:
+    """Where what came before the log at `path` lies."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+MIN_SECRET = 4
+"""Characters of the shortest text that is masked wherever it stands; shorter ones would mask half of the log."""
+
+MAX_LINE = 4000
+
+
+class LogReader:
+    """Reads one upstream's log from its end, and on as it grows."""
+
+    def __init__(self, path: Path, definition: UpstreamDefinition) -> None:
+        self._path = path
+        self._secrets = secrets_of(definition)
+        self._at = 0
+        self._inode = 0
+        self._rest = b""
+
+    def last(self, count: int) -> list[str]:
+        """The last `count` lines of both files."""
+        old = _content(old_log(self._path)) if self._path.exists() else b""
+        self._inode = self._path.stat().st_ino if self._path.exists() else 0
+        content = _content(self._path)
+        self._at = len(content)
+        whole = (old + content).splitlines()
+        return [self._shown(line) for line in whole[-count:]] if count else []
+
+    def more(self) -> Iterator[str]:
+        """The lines written since; after a rotation, those of both files."""
+        if not self._path.exists():
+            return
+        found = self._path.stat()
+        if found.st_ino != self._inode:
+            previous = old_log(self._path)
+            if self._inode and previous.exists() and previous.stat().st_ino == self._inode:
+                self._rest += _content(previous)[self._at :]
+            self._inode, self._at = found.st_ino, 0
+        content = _content(self._path)[self._at :]
+        self._at += len(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        yield from map(self._shown, lines)
+
+    def _shown(self, line: bytes) -> str:
+        text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return mask_text(text)
+
+
+def secrets_of(definition: UpstreamDefinition) -> list[str]:
+    """What this upstream was given that nobody should read in a log, the longest first."""
+    texts = [definition.url or "", definition.command or "", *definition.args]
+    texts += [*definition.env.values(), *definition.headers.values()]
+    found = {value for text in texts for value in _referenced(text)}
+    named = [value for name, value in definition.env.items() if is_secret_name(name)]
+    for text in [*named, *definition.headers.values()]:
+        found.update(_words(text))
+    return sorted((secret for secret in found if len(secret) >= MIN_SECRET), key=len, reverse=True)
+
+
+def _referenced(text: str) -> Iterator[str]:
+    for reference in references(text):
+        try:
+            yield from resolve(reference.label).splitlines()
+        except SecretError:
+            yield reference.default or ""
+
+
+def _words(text: str) -> set[str]:
+    """A value and, of `Bearer x` and the like, its last part; references are resolved."""
+    try:
+        value = resolve(text)
+    except SecretError:
+        return set()
+    return {value, value.rpartition(" ")[2]}
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(2 * MAX_LOG_BYTES)
+    except FileNotFoundError:
+        return b""

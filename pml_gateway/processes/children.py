@@ -1,0 +1,82 @@
+"""Tells the orphan reaper about child processes, so that they end even when the gateway is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pml_gateway.log import get_logger
+
+logger = get_logger(__name__)
+
+UNDERTAKER = Path(__file__).with_name("orphan_reaper.py")
+CLOSING_SECONDS = 2.0
+
+
+class Children:
+    """The children of one gateway. Made by `open_children`; without any child there is no second process either."""
+
+    def __init__(self) -> None:
+        self._undertakers: list[subprocess.Popen[bytes]] = []
+
+    @contextmanager
+    def watched(self, pid: int) -> Iterator[None]:
+        """For the length of this context, the group that the child `pid` leads does not outlive the gateway."""
+        self._tell(f"+{pid}\n")
+        try:
+            yield
+        finally:
+            self._tell(f"-{pid}\n")
+
+    def close(self) -> None:
+        """End the second process, which has nothing left to do."""
+        for undertaker in self._undertakers:
+            with suppress(OSError):
+                _stdin(undertaker).close()
+            with suppress(subprocess.TimeoutExpired):
+                undertaker.wait(CLOSING_SECONDS)
+
+    def _tell(self, line: str) -> None:
+        if os.name != "posix":
+            # Where there are no process groups, children end with the console or job of the gateway.
+            return
+        try:
+            if not self._undertakers:
+                self._undertakers.append(_start())
+            _stdin(self._undertakers[0]).write(line.encode())
+        except OSError as error:
+            logger.warning("children may outlive a gateway that is killed: %s", error)
+
+
+@contextmanager
+def open_children() -> Iterator[Children]:
+    """The children of a gateway; they are to end before this context does."""
+    children = Children()
+    try:
+        yield children
+    finally:
+        children.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # Isolated and without site-packages: it starts in 12 ms and takes 9 MB.
+        [sys.executable, "-I", "-S", str(UNDERTAKER)],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={},
+        # No signal meant for the gateway's terminal reaches it.
+        start_new_session=True,
+    )
+
+
+def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin

@@ -1,0 +1,187 @@
+"""Starts a stdio server as a child process, and reads and writes its messages within limits that the SDK has not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import StdioServerParameters
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.shared.message import SessionMessage
+
+from pml_gateway.log import get_logger
+from pml_gateway.processes.child_log import ChildLog, open_child_log
+from pml_gateway.processes.children import Children
+from pml_gateway.processes.framing import Lines, Skipped, read_line
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+
+logger = get_logger(__name__)
+
+EXIT_SECONDS = 2.0
+"""What a child is given to end by itself once its stdin is closed, and again after each signal."""
+
+FLUSH_SECONDS = 0.5
+"""What is waited for messages on their way in, and for the last words on stderr."""
+
+LOG_BYTES_A_SECOND = 8 * 1024 * 1024
+"""How fast a child may write to stderr: one that writes faster is slowed rather than the gateway."""
+
+MAX_NOTED = 20
+"""Lines on stdout that are no messages and are shown in the log, for each connection; the rest are counted."""
+
+_BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+
+
+@asynccontextmanager
+async def open_child(
+    upstream_id: str, parameters: StdioServerParameters, *, log_file: Path, max_bytes: int, children: Children
+) -> AsyncIterator[TransportStreams]:
+    """Start the process and exchange messages with it; it and its descendants end with this context.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    with open_child_log(log_file) as log:
+        process = await anyio.open_process(
+            [parameters.command, *parameters.args], env=parameters.env, cwd=parameters.cwd, start_new_session=True
+        )
+        # No await until the task group is entered, or a cancellation in between would leave the process behind.
+        incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        written, logged = anyio.Event(), anyio.Event()
+        with children.watched(process.pid):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes)
+                tasks.start_soon(_write, process, outgoing, incoming, written)
+                tasks.start_soon(_keep_log, process, log, logged)
+                try:
+                    yield received, sent
+                finally:
+                    # Every wait in here is bounded.
+                    with anyio.CancelScope(shield=True):
+                        received.close()
+                        sent.close()
+                        await _within(FLUSH_SECONDS, written)
+                        await _stop(upstream_id, process)
+                        await _within(FLUSH_SECONDS, logged)
+                        for stream in (received, sent, incoming, outgoing):
+                            stream.close()
+                    _close_transport(process)
+                    tasks.cancel_scope.cancel()
+
+
+async def _read(
+    upstream_id: str,
+    process: anyio.abc.Process,
+    incoming: MemoryObjectSendStream[SessionMessage | Exception],
+    log: ChildLog,
+    max_bytes: int,
+) -> None:
+    """Hand on the messages on stdout until the child closes it."""
+    assert process.stdout is not None
+    lines, skipped = Lines(max_bytes), 0
+    async with incoming:
+        with suppress(*_BROKEN):
+            while True:
+                for line in lines.feed(await process.stdout.receive()):
+                    message = read_line(line, max_bytes)
+                    if isinstance(message, Skipped):
+                        skipped += 1
+                        _note(upstream_id, message, skipped, log)
+                    elif message is not None:
+                        await incoming.send(message)
+    # A child that still writes could not end with a full pipe.
+    with suppress(*_BROKEN):
+        while True:
+            await process.stdout.receive()
+
+
+def _note(upstream_id: str, line: Skipped, number: int, log: ChildLog) -> None:
+    if number == 1:
+        logger.warning("%s: writes what is no message to stdout; see: pml upstreams logs %s", upstream_id, upstream_id)
+    if number <= MAX_NOTED:
+        log.note(f"skipped on stdout, {line.reason}: {line.start.decode('utf-8', 'replace')!r}")
+    if number == MAX_NOTED:
+        log.note("further lines on stdout that are no messages are not shown")
+
+
+async def _write(
+    process: anyio.abc.Process,
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
+    incoming: MemoryObjectSendStream[SessionMessage | Exception],
+    written: anyio.Event,
+) -> None:
+    assert process.stdin is not None
+    try:
+        async with outgoing:
+            async for message in outgoing:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await process.stdin.send(f"{text}\n".encode())
+    except _BROKEN:
+        # The child may live on; without this end, requests would wait for it until their deadlines.
+        await incoming.aclose()
+    finally:
+        written.set()
+
+
+async def _keep_log(process: anyio.abc.Process, log: ChildLog, logged: anyio.Event) -> None:
+    assert process.stderr is not None
+    taken, second = 0, anyio.current_time()
+    with suppress(*_BROKEN):
+        while True:
+            content = await process.stderr.receive()
+            log.write(content)
+            taken += len(content)
+            if taken >= LOG_BYTES_A_SECOND:
+                await anyio.sleep(max(second + 1 - anyio.current_time(), 0))
+                taken, second = 0, anyio.current_time()
+    logged.set()
+
+
+async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
+    """End the child as the protocol says: close stdin, wait, then signal it and its descendants."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(*_BROKEN):
+        await process.stdin.aclose()
+    await _exited(process)
+    if sys.platform == "win32":
+        with suppress(ProcessLookupError):
+            process.kill()
+    else:
+        # Also after the child itself has ended: its own children are not to outlive it.
+        await terminate_posix_process_tree(process, EXIT_SECONDS)
+    if not await _exited(process):
+        logger.warning("%s: process %d survived its kill", upstream_id, process.pid)
+    with suppress(*_BROKEN):
+        await process.stdout.aclose()
+
+
+async def _exited(process: anyio.abc.Process) -> bool:
+    """Whether the process ends in time; `wait` would also wait for whoever inherited its pipes."""
+    deadline = anyio.current_time() + EXIT_SECONDS
+    while process.returncode is None and anyio.current_time() < deadline:  # noqa: ASYNC110  # no event says it
+        await anyio.sleep(0.01)
+    return process.returncode is not None
+
+
+async def _within(seconds: float, event: anyio.Event) -> None:
+    with anyio.move_on_after(seconds):
+        await event.wait()
+
+
+def _close_transport(process: anyio.abc.Process) -> None:
+    """Close what the event loop keeps open while a surviving descendant holds a pipe; nothing public does."""
+    close = getattr(getattr(getattr(process, "_process", None), "_transport", None), "close", None)
+    if callable(close):
+        with suppress(PermissionError):
+            close()

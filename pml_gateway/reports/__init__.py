@@ -1,0 +1,1 @@
+"""Reports on the gateway, for people and programs: costs, doctor, replay, reference."""

@@ -1,0 +1,53 @@
+"""Doctor: which MCP clients use the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pml_gateway.clients.discover import ClientStatus, client_files, client_status
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.settings import Settings
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.text import counted
+from pml_gateway.types import ExposureMode
+
+
+def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: bool) -> Iterator[Finding]:
+    """Who gets its tools from the gateway, and what keeps one from doing so."""
+    found = [client_status(file, settings.http) for file in client_files(surroundings)]
+    listed = [status for status in found if status.state not in ("absent", "empty")]
+    for status in listed:
+        yield _finding(status, settings, is_serving_http=is_serving_http)
+    if not any(status.kind for status in listed):
+        yield Finding(
+            Area.CLIENTS,
+            Severity.NOTE,
+            "",
+            "no client uses the gateway yet",
+            "pml connect CLIENT; pml clients lists them",
+        )
+
+
+def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool) -> Finding:
+    client = status.file.client
+    subject = f"{client.name} ({status.file.scope})"
+    connect = f"pml connect {client.name}{'' if status.file.scope == 'user' else f' --scope {status.file.scope}'}"
+    others = counted(status.servers, "server")
+    pins = settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
+    severity, what, fix = Severity.OK, f"connected ({status.kind})", ""
+    if status.problem:
+        problem, _, remedy = status.problem.partition("; run ")
+        severity, what, fix = Severity.ERROR, problem, remedy or f"correct {status.file.path}"
+    elif status.state == "direct":
+        severity, what, fix = Severity.NOTE, f"starts {others} itself, without the gateway", connect
+    elif status.is_pinned is not None and status.is_pinned is not pins:
+        does = "defers the meta-tools" if pins else "loads every tool at once"
+        severity, what, fix = Severity.WARNING, f"connected, but it {does}, since the mode has changed", connect
+    elif status.kind == "http" and not is_serving_http:
+        address = f"{settings.http.host}:{settings.http.port}"
+        severity, what = Severity.WARNING, f"connected by URL, and no gateway listens on {address}"
+        fix = "pml serve --http"
+    elif status.state == "both":
+        severity, what = Severity.NOTE, f"connected ({status.kind}), and starts {others} itself as well"
+        fix = f"pml init --client {client.name}, then {connect}"
+    return Finding(Area.CLIENTS, severity, subject, what, fix)

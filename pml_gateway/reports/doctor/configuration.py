@@ -1,0 +1,121 @@
+"""Doctor: settings that do not load, do nothing, stand for nothing, or cannot start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from pml_gateway.config.advice import (
+    command_obstacles,
+    foreign_variables,
+    intent_sources,
+    literal_secrets,
+    unreadable_env_files,
+    unresolved,
+)
+from pml_gateway.config.load import LoadedSettings, problems_of
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.policy.client import ClientKeys, check_exposure
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error, from_text
+from pml_gateway.results.backend import check_store
+from pml_gateway.serve.metrics import metrics_key
+from pml_gateway.text import counted
+
+INTENT_FIX = "pml config --wizard, or set `gateway: {intent: ...}` in the project's .pml.yaml"
+
+
+def broken(error: ConfigurationError) -> Iterator[Finding]:
+    """Every problem of a configuration that does not load."""
+    for problem in problems_of(error):
+        where = ": ".join(part for part in (problem.location, problem.key) if part)
+        what, separator, hint = problem.message.partition("; ")
+        fix = hint if separator else f"edit {problem.location}" if problem.location else error.hint
+        yield Finding(Area.CONFIGURATION, Severity.ERROR, where, what, fix)
+
+
+def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
+    """The settings in force, and what about them is not as their author expects."""
+    settings = loaded.settings
+    enabled = sum(definition.enabled for definition in settings.servers.values())
+    files = ", ".join(str(path) for path in loaded.files) or "built-in defaults"
+    mode = settings.gateway.tools_exposure
+    yield Finding(Area.CONFIGURATION, Severity.OK, "", f"{files}: mode {mode}, {counted(enabled, 'server')}")
+    if not settings.servers:
+        yield Finding(Area.CONFIGURATION, Severity.ERROR, "servers", "no servers are configured", "pml init")
+    about_intent = set(intent_sources(settings))
+    for warning in loaded.warnings:
+        if warning not in about_intent:
+            yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)
+    for warning in (*literal_secrets(settings), *foreign_variables(settings)):
+        yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)
+    yield from _refused(settings)
+    for name, definition in settings.servers.items():
+        if not definition.enabled:
+            fix = f"set servers.{name}.enabled: true to use it"
+            yield Finding(Area.CONFIGURATION, Severity.NOTE, name, "is switched off", fix)
+    yield from (_about_intent(warning) for warning in about_intent)
+
+
+def _about_intent(warning: str) -> Finding:
+    return Finding(Area.INTENT, Severity.WARNING, "", warning.rpartition("; ")[0], INTENT_FIX)
+
+
+def _refused(settings: Settings) -> Iterator[Finding]:
+    """What would keep `pml serve` from starting."""
+    checks: dict[str, Callable[[], object]] = {
+        f"clients.{name}.key": partial(ClientKeys, {name: entry}) for name, entry in settings.clients.items()
+    }
+    checks["http.metrics_key"] = partial(metrics_key, settings)
+    checks["http.host"] = partial(check_exposure, settings.http.host, settings.clients)
+    checks["references.store"] = partial(check_store, settings.references)
+    are_keys_good = True
+    for key, check in checks.items():
+        try:
+            check()
+        except ConfigurationError as error:
+            are_keys_good = are_keys_good and not key.startswith("clients.")
+            message = error.message.removeprefix(f"{key} ")
+            yield Finding(Area.CONFIGURATION, Severity.ERROR, key, message, error.hint)
+    if are_keys_good:
+        try:
+            ClientKeys(settings.clients)
+        except ConfigurationError as error:
+            yield from_error(Area.CONFIGURATION, error, "clients")
+
+
+def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """References of servers that stand for nothing; those of clients and stores keep the gateway from starting."""
+    missing = [(key, error) for key, error in unresolved(settings, environ) if key.startswith("servers.")]
+    for key, error in missing:
+        yield from_error(Area.SECRETS, error, key)
+    files = unreadable_env_files(settings, environ)
+    for warning in files:
+        key, _, what = warning.partition(": ")
+        yield Finding(Area.SECRETS, Severity.ERROR, key, what, f"correct {key}, or the file's owner and mode")
+    if not missing and not files:
+        yield Finding(Area.SECRETS, Severity.OK, "", "every reference of the servers has a value")
+
+
+def commands(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Commands of enabled servers that are not there."""
+    looked_at = found = 0
+    for name, definition in settings.servers.items():
+        obstacles = command_obstacles(name, definition, environ)
+        if obstacles is None:
+            continue
+        looked_at += 1
+        for obstacle in obstacles:
+            found += 1
+            yield Finding(Area.COMMANDS, Severity.ERROR, name, obstacle.what, obstacle.remedy)
+    if looked_at and not found:
+        yield Finding(Area.COMMANDS, Severity.OK, "", f"{counted(looked_at, 'command')} of stdio servers found")
+
+
+def server_of(finding: Finding) -> str | None:
+    """The server that a finding keeps from starting, if it is about one."""
+    if finding.severity is not Severity.ERROR or finding.area not in (Area.SECRETS, Area.COMMANDS):
+        return None
+    if finding.area is Area.COMMANDS:
+        return finding.subject
+    return finding.subject.removeprefix("servers.").rpartition(".")[0].split(".")[0]

@@ -1,0 +1,137 @@
+"""Doctor: all checks in their order, and the report of their findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.paths import Paths
+from pml_gateway.reports.doctor.clients import clients
+from pml_gateway.reports.doctor.configuration import broken, commands, configuration, secrets, server_of
+from pml_gateway.reports.doctor.files import files, versions
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_text
+from pml_gateway.reports.doctor.gateways import gateways, listener_on
+from pml_gateway.reports.doctor.search import index, manifest, model
+from pml_gateway.reports.doctor.servers import LastWords, servers
+from pml_gateway.reports.doctor.tools import tools
+from pml_gateway.reports.workflows import workflow_warnings
+from pml_gateway.serve.control import ask_sockets
+from pml_gateway.text import counted
+from pml_gateway.upstreams.lifecycle import UpstreamState
+
+SOCKET_SECONDS = 5.0
+INDEX_SECONDS = 60.0
+PROGRESS_SECONDS = 0.2
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is examined, and how long its servers may take; `timeout` is by default the slowest's own limit."""
+
+    paths: Paths
+    config_file: Path
+    identity: str
+    surroundings: Surroundings
+    load: Callable[[], LoadedSettings]
+    timeout: float | None = None
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that references are looked up in."""
+        return self.surroundings.environ
+
+
+async def examine(case: Case, progress: Progress) -> list[Finding]:
+    """Every finding, by area; a configuration that does not load leaves only what needs none to be looked at."""
+    progress("reading the configuration")
+    try:
+        loaded = case.load()
+    except ConfigurationError as error:
+        found = [*broken(error), *await _surroundings(case, None), *versions()]
+    else:
+        found = await _examined(case, loaded, progress)
+    order = list(Area)
+    return sorted(found, key=lambda finding: order.index(finding.area))
+
+
+async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> list[Finding]:
+    settings = loaded.settings
+    found = [*configuration(loaded), *secrets(settings, case.environ), *commands(settings, case.environ)]
+    for warning in workflow_warnings(settings, case.paths, case.identity):
+        found.append(from_text(Area.CONFIGURATION, Severity.WARNING, warning))
+    progress("looking at files, clients and ports")
+    found += await _surroundings(case, settings)
+    found += versions()
+    progress("loading the embedding model")
+    found.append(await anyio.to_thread.run_sync(model, settings))
+    if any(definition.enabled for definition in settings.servers.values()):
+        explained = [server for finding in found if (server := server_of(finding)) is not None]
+        found += await _running(case, settings, explained, progress)
+    return found
+
+
+async def _surroundings(case: Case, settings: Settings | None) -> list[Finding]:
+    """What lies and runs around the gateway; without settings, as if they were the built-in ones."""
+    http = settings.http if settings is not None else HttpSettings()
+    answers, dead = await ask_sockets(case.paths, "status", SOCKET_SECONDS)
+    listener = await anyio.to_thread.run_sync(listener_on, http.host, http.port)
+    is_serving = listener is not None
+    found = [
+        *gateways(answers, dead, http, listener),
+        *files(case.paths, settings, case.environ, case.config_file),
+    ]
+    if settings is not None:
+        found += clients(settings, case.surroundings, is_serving_http=is_serving)
+    return found
+
+
+async def _running(case: Case, settings: Settings, explained: Sequence[str], progress: Progress) -> list[Finding]:
+    """Start a gateway, have every server list its tools, and look at what came of it."""
+    naming, paths = settings.naming, case.paths
+    file = ManifestFile.of(paths.manifest_dir, case.identity, naming.prefix, naming.max_length)
+    found = list(manifest(file, settings))
+    last_words = LastWords(paths.logs_dir, settings.servers)
+    async with open_gateway(settings, paths, identity=case.identity, connect=False) as gateway:
+        waited = case.timeout or _slowest(gateway)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_report_progress, gateway, progress)
+            await gateway.refresh(waited)
+            tasks.cancel_scope.cancel()
+        found += servers(gateway, last_words, waited, explained)
+        progress("indexing the tools")
+        is_current = await gateway.indexed(INDEX_SECONDS)
+        known = gateway.state.catalog.listed_upstreams
+        silent = [name for name in gateway.pool.upstreams if name not in known]
+        silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
+        found += tools(settings, gateway.state.catalog, silent)
+        found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
+    return found
+
+
+def _slowest(gateway: Gateway) -> float:
+    return max(upstream.connect_timeout for upstream in gateway.pool.upstreams.values()) + 1
+
+
+async def _report_progress(gateway: Gateway, progress: Progress) -> None:
+    upstreams = gateway.pool.upstreams
+    over = (UpstreamState.READY, UpstreamState.FAILED)
+    while True:
+        waiting = [name for name, upstream in upstreams.items() if upstream.state not in over]
+        names = ", ".join(waiting[:3]) + (" and more" if len(waiting) > 3 else "")
+        progress(
+            f"asking {counted(len(upstreams), 'server')} for their tools"
+            + (f"; waiting for {names}" if waiting else "")
+        )
+        await anyio.sleep(PROGRESS_SECONDS)

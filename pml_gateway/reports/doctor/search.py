@@ -1,0 +1,76 @@
+"""Doctor: how well tools are found, by the model, the index and the manifest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from pml_gateway.catalog.manifest import Manifest, ManifestFile
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ModelError
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.index.models import load_embedder
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.text import counted
+from pml_gateway.types import Ranking
+
+PROBE = "a tool"
+
+
+def model(settings: Settings) -> Finding:
+    """Whether the embedding model can be loaded. Blocks for as long as that takes: call it in a thread."""
+    name = settings.search.model
+    if settings.search.ranking is Ranking.LEXICAL:
+        what = "search.ranking is lexical: tools are found by their words alone"
+        return Finding(Area.SEARCH, Severity.NOTE, "", what, "set search.ranking: fused for better answers")
+    try:
+        load_embedder(name)
+    except ModelError as error:
+        what = f"{error.message}; tools are found by their words alone"
+        return Finding(Area.SEARCH, Severity.WARNING, f"model {name}", what, error.hint)
+    return Finding(Area.SEARCH, Severity.OK, f"model {name}", "is there and loads")
+
+
+def index(state: GatewayState, is_current: bool) -> Finding:
+    """What searches are answered from."""
+    count = len(state.index.documents) if state.index is not None else 0
+    if state.index is None or not is_current:
+        what = f"not built in time ({count} of {counted(len(state.catalog.tools), 'tool')})"
+        fix = "large catalogs take a while at first; run it again, or leave a gateway running"
+        return Finding(Area.SEARCH, Severity.WARNING, "index", what, fix)
+    wanted = state.settings.search.ranking
+    ranking = state.index.search(PROBE, limit=1).ranking if count else wanted
+    what = f"{counted(count, 'tool')}, ranking {ranking}"
+    if ranking is not wanted:
+        return Finding(Area.SEARCH, Severity.WARNING, "index", f"{what} instead of {wanted}", "see the model above")
+    return Finding(Area.SEARCH, Severity.OK, "index", what)
+
+
+def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
+    """What the next start knows before any server is up. Look before a gateway is opened, which writes it anew."""
+    known = file.load()
+    if not file.path.exists():
+        yield Finding(Area.SEARCH, Severity.OK, "manifest", "there is none yet; this run writes it")
+    elif known == Manifest():
+        yield Finding(
+            Area.SEARCH, Severity.WARNING, "manifest", f"{file.path} is unreadable", "this run writes it anew"
+        )
+    else:
+        yield _age(known, settings)
+
+
+def _age(known: Manifest, settings: Settings) -> Finding:
+    entries = {name: entry for name, entry in known.entries.items() if name in settings.servers}
+    changed = [name for name, entry in entries.items() if entry.fingerprint != settings.servers[name].fingerprint()]
+    oldest = min((entry.listed_at for entry in entries.values()), default=time.time())
+    what = f"tools of {counted(len(entries), 'server')}, the oldest list {_span(time.time() - oldest)} old"
+    if changed:
+        what += f"; changed since: {', '.join(changed)}"
+    return Finding(Area.SEARCH, Severity.OK, "manifest", what)
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

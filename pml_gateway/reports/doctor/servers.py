@@ -1,0 +1,84 @@
+"""Doctor: which servers answered, which did not, and their last words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.processes.child_log import LogReader, log_path
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.text import counted
+from pml_gateway.upstreams.upstream import Upstream
+
+LAST_WORDS = 10
+"""Lines of stderr that are shown of a server that failed."""
+
+ADVERTISEMENT = "npm notice"
+"""How lines begin with which npm offers its next version, behind whatever went wrong."""
+
+DOWNLOADERS = frozenset({"npx", "bunx", "uvx", "pipx", "docker", "podman"})
+"""Runners whose first start downloads what they run."""
+
+
+class LastWords:
+    """What servers write to stderr from the moment this is made."""
+
+    def __init__(self, logs_dir: Path, definitions: Mapping[str, UpstreamDefinition]) -> None:
+        self._readers = {
+            name: LogReader(log_path(logs_dir, name), definition)
+            for name, definition in definitions.items()
+            if definition.enabled and definition.command is not None
+        }
+        for reader in self._readers.values():
+            reader.last(0)
+
+    def of(self, server: str) -> tuple[str, ...]:
+        """The last lines of one server, without its secrets."""
+        reader = self._readers.get(server)
+        written = reader.more() if reader is not None else ()
+        lines = [line for line in written if line.strip() and not line.startswith(ADVERTISEMENT)]
+        # A server that is tried again says the same again.
+        return tuple(dict.fromkeys(lines[-LAST_WORDS:]))
+
+
+def servers(
+    gateway: Gateway, last_words: LastWords, waited: float, explained: Collection[str] = ()
+) -> Iterator[Finding]:
+    """One finding for each server; the failures of those `explained` have been told with their cause."""
+    for name, upstream in gateway.pool.upstreams.items():
+        if upstream.last_error is not None and name in explained:
+            continue
+        yield _server(name, upstream, last_words, waited)
+
+
+def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float) -> Finding:
+    listed = upstream.last_listed
+    if upstream.last_error is not None:
+        found = from_error(Area.SERVERS, upstream.last_error, name, last_words.of(name))
+        if isinstance(upstream.last_error, UpstreamAuthError):
+            return found
+        return Finding(
+            found.area, found.severity, name, found.what, _first_start(upstream.definition, found), found.details
+        )
+    if not upstream.settled.is_set() or listed is None:
+        what = f"did not list its tools within {waited:.0f} s"
+        fix = f"check the server, or raise servers.{name}.connect_timeout"
+        return Finding(Area.SERVERS, Severity.ERROR, name, what, fix, last_words.of(name))
+    tools = counted(len(listed.tools), "tool")
+    version = f" {listed.server_version}" if listed.server_version else ""
+    what = f"{tools} ({listed.server_name or 'unnamed'}{version}, {listed.era})"
+    if not listed.tools and not listed.offers.has_prompts and not listed.offers.has_resources:
+        fix = f"check its arguments and rights; its messages: pml upstreams logs {name}"
+        return Finding(Area.SERVERS, Severity.WARNING, name, f"answers, and has nothing to offer: {what}", fix)
+    return Finding(Area.SERVERS, Severity.OK, name, what)
+
+
+def _first_start(definition: UpstreamDefinition, found: Finding) -> str:
+    """The remedy, with how to see a download that is too slow or fails."""
+    runner = Path(definition.command or "").name
+    if definition.resolved_transport is not Transport.STDIO or runner not in DOWNLOADERS:
+        return found.fix
+    return f"{found.fix}; {runner} may still be downloading it: run its command once in a terminal, then try again"

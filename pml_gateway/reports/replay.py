@@ -1,0 +1,304 @@
+"""Recorded calls replayed in the next stage of the migration: listed, found by a search, or neither."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode
+from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.token_count import count_definition_tokens
+from pml_gateway.gateway.list_cost import list_tokens
+from pml_gateway.gateway.meta_definitions import enabled_meta_tools
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client, configured_client
+from pml_gateway.policy.view import View
+from pml_gateway.types import ExposureMode
+from pml_gateway.usage.history import RecordedCall, ToolKey
+from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
+
+_ROUNDING = 1e-9
+"""A share of calls is a decimal fraction, which a float meets only nearly: 0.95 * 600 must ask for 570 calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTool:
+    """A tool that was called, and what its definition costs in a list."""
+
+    key: ToolKey
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whitelist:
+    """Tools by name, the calls that find their tool listed, and the tokens that lists grow by."""
+
+    tools: tuple[ToolKey, ...]
+    calls: int
+    tokens: int
+
+
+def cheapest_whitelist(used: Sequence[UsedTool], keep: float, fixed: Collection[ToolKey] = ()) -> Whitelist:
+    """The whitelist of least tokens that keeps at least `keep` (0 to 1) of all calls listed; exact.
+
+    Args:
+        used: every tool that was called, with at least one call each.
+        keep: the share of calls.
+        fixed: tools that are whitelisted already and stay.
+
+    Leaving tools out is a 0/1 knapsack: the most tokens that can go while the calls that go with them stay within what
+    may be lost. The table has a row per tool and a column per call that may be lost. Of equally cheap whitelists it
+    gives one that keeps the most calls.
+    """
+    tools = sorted(used, key=lambda tool: tool.key)
+    total = sum(tool.calls for tool in tools)
+    may_lose = total - min(total, math.ceil(keep * total - _ROUNDING))
+    loose = [tool for tool in tools if tool.key not in fixed and tool.calls <= may_lose]
+    saved = np.zeros(may_lose + 1, dtype=np.int64)
+    rows = []
+    for tool in loose:
+        with_it = saved[: may_lose + 1 - tool.calls] + tool.tokens
+        better = with_it > saved[tool.calls :]
+        saved[tool.calls :] = np.where(better, with_it, saved[tool.calls :])
+        rows.append(np.packbits(better))
+    column = int(np.argmax(saved == saved[-1]))
+    left_out = set()
+    for tool, row in zip(reversed(loose), reversed(rows), strict=True):
+        place = column - tool.calls
+        if place >= 0 and np.unpackbits(row, count=may_lose + 1 - tool.calls)[place]:
+            left_out.add(tool.key)
+            column = place
+    kept = [tool for tool in tools if tool.key not in left_out]
+    return Whitelist(
+        tuple(tool.key for tool in kept), sum(tool.calls for tool in kept), sum(tool.tokens for tool in kept)
+    )
+
+
+MAX_LISTINGS = 20
+"""Pairs of a client and an intent whose lists are counted, those with the most calls; lists take a while to count."""
+
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+Words = str
+"""Where a query came from: `search`, `intent`, `another call` of the same tool, or the tool's own `name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCalls:
+    """Calls of one tool by one client with the same words, and where they find it now and then."""
+
+    tool: CatalogTool
+    client: str
+    calls: int
+    listed_now: bool
+    listed_then: bool
+    query: str = ""
+    words: Words = ""
+    rank: int | None = None
+
+    @property
+    def changes_path(self) -> bool:
+        """Whether the tool is listed now and would have to be searched then."""
+        return self.listed_now and not self.listed_then
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the tool would be neither listed nor among the first hits of the search."""
+        return not self.listed_then and self.rank is None
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """What one step would do. `gone` are calls of tools or clients that do not exist any more, which prove nothing."""
+
+    stage: Stage | None
+    target: Stage
+    values: dict[str, Any]
+    replayed: tuple[ReplayedCalls, ...]
+    gone: int
+    first_hits: int
+    tokens_now: int
+    tokens_then: int
+    full_tokens: int
+    whitelist: Whitelist
+    whitelisted: tuple[str, ...]
+    names: dict[ToolKey, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """Calls that could be replayed."""
+        return sum(each.calls for each in self.replayed)
+
+    @property
+    def lost(self) -> int:
+        """Calls whose tool would be neither listed nor found."""
+        return sum(each.calls for each in self.replayed if each.is_lost)
+
+
+def plan_migration(
+    state: GatewayState,
+    calls: Sequence[RecordedCall],
+    target: Stage,
+    *,
+    client: str | None = None,
+    keep: float = 1.0,
+    ranking: tuple[ToolKey, ...] = (),
+) -> MigrationPlan:
+    """Replay calls against a stage with the gateway's own lists and search. Blocks: call it in a thread.
+
+    `ranking` fills lists that no intent selects, where the stage wants that.
+
+    Raises:
+        ConfigurationError: no such client, or its stage cannot be had alone.
+    """
+    values = values_of(target, state.settings, client)
+    settings = with_values(state.settings, values)
+    then = GatewayState(settings, state.catalog, state.index, state.wire, ranking=ranking)
+    now_side, then_side = _Side(state), _Side(then)
+    known = _tools(state)
+    groups = Counter((call.client, call.tool, call.intent, call.query) for call in calls)
+    spoken = {call.tool: call.query for call in calls if call.query}
+    replayed = []
+    gone = 0
+    for (name, key, intent, query), count in groups.items():
+        principal = _client(state, name)
+        tool = known.get(key)
+        if principal is None or tool is None or tool.qualified_name not in state.view(principal).names:
+            gone += count
+            continue
+        listed_now = now_side.lists(principal, intent, tool)
+        listed_then = then_side.lists(principal, intent, tool)
+        asked, words, rank = "", "", None
+        if not listed_then:
+            asked, words = _query(tool, query, intent, spoken.get(key))
+            rank = then_side.rank(principal, asked, tool)
+        replayed.append(ReplayedCalls(tool, name, count, listed_now, listed_then, asked, words, rank))
+    used = _used(replayed)
+    fixed = compile_patterns(settings.gateway.hybrid.whitelisted_tools)
+    whitelist = cheapest_whitelist(used, keep, {tool.key for tool in used if fixed.matches(known[tool.key])})
+    tokens_now, tokens_then = _tokens(state, then, groups)
+    return MigrationPlan(
+        stage=stage_in(state.settings, client),
+        target=target,
+        values=values,
+        replayed=tuple(sorted(replayed, key=lambda each: (-each.calls, each.tool.qualified_name, each.client))),
+        gone=gone,
+        first_hits=settings.search.limit,
+        tokens_now=tokens_now,
+        tokens_then=tokens_then,
+        full_tokens=sum(_definition_tokens(tool) for tool in state.view(LOCAL).tools),
+        whitelist=whitelist,
+        whitelisted=settings.gateway.hybrid.whitelisted_tools,
+        names={key: tool.qualified_name for key, tool in known.items()},
+    )
+
+
+class _Side:
+    """What clients get from one state; equal questions are asked once."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._exposures: dict[tuple[Client, str | None], tuple[Exposure, frozenset[str]]] = {}
+        self._ranks: dict[tuple[Client, str], dict[str, int]] = {}
+
+    def lists(self, client: Client, intent: str | None, tool: CatalogTool) -> bool:
+        """Whether the tool is on the client's list, or an action of a namespace there."""
+        _, names = self._exposed(client, intent)
+        return tool.qualified_name in names
+
+    def rank(self, client: Client, query: str, tool: CatalogTool) -> int | None:
+        """The tool's place among the first hits of `search_tools`, if it is there."""
+        own = self._own(client)
+        if "search_tools" not in enabled_meta_tools(self._state.settings) or not self._exposed(own, None)[0].meta_tools:
+            return None
+        if (own, query) not in self._ranks:
+            search = self._state.settings.search
+            found = self._state.search(self._state.view(own), query, search.limit).tools
+            hits = [each.qualified_name for each, score in found if score >= search.min_score]
+            self._ranks[own, query] = {name: place for place, name in enumerate(hits, 1)}
+        return self._ranks[own, query].get(tool.qualified_name)
+
+    def _exposed(self, client: Client, intent: str | None) -> tuple[Exposure, frozenset[str]]:
+        own = self._own(client)
+        key = (own, intent)
+        if key not in self._exposures:
+            view = self._state.view(own)
+            mode = own.mode or self._state.settings.gateway.tools_exposure
+            exposure = self._state.expose(view, mode, intent)
+            names = exposure.names() | (self._actions(view) if exposure.namespaces else frozenset())
+            self._exposures[key] = (exposure, names)
+        return self._exposures[key]
+
+    def _actions(self, view: View) -> frozenset[str]:
+        return frozenset(name for each in self._state.namespaces(view).values() for name in each.by_tool)
+
+    def _own(self, client: Client) -> Client:
+        """The client by the settings of this side."""
+        name = client.id.removeprefix("client:")
+        return _client(self._state, name) or client
+
+
+def _client(state: GatewayState, name: str) -> Client | None:
+    """The principal that usage was recorded for; None if it is no longer configured."""
+    if name in (LOCAL.id, ANONYMOUS.id):
+        return LOCAL if name == LOCAL.id else ANONYMOUS
+    entry = state.settings.clients.get(name)
+    return None if entry is None else configured_client(name, entry)
+
+
+def _tools(state: GatewayState) -> dict[ToolKey, CatalogTool]:
+    return {(tool.upstream_id, tool.name): tool for tool in state.catalog.tools}
+
+
+def _query(tool: CatalogTool, query: str | None, intent: str | None, spoken: str | None) -> tuple[str, Words]:
+    """The words a search for the tool would have: as close to what the client said as was recorded."""
+    if query:
+        return query, "search"
+    if intent:
+        return intent, "intent"
+    if spoken:
+        return spoken, "another call"
+    # A model that searches says at least what the name says.
+    return " ".join(_WORDS.findall(f"{tool.upstream_id} {tool.name}")).lower() or tool.name, "name"
+
+
+def _used(replayed: Sequence[ReplayedCalls]) -> list[UsedTool]:
+    calls: dict[ToolKey, int] = defaultdict(int)
+    tokens: dict[ToolKey, int] = {}
+    for each in replayed:
+        key = (each.tool.upstream_id, each.tool.name)
+        calls[key] += each.calls
+        tokens[key] = _definition_tokens(each.tool)
+    return [UsedTool(key, count, tokens[key]) for key, count in calls.items()]
+
+
+def _definition_tokens(tool: CatalogTool) -> int:
+    return count_definition_tokens(encode(tool.definition))
+
+
+def _tokens(now: GatewayState, then: GatewayState, groups: Counter[Any]) -> tuple[int, int]:
+    """Tokens of one list now and then, on average over what the recorded calls' lists were asked for."""
+    asked: Counter[tuple[str, str | None]] = Counter()
+    for (name, _, intent, _), count in groups.items():
+        if _client(now, name) is not None:
+            asked[name, intent] += count
+    weighed = asked.most_common(MAX_LISTINGS) or [((LOCAL.id, now.settings.gateway.intent), 1)]
+    total = sum(count for _, count in weighed)
+    sums = []
+    for state in (now, then):
+        tokens = 0
+        for (name, intent), count in weighed:
+            client = _client(state, name) or LOCAL
+            mode: ExposureMode = client.mode or state.settings.gateway.tools_exposure
+            tokens += count * list_tokens(state, mode, intent, client).tokens
+        sums.append(round(tokens / total))
+    return sums[0], sums[1]

@@ -1,0 +1,218 @@
+"""What a catalog costs a model: by mode, preset, server and tool, and against searching for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.wire import encode
+from pml_gateway.config.presets import PRESET_NAMES, load_preset
+from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.signature import first_sentence
+from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.list_cost import COUNTED_VERSION, ListCost, list_tokens
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.policy.client import LOCAL
+from pml_gateway.types import ExposureMode, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class PresetCost:
+    """What one preset lists with the lists and the servers of now."""
+
+    preset: str
+    tools: int
+    tokens: int
+
+
+async def preset_costs(gateway: Gateway, intent: str | None) -> tuple[PresetCost, ...]:
+    """Every preset, from the fewest listed tools to all of them."""
+    state = await gateway.searchable(60)
+    return tuple([await anyio.to_thread.run_sync(_cost, state, name, intent) for name in PRESET_NAMES])
+
+
+def _cost(state: GatewayState, name: str, intent: str | None) -> PresetCost:
+    written = load_preset(name).values["gateway"]
+    section = GatewaySection.model_validate(_overlaid(state.settings.gateway.model_dump(), written))
+    settings = state.settings.model_copy(update={"gateway": section})
+    cost = list_tokens(replace(state, settings=settings, lists={}), section.tools_exposure, intent)
+    return PresetCost(name, cost.tools, cost.tokens)
+
+
+def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        merged[key] = _overlaid(merged[key], value) if isinstance(value, Mapping) else value
+    return merged
+
+
+DEAREST = 10
+SAMPLED_SEARCHES = 25
+"""Tools that are searched for to learn what a search costs: enough for a median, and done in a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCost:
+    """What the tools of one server cost when all are listed."""
+
+    server: str
+    tools: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCost:
+    """What one tool costs when it is listed."""
+
+    name: str
+    server: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """When searching has cost more than listing everything.
+
+    `search_tokens` is what one search costs, request and answer, as the median of `samples` searches, each for a tool
+    of this catalog; `searches` is the first number of them that costs more. Both are None where nothing can be found.
+    """
+
+    searches: int | None
+    search_tokens: int | None
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """What `pml tokens` says; `context_window` is what the lists are measured against."""
+
+    intent: str | None
+    configured: ExposureMode
+    context_window: int
+    modes: tuple[ListCost, ...]
+    servers: tuple[ServerCost, ...]
+    dearest: tuple[ToolCost, ...]
+    break_even: BreakEven
+    catalog_tools: int
+
+    def cost(self, mode: ExposureMode) -> ListCost:
+        """What the list of one mode costs."""
+        return next(cost for cost in self.modes if cost.mode is mode)
+
+    def saved(self, cost: ListCost) -> float:
+        """The share of the full list that a mode saves; negative where it costs more."""
+        full = self.cost(ExposureMode.FULL_PROXY).tokens
+        return 1 - cost.tokens / full if full and self.catalog_tools else 0.0
+
+    def of_window(self, tokens: int) -> float:
+        """The share of the context window that these tokens take."""
+        return tokens / self.context_window
+
+    def as_json(self) -> JsonObject:
+        """The report for programs."""
+        return {
+            "tokenizer": TOKENIZER,
+            "protocol_version": COUNTED_VERSION,
+            "intent": self.intent,
+            "context_window": self.context_window,
+            "catalog_tools": self.catalog_tools,
+            "modes": [
+                {
+                    "mode": cost.mode.value,
+                    "configured": cost.mode is self.configured,
+                    "tools": cost.tools,
+                    "bytes": cost.bytes,
+                    "tokens": cost.tokens,
+                    "saved": round(self.saved(cost), 4),
+                    "of_context_window": round(self.of_window(cost.tokens), 4),
+                }
+                for cost in self.modes
+            ],
+            "servers": [{"server": each.server, "tools": each.tools, "tokens": each.tokens} for each in self.servers],
+            "dearest_tools": [
+                {"name": each.name, "server": each.server, "tokens": each.tokens} for each in self.dearest
+            ],
+            "break_even": {
+                "searches": self.break_even.searches,
+                "search_tokens": self.break_even.search_tokens,
+                "samples": self.break_even.samples,
+            },
+        }
+
+
+async def token_report(gateway: Gateway, intent: str | None, context_window: int) -> TokenReport:
+    """Count everything for whoever runs the command; an index is waited for, since semantic and hybrid need one."""
+    state = await gateway.searchable(60)
+    intent = intent or state.settings.gateway.intent
+    costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent) for mode in ExposureMode]
+    tools = await anyio.to_thread.run_sync(_tool_costs, state)
+    full, meta = (
+        next(cost.tokens for cost in costs if cost.mode is mode)
+        for mode in (ExposureMode.FULL_PROXY, ExposureMode.META_ONLY)
+    )
+    return TokenReport(
+        intent,
+        state.settings.gateway.tools_exposure,
+        context_window,
+        tuple(costs),
+        _by_server(state, tools),
+        tuple(sorted(tools, key=lambda tool: (-tool.tokens, tool.name))[:DEAREST]),
+        await _break_even(gateway, full - meta),
+        len(state.catalog.tools),
+    )
+
+
+def _tool_costs(state: GatewayState) -> list[ToolCost]:
+    return [
+        ToolCost(
+            tool.qualified_name,
+            tool.upstream_id,
+            count_definition_tokens(state.wire.tool_json(tool, COUNTED_VERSION, as_sent=True)),
+        )
+        for tool in state.view(LOCAL).tools
+    ]
+
+
+def _by_server(state: GatewayState, tools: Sequence[ToolCost]) -> tuple[ServerCost, ...]:
+    """Every server, also those of which no tool is known, the dearest first."""
+    rows = []
+    for server in state.catalog.upstream_ids:
+        own = [tool.tokens for tool in tools if tool.server == server]
+        rows.append(ServerCost(server, len(own), sum(own)))
+    return tuple(sorted(rows, key=lambda row: (-row.tokens, row.server)))
+
+
+async def _break_even(gateway: Gateway, saved: int) -> BreakEven:
+    costs = await search_costs(gateway)
+    if not costs:
+        return BreakEven(None, None, 0)
+    search = round(median(costs))
+    return BreakEven(saved // search + 1 if saved >= 0 else 0, search, len(costs))
+
+
+async def search_costs(gateway: Gateway) -> list[int]:
+    """Tokens of real searches, request and answer, for tools from all over the catalog."""
+    state = await gateway.searchable(60)
+    tools = state.view(LOCAL).searchable
+    step = max(len(tools) // SAMPLED_SEARCHES, 1)
+    caller = build_caller(gateway)
+    costs = []
+    for tool in tools[::step][:SAMPLED_SEARCHES]:
+        arguments: JsonObject = {"query": _words(tool)}
+        result = await caller.as_owner(RequestScope(), "search_tools", arguments, CallOptions())
+        request = encode({"name": "search_tools", "arguments": arguments}).decode()
+        costs.append(count_tokens(request) + sum(count_tokens(each["text"]) for each in result["content"]))
+    return costs
+
+
+def _words(tool: CatalogTool) -> str:
+    """What somebody who wants this tool might search for."""
+    return first_sentence(tool.description, 100) or tool.name.replace("_", " ")

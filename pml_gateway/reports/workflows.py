@@ -1,0 +1,68 @@
+"""The configured workflows: which tool each is, and why one is unavailable."""
+
+from __future__ import annotations
+
+from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.catalog.model import UpstreamListing
+from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.signature import first_sentence
+from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.gateway.state import GatewayState, composites_of
+from pml_gateway.paths import Paths
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites
+from pml_gateway.workflow.plan import limits_of
+
+
+def composite_status(state: GatewayState) -> list[JsonObject]:
+    """Every workflow of the configuration as it stands with the tools of now."""
+    rows: list[JsonObject] = []
+    for name, composite in state.composites.items():
+        definition = composite.definition
+        rows.append(
+            {
+                "name": name,
+                "tool": state.catalog.assignments.get((COMPOSITES, name)),
+                "description": first_sentence(definition.description) if definition is not None else "",
+                "steps": len(definition.steps) if definition is not None else 0,
+                "hidden": definition is not None and definition.hidden,
+                "problems": [problem.as_json() for problem in composite.problems],
+            }
+        )
+    return rows
+
+
+def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[str]:
+    """What keeps workflows from being served, by the tools that were last seen; connects to nothing.
+
+    A tool of a server that never listed anything is not missing, only unknown yet.
+    """
+    if not settings.workflows:
+        return []
+    naming = settings.naming
+    manifest = ManifestFile(paths.manifest_dir, f"{identity}\0{naming.prefix}\0{naming.max_length}").load()
+    known = {
+        upstream_id: entry.tools
+        for upstream_id, entry in manifest.entries.items()
+        if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
+    }
+    listings = [UpstreamListing(upstream_id, known.get(upstream_id, ())) for upstream_id in settings.servers]
+    composites = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
+    catalog = build_catalog(
+        [*listings, composites] if composites is not None else listings,
+        prefix=naming.prefix,
+        max_length=naming.max_length,
+        reserved=RESERVED,
+        earlier=manifest.names,
+    )
+    is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)
+    warnings = []
+    for name, composite in composites_of(settings, catalog).items():
+        for problem in composite.problems:
+            if problem.path.endswith("/tool") and problem.step and not is_complete:
+                continue
+            where = f"workflows.{name}{problem.path.replace('/', '.')}"
+            hint = f" ({problem.hint})" if problem.hint else ""
+            warnings.append(f"{where}: {problem.message}{hint}; this workflow is unavailable")
+    return warnings

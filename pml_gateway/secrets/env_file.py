@@ -1,0 +1,89 @@
+"""Files of `NAME=value` lines: the gateway's own secrets.env, and a server's envFile."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.files import locked, write_atomically
+from pml_gateway.paths import Paths
+
+MAX_ENV_FILE_BYTES = 256 * 1024
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+_LINE = "(?m)^[ \\t]*(?:export[ \\t]+)?{name}[ \\t]*="
+
+HEAD = """\
+# Values of ${env:NAME} references in config.yaml that the environment does not set.
+# Only you can read this file; a variable of the environment wins over a line here.
+"""
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of `path`.
+
+    Raises:
+        SecretError: the file cannot be read, is too large, or is no text.
+    """
+    details = {"file": str(path)}
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_ENV_FILE_BYTES + 1)
+    except OSError as exc:
+        raise SecretError(
+            f"{path} cannot be read: {exc.strerror}", hint="check that it exists, its owner and mode", details=details
+        ) from exc
+    if len(content) > MAX_ENV_FILE_BYTES:
+        raise SecretError(f"{path} is larger than {MAX_ENV_FILE_BYTES} bytes", hint="name another file")
+    return parse_env_text(_text(content, path))
+
+
+def parse_env_text(text: str) -> dict[str, str]:
+    """The variables of a text of `NAME=value` lines; `$` is a character like any other."""
+    found = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def stored_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the gateway's own secrets file holds; nothing where there is none.
+
+    Raises:
+        SecretError: the file is there and cannot be read.
+    """
+    if not (environ.get("PML_HOME") or environ.get("HOME") or environ.get("USERPROFILE")):
+        return {}
+    path = Paths.from_environ(environ).secrets_file
+    return read_env_file(path) if path.exists() else {}
+
+
+def store_variables(path: Path, values: Mapping[str, str]) -> None:
+    """Add `values` to the secrets file, which only its owner can read; lines of other names stay as they are.
+
+    Raises:
+        ConfigurationError: the file cannot be read or written.
+    """
+    if not values:
+        return
+    try:
+        with locked(path):
+            text = _text(path.read_bytes(), path) if path.exists() else HEAD
+            text += "" if text.endswith("\n") or not text else "\n"
+            for name, value in values.items():
+                if re.search(_LINE.format(name=re.escape(name)), text) is None:
+                    text += f'{name}="{value.translate(_ESCAPES)}"\n'
+            write_atomically(path, text)
+    except OSError as exc:
+        raise ConfigurationError(f"{path} cannot be written: {exc.strerror}", hint="check its owner and mode") from exc
+
+
+def _text(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # Without the cause: its text quotes the bytes of a secret.
+        raise SecretError(f"{path} is not UTF-8 text", hint="save it as UTF-8", details={"file": str(path)}) from None

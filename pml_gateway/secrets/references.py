@@ -1,0 +1,132 @@
+"""References to secrets in the configuration: `${env:NAME}` and `${file:PATH}`, and the text they stand for.
+
+A variable that the environment does not set is looked up in the gateway's own secrets file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pml_gateway.errors import SecretError
+from pml_gateway.secrets.env_file import stored_variables
+from pml_gateway.secrets.known import KNOWN_SECRETS
+
+MAX_SECRET_BYTES = 64 * 1024
+"""Keys and certificates are far smaller; a larger file is a mistaken path."""
+
+_REFERENCE = re.compile(r"(?P<escape>\$)?\$\{(?P<kind>env|file):(?P<body>[^{}]*)(?P<close>\})?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One `${env:NAME}`, `${env:NAME:-default}` or `${file:PATH}` in a text."""
+
+    kind: Literal["env", "file"]
+    name: str
+    default: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The reference as written, without its default (which may be a secret)."""
+        return f"${{{self.kind}:{self.name}}}"
+
+
+def references(text: str) -> tuple[Reference, ...]:
+    """The references in `text`, in order; `$${env:NAME}` is none, it is a literal."""
+    return tuple(_reference(match) for match in _REFERENCE.finditer(text) if not match["escape"])
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` is exactly one reference and carries no literal default."""
+    match = _REFERENCE.fullmatch(text)
+    return match is not None and not match["escape"] and bool(match["close"]) and not _reference(match).default
+
+
+def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Replace every reference in `text`; what is put in is never scanned again, and masked in logs from then on.
+
+    Raises:
+        SecretError: names the variable or file that is missing, and never its value.
+    """
+    return _REFERENCE.sub(lambda match: _remembered(match, environ), text)
+
+
+def _reference(match: re.Match[str]) -> Reference:
+    if match["kind"] == "file":
+        return Reference("file", match["body"].strip())
+    name, separator, default = match["body"].partition(":-")
+    return Reference("env", name.strip(), default if separator else None)
+
+
+def _remembered(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    value = _value(match, environ)
+    if not match["escape"]:
+        KNOWN_SECRETS.remember(value)
+    return value
+
+
+def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+    if match["escape"]:
+        return match[0][1:]
+    reference = _reference(match)
+    if not match["close"]:
+        raise SecretError(f"a ${{{reference.kind}:...}} reference is not closed", hint="add the missing `}`")
+    if reference.kind == "file":
+        return _file(reference, environ)
+    if not _NAME.match(reference.name):
+        raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
+    value = environ.get(reference.name) or stored_variables(environ).get(reference.name)
+    if value:
+        return value
+    if reference.default is not None:
+        return reference.default
+    state = "empty" if environ.get(reference.name) == "" else "not set"
+    raise SecretError(
+        f"environment variable {reference.name} is {state}",
+        hint=f"export it before starting pml, write {reference.name}=... into secrets.env beside config.yaml, "
+        f"or give a default: ${{env:{reference.name}:-default}}",
+        details={"variable": reference.name},
+    )
+
+
+def _file(reference: Reference, environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME")
+    path = Path(home, reference.name[2:]) if home and reference.name.startswith("~/") else Path(reference.name)
+    path = path.expanduser()
+    details = {"file": str(path)}
+    if not path.is_absolute():
+        raise SecretError(
+            f"secret file {reference.name!r} is not an absolute path",
+            hint="start it with / or ~/; the working directory differs between clients",
+            details=details,
+        )
+    try:
+        if not path.is_file():
+            raise SecretError(
+                f"secret file {path} does not exist or is no regular file", hint="create it", details=details
+            )
+        with path.open("rb") as stream:
+            content = stream.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:
+            raise SecretError(
+                f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes", hint="name another file", details=details
+            )
+        value = content.decode().rstrip("\r\n")
+    except OSError as exc:
+        raise SecretError(
+            f"secret file {path} cannot be read: {exc.strerror}", hint="check its owner and mode", details=details
+        ) from exc
+    except UnicodeDecodeError:
+        # Without the cause: its text quotes the bytes of the secret.
+        raise SecretError(
+            f"secret file {path} is not UTF-8 text", hint="store the secret as text", details=details
+        ) from None
+    if not value:
+        raise SecretError(f"secret file {path} is empty", hint="write the secret into it", details=details)
+    return value

@@ -1,0 +1,182 @@
+"""A running gateway's control socket, for its owner's own commands, and the status it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from pml_gateway import __version__
+from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.errors import ResultStoreError
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.log import get_logger
+from pml_gateway.paths import Paths
+from pml_gateway.results.lineage import lineage
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.upstream import Upstream
+
+
+async def read_logins(gateway: Gateway) -> None:
+    """Look at the stored logins, which other processes change, before a report."""
+    for upstream in gateway.pool.upstreams.values():
+        if upstream.authorization is not None:
+            await upstream.authorization.read()
+
+
+def gateway_status(gateway: Gateway) -> JsonObject:
+    """Mode, catalog size and every upstream; times in seconds."""
+    settings = gateway.state.settings
+    return {
+        "pid": os.getpid(),
+        "version": __version__,
+        "mode": settings.gateway.tools_exposure.value,
+        "tools": len(gateway.state.catalog.tools),
+        "upstreams": [_upstream(gateway, upstream) for upstream in gateway.pool.upstreams.values()],
+    }
+
+
+def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
+    tools = [tool for tool in gateway.state.catalog.tools if tool.upstream_id == upstream.upstream_id]
+    listed = upstream.last_listed
+    offers = gateway.state.catalog.offers
+    return {
+        "server": upstream.upstream_id,
+        "state": upstream.state.value,
+        "transport": upstream.definition.resolved_transport.value,
+        "era": listed.era if listed else None,
+        "tools": len(tools),
+        **{
+            str(kind): sum(1 for each in offers.of_kind(kind) if each.upstream_id == upstream.upstream_id)
+            for kind in OfferKind
+        },
+        "stale": upstream.state is UpstreamState.FAILED and bool(tools),
+        "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
+        "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
+        "in_flight": upstream.in_flight,
+        "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
+        "breaker": upstream.breaker.report(),
+        "error": str(upstream.last_error) if upstream.last_error else None,
+        "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
+    }
+
+
+logger = get_logger(__name__)
+
+MAX_LINE = 16 * 1024 * 1024
+MAX_SOCKET_PATH = 100
+"""Bytes a socket address holds, on every system; longer paths are reached through their directory."""
+
+REFRESH_SECONDS = 20.0
+
+
+Reload = Callable[[], Awaitable[str | None]]
+"""Loads the configuration and serves by it; gives what is wrong with it, where it is broken."""
+
+
+async def serve_control(gateway: Gateway, paths: Paths, reload: Reload) -> None:
+    """Answer commands until the owner's task group ends; without a usable directory the gateway runs on without."""
+    try:
+        paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _reachable(paths.run_dir / f"{os.getpid()}.sock") as address:
+            listener = await anyio.create_unix_listener(address, mode=0o600)
+            async with listener:
+                await listener.serve(lambda stream: _answer(gateway, reload, stream))
+    except OSError as error:
+        logger.warning("no control socket in %s (%s); `pml refresh` will not reach this process", paths.run_dir, error)
+    finally:
+        (paths.run_dir / f"{os.getpid()}.sock").unlink(missing_ok=True)
+
+
+async def _answer(gateway: Gateway, reload: Reload, stream: anyio.abc.SocketStream) -> None:
+    async with stream:
+        with anyio.move_on_after(60):
+            try:
+                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
+                answer = await _execute(gateway, reload, json.loads(line))
+            except ResultStoreError as error:
+                answer = {"error": str(error)}
+            except (ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound):
+                answer = {"error": "one line with a JSON object is expected"}
+            try:
+                await stream.send(json.dumps(answer).encode() + b"\n")
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+
+async def _execute(gateway: Gateway, reload: Reload, request: object) -> JsonObject:
+    command = request.get("command") if isinstance(request, dict) else None
+    match command:
+        case "status":
+            await read_logins(gateway)
+            return gateway_status(gateway)
+        case "reconnect":
+            upstream = gateway.pool.upstreams.get(str(request.get("server")) if isinstance(request, dict) else "")
+            if upstream is None:
+                return {"error": "no such server"}
+            upstream.reconnect()
+            return {"reconnecting": upstream.upstream_id}
+        case "refresh":
+            complete = await gateway.refresh(REFRESH_SECONDS)
+            await read_logins(gateway)
+            return {"complete": complete, **gateway_status(gateway)}
+        case "reload":
+            problem = await reload()
+            return {"error": problem} if problem else gateway_status(gateway)
+        case "lineage":
+            results = gateway.results
+            ref = str(request.get("ref")) if isinstance(request, dict) else ""
+            return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
+        case _:
+            return {"error": f"unknown command {command!r}; known are status, refresh, reload, reconnect and lineage"}
+
+
+async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:
+    """The answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
+    answers, dead = await ask_sockets(paths, command, timeout, **arguments)
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return answers
+
+
+async def ask_sockets(
+    paths: Paths, command: str, timeout: float = 30.0, **arguments: str
+) -> tuple[list[JsonObject], list[Path]]:
+    """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
+    dead: list[Path] = []
+    answers: list[JsonObject] = []
+    if not paths.run_dir.is_dir():
+        return answers, dead
+    for path in sorted(paths.run_dir.glob("*.sock")):
+        try:
+            with anyio.fail_after(timeout), _reachable(path) as address:
+                async with await anyio.connect_unix(address) as stream:
+                    await stream.send(json.dumps({**arguments, "command": command}).encode() + b"\n")
+                    line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
+                    answers.append(json.loads(line))
+        except ConnectionRefusedError:
+            dead.append(path)
+        except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
+            answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
+    return answers, dead
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """An address for a socket file; one that is too long is named through an open directory (Linux)."""
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH or not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)

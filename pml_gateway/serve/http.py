@@ -1,0 +1,399 @@
+"""The gateway over HTTP: `/mcp`, `/mcp/{mode}`, `/healthz`, `/readyz`, `/metrics`, guarded and shut down in order."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import anyio
+import uvicorn
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.log import get_logger
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
+from pml_gateway.serve.observing import shown_client
+from pml_gateway.serve.resumption import RETRY_MILLISECONDS, ResumableSessions
+from pml_gateway.serve.runtime import OpenRuntime, Runtime
+from pml_gateway.serve.signals import stop_on_signals
+from pml_gateway.telemetry.trace import (
+    CURRENT_TRACE,
+    REQUEST_ID_HEADER,
+    TRACE_KEYS,
+    Trace,
+    request_id_from,
+    trace_parent,
+)
+from pml_gateway.types import ExposureMode
+
+if TYPE_CHECKING:
+    from pml_gateway.serve.metrics import MetricsPage
+
+
+logger = get_logger(__name__)
+
+ENDPOINT = "/mcp"
+METRICS_PATH = "/metrics"
+SESSION_HEADER = b"mcp-session-id"
+EMPTY_LIST = b'"tools":[]'
+BLANKS = b" \t"
+"""No part of a header's value, but the HTTP parser leaves those at its end."""
+
+PRUNE_SESSIONS_AT = 1000
+"""Remembered sessions at which those that have ended are forgotten."""
+
+_TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
+_MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundSession:
+    client_id: str
+    mode: ExposureMode | None
+
+
+class HttpApp:
+    """The ASGI application of one runtime."""
+
+    def __init__(self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings) -> None:
+        self._runtime = runtime
+        self._manager = manager
+        self._guard = TransportSecurityMiddleware(_security(settings))
+        self._keys = ClientKeys(runtime.gateway.state.settings.clients)
+        self._sessions: dict[bytes, _BoundSession] = {}
+        self._prune_at = PRUNE_SESSIONS_AT
+        self._requests: dict[anyio.CancelScope, str] = {}
+        self._shutting_down = anyio.Event()
+        self._metrics = self._open_metrics(runtime)
+        runtime.gateway.on_swap(self._follow_clients)
+
+    def _open_metrics(self, runtime: Runtime) -> MetricsPage | None:
+        if runtime.metrics is None:
+            return None
+        # prometheus-client is loaded only where metrics are served.
+        from pml_gateway.serve.metrics import GatewayGauges, MetricsPage
+
+        runtime.metrics.add(GatewayGauges(runtime.gateway, lambda: len(self._manager._server_instances)))
+        return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
+
+    def begin_shutdown(self) -> None:
+        """Say not ready from now on, and end the streams that only wait for notices."""
+        self._shutting_down.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route one request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        if scope["type"] != "http":
+            return
+        request_id, parent = _identified(scope["headers"])
+        trace = Trace(request_id, parent=parent)
+        CURRENT_TRACE.set(trace)
+        await self._route(trace, scope, receive, _naming(send, request_id))
+
+    async def _route(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].rstrip("/") or "/"
+        if path == "/healthz":
+            await JSONResponse({"status": "ok"})(scope, receive, send)
+        elif path == "/readyz":
+            ready = self._runtime.gateway.is_ready and not self._shutting_down.is_set()
+            await JSONResponse({"ready": ready}, 200 if ready else 503)(scope, receive, send)
+        elif path == METRICS_PATH and self._metrics is not None:
+            await self._show_metrics(self._metrics, Request(scope), receive, send)
+        elif path == ENDPOINT or path.startswith(f"{ENDPOINT}/"):
+            await self._mcp(path[len(ENDPOINT) + 1 :], trace, scope, receive, send)
+        else:
+            await _not_found(path)(scope, receive, send)
+
+    async def _show_metrics(self, metrics: MetricsPage, request: Request, receive: Receive, send: Send) -> None:
+        refusal = await self._guard.validate_request(request, is_post=False)
+        answer = refusal or metrics.answer(request, keys_needed=bool(self._keys))
+        await answer(request.scope, receive, send)
+
+    async def _mcp(self, mode_name: str, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        refusal = await self._guard.validate_request(request, is_post=False)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        if mode_name and mode_name not in _MODE_NAMES:
+            await _not_found(scope["path"])(scope, receive, send)
+            return
+        client = self._authenticate(request)
+        if client is None:
+            await _unauthorized()(scope, receive, send)
+            return
+        owner = client.id
+        mode = ExposureMode(mode_name) if mode_name else None
+        session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
+        bound = self._sessions.get(session_id) if session_id is not None else None
+        if session_id is not None:
+            if bound is None or bound.client_id != client.id:
+                await _session_not_found()(scope, receive, send)
+                return
+            mode = bound.mode
+            if client is ANONYMOUS:
+                client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
+        query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
+        trace.client = shown_client(client)
+        request_scope = RequestScope(
+            client=client,
+            mode=mode,
+            url_query=query,
+            accepts_bytes=True,
+            request_id=trace.request_id,
+            parent=trace.parent,
+        )
+        scope = {
+            **scope,
+            "path": ENDPOINT,
+            "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]],
+        }
+        with anyio.CancelScope() as cancel_scope:
+            self._requests[cancel_scope] = owner
+            try:
+                await self._pass_on(request_scope, session_id is None, scope, receive, send)
+            finally:
+                del self._requests[cancel_scope]
+
+    async def _pass_on(
+        self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
+        scope[SCOPE_KEY] = request_scope
+        CURRENT.set(request_scope)
+        complete = False
+
+        async def passing(message: Message) -> None:
+            nonlocal complete
+            if message["type"] == "http.response.start":
+                headers = list(message["headers"])
+                if may_open_session and message["status"] < 400:
+                    self._bind(headers, request_scope)
+                message = {**message, "headers": _with_list_length(headers, request_scope)}
+            elif request_scope.tools_json is not None and EMPTY_LIST in message.get("body", b""):
+                finished = b'"tools":' + request_scope.tools_json
+                message = {**message, "body": message["body"].replace(EMPTY_LIST, finished, 1)}
+                request_scope.tools_json = None
+            await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+        try:
+            await self._serve(scope, receive, passing)
+        finally:
+            if request_scope.on_sent is not None:
+                request_scope.on_sent(complete)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await self._manager.handle_request(scope, receive, send)
+            return
+        async with anyio.create_task_group() as tasks:
+
+            async def end_on_shutdown() -> None:
+                await self._shutting_down.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_on_shutdown)
+            await self._manager.handle_request(scope, receive, send)
+            tasks.cancel_scope.cancel()
+
+    def _authenticate(self, request: Request) -> Client | None:
+        if not self._keys:
+            return ANONYMOUS
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return self._keys.find(key.strip()) if scheme.lower() == "bearer" and key else None
+
+    def _bind(self, headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
+        session_id = next((value for name, value in headers if name == SESSION_HEADER), None)
+        if session_id is None:
+            return
+        if len(self._sessions) >= self._prune_at:
+            live = self._manager._server_instances  # the SDK has no public word for a session's end
+            self._sessions = {key: bound for key, bound in self._sessions.items() if key.decode("latin-1") in live}
+            self._prune_at = max(PRUNE_SESSIONS_AT, 2 * len(self._sessions))
+        self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
+
+    def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
+        if after.settings.clients == before.settings.clients:
+            return
+        try:
+            self._keys = ClientKeys(after.settings.clients)
+        except ConfigurationError as error:
+            logger.error("client keys unchanged: %s", error)
+            return
+        clients = after.settings.clients
+        changed = {f"client:{name}" for name, entry in before.settings.clients.items() if clients.get(name) != entry}
+        changed |= {ANONYMOUS.id} if clients and not before.settings.clients else set()
+        for cancel_scope, owner in list(self._requests.items()):
+            # Streams of notices would go on with the rights of before.
+            if owner in changed:
+                cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[HttpApp]:
+    """The application with its session manager; sessions end with this context."""
+    manager = ResumableSessions(
+        runtime.server, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_body_bytes
+    )
+    async with manager.run():
+        yield HttpApp(runtime, manager, settings)
+
+
+def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The request's id, the client's own where that is well-formed, and its trace context."""
+    given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
+    return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
+
+
+def _naming(send: Send, request_id: str) -> Send:
+    header = (REQUEST_ID_HEADER.encode(), request_id.encode())
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return named
+
+
+def _security(settings: HttpSettings) -> TransportSecuritySettings:
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if not is_loopback(settings.host):
+        names.append(settings.host)
+    hosts = [*names, *(f"{name}:*" for name in names), *settings.allowed_hosts]
+    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in hosts]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=hosts,
+        allowed_origins=[*origins, *settings.allowed_origins],
+    )
+
+
+def _with_list_length(headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> list[tuple[bytes, bytes]]:
+    if request_scope.tools_json is None:
+        return headers
+    added = len(request_scope.tools_json) - len(b"[]")
+    return [
+        (name, str(int(value) + added).encode()) if name == b"content-length" else (name, value)
+        for name, value in headers
+    ]
+
+
+def _not_found(path: str) -> Response:
+    modes = ", ".join(f"{ENDPOINT}/{mode}" for mode in ExposureMode)
+    return JSONResponse({"error": f"nothing is served at {path!r}", "endpoints": f"{ENDPOINT}, {modes}"}, 404)
+
+
+def _unauthorized() -> Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "a valid bearer key is required"}}
+    return JSONResponse(error, 401, {"WWW-Authenticate": 'Bearer realm="pml-gateway"'})
+
+
+def _session_not_found() -> Response:
+    # The same bytes as for a session that never existed.
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}
+    return JSONResponse(error, 404)
+
+
+CHILDREN_SECONDS = 5.0
+"""What closing children may take: two seconds to leave by themselves, two more after SIGTERM, then SIGKILL."""
+
+OnListening = Callable[[str], None]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, because calls in flight are drained first, and with word of its start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_http(
+    open_runtime: OpenRuntime, settings: HttpSettings, on_listening: OnListening, stop: anyio.Event | None = None
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`; `on_listening` gets the endpoint's URL once it answers."""
+    listener = _bind(settings)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    with listener:
+        async with open_runtime() as runtime, open_app(runtime, settings) as app:
+            await _serve(runtime, app, settings, listener, partial(on_listening, f"http://{shown}:{port}/mcp"), stop)
+
+
+async def _serve(
+    runtime: Runtime,
+    app: HttpApp,
+    settings: HttpSettings,
+    listener: socket.socket,
+    announce: Callable[[], None],
+    stop: anyio.Event | None,
+) -> None:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+
+    async def shut_down() -> None:
+        app.begin_shutdown()
+        await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
+        server.should_exit = True
+
+    async def shut_down_on_stop() -> None:
+        if stop is not None:
+            await stop.wait()
+            await shut_down()
+
+    async def announce_start() -> None:
+        await server.listening.wait()
+        announce()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signals, shut_down)
+        tasks.start_soon(shut_down_on_stop)
+        tasks.start_soon(announce_start)
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
+
+
+def _bind(settings: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it, every answer takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint="choose another port with --port, or 0 for a free one",
+        ) from error
+    return listener

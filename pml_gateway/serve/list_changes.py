@@ -1,0 +1,161 @@
+"""Notices to clients whose own list changed when the gateway's state was swapped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+import anyio.abc
+import mcp_types
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+
+from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.prompts_and_resources import offers_json
+from pml_gateway.gateway.request import RequestScope, list_intent, scope_of
+from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
+from pml_gateway.gateway.tool_list import list_tools
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.listing import ListKind
+from pml_gateway.policy.client import current_client
+
+logger = get_logger(__name__)
+
+MAX_SUBSCRIBERS = 10_000
+Notify = Callable[[ListKind], Awaitable[None]]
+
+_EVENTS: Mapping[ListKind, ServerEvent] = {
+    ListKind.TOOLS: ToolsListChanged(),
+    ListKind.PROMPTS: PromptsListChanged(),
+    ListKind.RESOURCES: ResourcesListChanged(),
+}
+
+
+@dataclass(slots=True)
+class _Subscriber:
+    scope: RequestScope
+    version: str
+    notify: Notify
+    digests: dict[ListKind, bytes]
+    pending: dict[ListKind, None] = field(default_factory=dict)
+    is_being_told: bool = False
+
+
+class Subscribers:
+    """Handshake sessions and `subscriptions/listen` streams, each with digests of the lists it was last told of."""
+
+    def __init__(self, gateway: Gateway, followers: ResourceFollowers) -> None:
+        self._gateway = gateway
+        self._followers = followers
+        self._subscribers: dict[object, _Subscriber] = {}
+        self._changed = anyio.Event()
+        gateway.on_swap(lambda _before, _after: self._changed.set())
+
+    async def run(self) -> None:
+        """Notify after every swap, for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._changed.wait()
+                await anyio.sleep(0.05)
+                self._changed = anyio.Event()
+                for key, subscriber in list(self._subscribers.items()):
+                    digests = await self._digests(subscriber.scope, subscriber.version)
+                    subscriber.pending |= {kind: None for kind in ListKind if digests[kind] != subscriber.digests[kind]}
+                    subscriber.digests = digests
+                    if subscriber.pending and not subscriber.is_being_told:
+                        subscriber.is_being_told = True
+                        # Each for itself: one that takes nothing must not keep the others waiting.
+                        tasks.start_soon(self._tell, key, subscriber)
+
+    async def add_session(self, ctx: ServerRequestContext[Any, Any], scope: RequestScope) -> None:
+        """Notify a handshake session from now on, until it ends."""
+        connection = ctx.session._connection  # the SDK offers no public way to reach a session later
+        if "pml_gateway.subscribed" in connection.state:
+            return
+        key = connection.state["pml_gateway.subscribed"] = object()
+
+        async def notify(kind: ListKind) -> None:
+            await connection.notify(f"notifications/{kind}/list_changed", None)
+
+        await self._add(key, scope, ctx.protocol_version, notify)
+        connection.exit_stack.callback(self._subscribers.pop, key, None)
+
+    async def listen(
+        self, ctx: ServerRequestContext[Any, Any], params: mcp_types.SubscriptionsListenRequestParams
+    ) -> mcp_types.SubscriptionsListenResult:
+        """Serve one `subscriptions/listen` stream with the events of this client's own lists and resources."""
+        bus = InMemorySubscriptionBus()
+        key = object()
+
+        async def notify(kind: ListKind) -> None:
+            await bus.publish(_EVENTS[kind])
+
+        scope = scope_of(ctx)
+        await self._add(key, scope, ctx.protocol_version, notify)
+        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_FOLLOWED]
+        followed = [self._followers.follow(scope, uri, _publish(bus, uri)) for uri in uris]
+        try:
+            return await ListenHandler(bus)(ctx, params)
+        finally:
+            self._subscribers.pop(key, None)
+            self._followers.end(followed)
+
+    async def _add(self, key: object, scope: RequestScope, version: str, notify: Notify) -> None:
+        if len(self._subscribers) >= MAX_SUBSCRIBERS:
+            logger.warning("over %d open subscriptions; this one gets no notices", MAX_SUBSCRIBERS)
+            return
+        self._subscribers[key] = _Subscriber(scope, version, notify, await self._digests(scope, version))
+
+    async def _digests(self, scope: RequestScope, version: str) -> dict[ListKind, bytes]:
+        settings = self._gateway.state.settings
+        client = current_client(scope.client, settings.clients)
+        if client is None:
+            return dict.fromkeys(ListKind, b"")
+        scope = replace(scope, client=client)
+        intent = list_intent(None, scope, settings.gateway)
+        tools = (await list_tools(self._gateway, scope, intent, version)).tools_json
+        state = self._gateway.state
+        view = state.view(scope.client)
+
+        def offered(*kinds: OfferKind) -> bytes:
+            return b"\n".join(offers_json(state, view, kind, version) for kind in kinds)
+
+        lists = {
+            ListKind.TOOLS: tools,
+            ListKind.PROMPTS: offered(OfferKind.PROMPT),
+            ListKind.RESOURCES: offered(OfferKind.RESOURCE, OfferKind.TEMPLATE),
+        }
+        return {kind: hashlib.sha256(text).digest() for kind, text in lists.items()}
+
+    async def _tell(self, key: object, subscriber: _Subscriber) -> None:
+        try:
+            while subscriber.pending and key in self._subscribers:
+                kind = next(iter(subscriber.pending))
+                del subscriber.pending[kind]
+                with anyio.move_on_after(NOTICE_SECONDS):
+                    await subscriber.notify(kind)
+        except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._subscribers.pop(key, None)
+        finally:
+            subscriber.is_being_told = False
+
+
+def _publish(bus: InMemorySubscriptionBus, uri: str) -> Callable[[str], Awaitable[None]]:
+    """Events name what the client asked for, which is all that its stream lets through."""
+
+    async def publish(_updated: str) -> None:
+        await bus.publish(ResourceUpdated(uri=uri))
+
+    return publish

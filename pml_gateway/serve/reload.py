@@ -1,0 +1,70 @@
+"""Edits of configuration files, served by the running gateway; a broken file changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.log import get_logger
+
+logger = get_logger(__name__)
+
+LoadSettings = Callable[[], LoadedSettings]
+DEBOUNCE_MILLISECONDS = 100
+
+
+async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
+    """Load again after every change of a watched file, for as long as the owner's task group lives.
+
+    Directories are watched rather than files, because editors replace files instead of writing to them.
+    """
+    from watchfiles import awatch
+
+    files = {path.absolute() for path in (*loaded.files, *watched)}
+    directories = {path.parent for path in files if path.parent.is_dir()}
+    if not directories:
+        return
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_set_when_cancelled, stop)
+        try:
+            changes = awatch(
+                *directories,
+                watch_filter=lambda _change, path: Path(path) in files,
+                debounce=DEBOUNCE_MILLISECONDS,
+                step=20,
+                recursive=False,
+                stop_event=stop,
+            )
+            async for _ in changes:
+                await reload(gateway, load)
+        except (OSError, RuntimeError) as error:
+            logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
+        tasks.cancel_scope.cancel()
+
+
+async def reload(gateway: Gateway, load: LoadSettings) -> str | None:
+    """Load the configuration and serve by it; what is wrong with it, where it is broken."""
+    try:
+        fresh = await anyio.to_thread.run_sync(load)
+    except ConfigurationError as error:
+        logger.error("configuration rejected, the one before it serves on: %s", error)
+        return str(error)
+    for warning in fresh.warnings:
+        logger.warning("%s", warning)
+    await gateway.reload(fresh.settings)
+    return None
+
+
+async def _set_when_cancelled(stop: anyio.Event) -> None:
+    """The watcher's thread cannot be cancelled; it looks at this event instead."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()

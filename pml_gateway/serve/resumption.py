@@ -1,0 +1,164 @@
+"""What a handshake session was sent, kept while its client may come back for it with `Last-Event-ID`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sized
+from dataclasses import dataclass, field
+
+import anyio
+from mcp.server.streamable_http import (
+    GET_STREAM_KEY,
+    EventCallback,
+    EventId,
+    EventMessage,
+    EventStore,
+    StreamId,
+)
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+
+from pml_gateway.gateway.request import CURRENT
+
+RETRY_MILLISECONDS = 500
+"""When a client whose stream ended early is asked to come back."""
+
+MAX_STREAMS = 64
+MAX_EVENTS = 256
+MAX_BYTES = 4 * 1024 * 1024
+"""What one session may have waiting for it: streams, events of a stream, and JSON of streams nobody reads."""
+
+NOT_KEPT = ""
+"""The id of an event that nobody can ask for again; the SDK sends none."""
+
+_SPLICED = ("tools", "prompts", "resources", "resourceTemplates")
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What went into the stream of one request (or of notices, which are nobody's) since it was opened."""
+
+    events: deque[tuple[EventId, JSONRPCMessage]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    first_id: EventId = NOT_KEPT
+    is_read: bool = False
+    grown: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def is_answered(self) -> bool:
+        return any(isinstance(message, JSONRPCResponse | JSONRPCError) for _, message in self.events)
+
+    def after(self, event_id: EventId) -> list[tuple[EventId, JSONRPCMessage]] | None:
+        """The events after one, or nothing when that one is not known (any more)."""
+        ids = [self.first_id, *(known for known, _ in self.events)]
+        return list(self.events)[ids.index(event_id) :] if event_id in ids else None
+
+    def size(self) -> int:
+        return sum(len(message.model_dump_json()) for _, message in self.events)
+
+
+class SessionEvents(EventStore):
+    """The streams of one session.
+
+    A stream that was read to its end is forgotten at once, so that an ordinary call leaves nothing behind. While
+    somebody reads a stream its events are only referred to; they are measured once nobody does.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamId, _Stream] = {}
+        self._last = 0
+
+    async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
+        """Keep one event; an empty one opens the stream of the request at hand."""
+        self._last += 1
+        event_id = f"{self._last}-{stream_id}"
+        if message is None:
+            self._streams[stream_id] = _Stream(first_id=event_id)
+            self._is_read_by_this_request(stream_id)
+            while len(self._streams) > MAX_STREAMS:
+                del self._streams[next(iter(self._streams))]
+            return event_id
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id != GET_STREAM_KEY:
+                # Clients before 2025-11-25 cannot come back.
+                return NOT_KEPT
+            stream = self._streams[stream_id] = _Stream()
+        stream.events.append((event_id, _kept(message)))
+        stream.grown.set()
+        stream.grown = anyio.Event()
+        if not stream.is_read:
+            self._limit()
+        return event_id
+
+    async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
+        """Send what followed an event on its stream, and what follows it from now on, up to the answer.
+
+        The SDK would take over after the stored events, but lose one that arrives in between and never end. So it is
+        never told a stream.
+        """
+        stream_id = last_event_id.partition("-")[2]
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.after(last_event_id) is None:
+            return None
+        self._is_read_by_this_request(stream_id)
+        while True:
+            grown, events = stream.grown, stream.after(last_event_id)
+            for event_id, message in events or ():
+                await send_callback(EventMessage(message, event_id))
+                last_event_id = event_id
+            if events is None or stream.is_answered:
+                return None
+            if not events:
+                await grown.wait()
+
+    def _is_read_by_this_request(self, stream_id: StreamId) -> None:
+        self._streams[stream_id].is_read = True
+        scope = CURRENT.get()
+        if scope is not None:
+            scope.on_sent = lambda complete: self._sent(stream_id, complete)
+
+    def _sent(self, stream_id: StreamId, complete: bool) -> None:
+        """The HTTP response that carried a stream has ended: completely, or because the client left."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if complete and stream.is_answered:
+            del self._streams[stream_id]
+            return
+        stream.is_read = False
+        self._limit()
+
+    def _limit(self) -> None:
+        """Forget the streams that have waited longest, down to what one session may keep; the last one is kept."""
+        waiting = {key: stream.size() for key, stream in self._streams.items() if not stream.is_read}
+        total = sum(waiting.values())
+        for key, size in list(waiting.items())[:-1]:
+            if total <= MAX_BYTES:
+                return
+            del self._streams[key]
+            total -= size
+
+
+class ResumableSessions(StreamableHTTPSessionManager):
+    """The SDK's sessions, each with events of its own: streams are named after request ids, which others use too."""
+
+    @property
+    def event_store(self) -> EventStore:
+        """A store for the session that is being opened."""
+        return SessionEvents()
+
+    @event_store.setter
+    def event_store(self, _: EventStore | None) -> None:
+        pass
+
+
+def _kept(message: JSONRPCMessage) -> JSONRPCMessage:
+    """A message as it may be sent again: lists are put into it only on its way out, once."""
+    if isinstance(message, JSONRPCResponse) and any(_is_empty(message.result.get(key)) for key in _SPLICED):
+        error = ErrorData(code=INTERNAL_ERROR, message="this list is not kept for later; ask for it again")
+        return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
+    return message
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, Sized) and not len(value)

@@ -1,0 +1,111 @@
+"""Everything one serving process needs, opened and closed together: gateway, MCP server, reload, control socket."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.gateway.list_cost import ListCosts
+from pml_gateway.gateway.prompts_and_resources import OfferRequests
+from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
+from pml_gateway.gateway.usage import UsageNotes
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.paths import PROJECT_NAME, Paths
+from pml_gateway.serve.control import serve_control
+from pml_gateway.serve.list_changes import Subscribers
+from pml_gateway.serve.protocol import GatewayServer, build_server
+from pml_gateway.serve.reload import LoadSettings, follow_files, reload
+from pml_gateway.telemetry.setup import open_watching
+from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.usage.recorder import Recorder, open_recorder
+
+if TYPE_CHECKING:
+    from pml_gateway.telemetry.prometheus import PrometheusMetrics
+
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A gateway that serves."""
+
+    gateway: Gateway
+    caller: Caller
+    server: GatewayServer
+    usage: Recorder
+    metrics: PrometheusMetrics | None = None
+
+
+OpenRuntime = Callable[[], AbstractAsyncContextManager[Runtime]]
+"""Opens the runtime of one serving process."""
+
+
+OnOpen = Callable[[Gateway], Coroutine[Any, Any, None]]
+"""Runs beside the gateway from its start."""
+
+
+@asynccontextmanager
+async def open_runtime(
+    loaded: LoadedSettings,
+    paths: Paths,
+    *,
+    identity: str,
+    load: LoadSettings,
+    on_open: OnOpen | None = None,
+    open_streams: OpenStreams | None = None,
+    one_client: bool = False,
+) -> AsyncIterator[Runtime]:
+    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
+    client = SoleClient() if one_client else None
+    async with (
+        open_watching(loaded.settings) as watching,
+        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams, client=client) as gateway,
+        open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
+        anyio.create_task_group() as tasks,
+    ):
+        usage = UsageNotes(identity, recorder)
+        caller = build_caller(gateway, usage)
+        followers = ResourceFollowers(gateway)
+        subscribers = Subscribers(gateway, followers)
+        telemetry = watching.telemetry
+        costs = ListCosts(gateway, telemetry.observers) if telemetry is not None and telemetry.observers else None
+        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers), telemetry, costs, usage)
+        if costs is not None:
+            tasks.start_soon(costs.run)
+        tasks.start_soon(followers.run)
+        tasks.start_soon(subscribers.run)
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
+        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load))
+        tasks.start_soon(_refresh_on_hangup, gateway)
+        if on_open is not None:
+            tasks.start_soon(on_open, gateway)
+        yield Runtime(gateway, caller, server, recorder, watching.prometheus)
+        tasks.cancel_scope.cancel()
+
+
+def watched_files(paths: Paths) -> tuple[Path, ...]:
+    """Files that change what is served, also those that do not exist yet."""
+    return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
+
+
+async def _refresh_on_hangup(gateway: Gateway) -> None:
+    if not hasattr(signal, "SIGHUP"):
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            logger.info("SIGHUP: refreshing every upstream")
+            gateway.pool.want_all()
+            await gateway.rank()

@@ -1,1 +1,0 @@
-"""The gateway itself: state, listing, calling, meta-tools, and its transports."""

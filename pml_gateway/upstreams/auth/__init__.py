@@ -1,0 +1,1 @@
+"""Logins at upstreams: OAuth, stored and renewed, shared by every gateway on this home."""

@@ -1,0 +1,341 @@
+"""One source of access tokens for everything that is sent to an upstream: the SDK's requests and the calls beside it.
+
+A token that ends or is refused is renewed once, by whoever comes first, in this process or another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx2
+
+from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
+from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
+from pml_gateway.secrets.references import resolve
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.auth.logins import Signature, StoredLogin, TokenStore, login_needed
+
+logger = get_logger(__name__)
+
+RENEWAL_SECONDS = 60.0
+"""How long a renewal may take, other processes that renew first included."""
+
+TRUST_SECONDS = 30.0
+"""A server that refuses a token right after its renewal is not asked for a third one for this long."""
+
+RETRY_STORE_SECONDS = 30.0
+"""A login that could not be read is tried again after this time, or when it is replaced."""
+
+
+Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+"""Runs a renewal for as long as the gateway lives, so that a caller who gives up loses no token."""
+
+
+class _Renewal:
+    """One renewal and everyone who waits for it."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.login: StoredLogin | None = None
+        self.error: GatewayError | None = None
+
+
+class Authorization:
+    """What the gateway sends one upstream to be let in, beside the configured headers."""
+
+    def __init__(self, upstream_id: str, definition: UpstreamDefinition, store: TokenStore, start: Start) -> None:
+        self._upstream_id = upstream_id
+        self._definition = definition
+        self._auth = definition.auth or AuthDefinition()
+        self._store = store
+        self._start = start
+        self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
+        self._login: StoredLogin | None = None
+        self._signature: Signature | None = None
+        self._url_and_path: tuple[str, Path] | None = None
+        self._problem: GatewayError | None = None
+        self._read_again_at = 0.0
+        self._renewal: _Renewal | None = None
+        self._renewal_error: GatewayError | None = None
+        self._refused_fresh: tuple[str, float] | None = None
+        self._is_asked = False
+
+    async def headers(self) -> dict[str, str]:
+        """The header with an access token; none where no login is known, and the server may not want one.
+
+        Raises:
+            UpstreamAuthError: there was a login, and a person has to log in again.
+            UpstreamUnavailableError: the token ended, and the authorization server cannot be reached.
+        """
+        login = await self._current()
+        if login is None and self._auth.type is AuthKind.CLIENT_CREDENTIALS and not self._is_off:
+            login = await self._renewed(None)
+        if login is None:
+            return {}
+        if login.tokens is None:
+            raise self._needed("the login was revoked or has ended")
+        if not login.is_fresh:
+            login = await self._renewed(login.access_token)
+        return {"authorization": f"Bearer {login.access_token}"}
+
+    async def renewed(self, sent: str | None) -> bool:
+        """Whether it is worth sending a request again that the server answered with 401.
+
+        Args:
+            sent: the header the server refused.
+
+        Raises:
+            GatewayError: why there is no other token.
+        """
+        login = await self._current()
+        if login is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
+            return False
+        if login is not None and login.tokens is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
+            raise self._needed("the login was revoked or has ended")
+        refused = sent.removeprefix("Bearer ") if sent else None
+        if login is not None and login.tokens is not None and login.access_token != refused:
+            return True
+        known = self._refused_fresh
+        if known is not None and refused == known[0] and time.monotonic() < known[1]:
+            raise self._needed("the server refuses even a new token")
+        fresh = await self._renewed(refused)
+        self._refused_fresh = (fresh.access_token or "", time.monotonic() + TRUST_SECONDS)
+        return True
+
+    async def refusal(self, challenge: Challenge) -> GatewayError:
+        """The error for an answer of 401 or 403, for whoever made the request."""
+        status = challenge.status
+        if self._is_off:
+            return UpstreamAuthError(
+                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status})",
+                hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
+                details={"http_status": status},
+            )
+        if challenge.missing_scope is not None:
+            await self._want(challenge.missing_scope)
+            scope = challenge.missing_scope
+            return self._needed(
+                "the login does not allow this" + (f"; it takes the scope {scope!r}" if scope else ""),
+                http_status=status,
+                scope=scope,
+            )
+        problem = self._problem or self._renewal_error
+        if problem is not None and status == CREDENTIALS_ENDED:
+            return problem.anew()
+        login = self._login
+        if status != CREDENTIALS_ENDED:
+            hint = f"check servers.{self._upstream_id}." + ("auth" if self._definition.auth else "headers")
+            whose = "to this login" if login is not None else "to the gateway"
+            return UpstreamAuthError(
+                f"{self._upstream_id}: the server forbids this {whose} (HTTP {status})",
+                hint=hint,
+                details={"http_status": status},
+            )
+        if login is None and self._definition.auth is None and self._definition.headers and not challenge.is_bearer:
+            return UpstreamAuthError(
+                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status})",
+                hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
+                details={"http_status": status},
+            )
+        self._is_asked = True
+        reason = "the server asks for a login" if login is None else "the login was revoked or has ended"
+        return self._needed(f"{reason} (HTTP {status})", http_status=status)
+
+    def for_httpx(self) -> httpx2.Auth | None:
+        """The same for the SDK's client."""
+        return None if self._is_off else BearerAuth(self, resolve(self._definition.url or ""))
+
+    async def read(self) -> None:
+        """Look at the stored login, so that `status` tells what it is now."""
+        with suppress(GatewayError):
+            await self._current()
+
+    def status(self) -> JsonObject:
+        """How the login stood when it was last looked at, for people and programs; no part of a token."""
+        if self._is_off:
+            return {"state": "headers" if self._definition.has_authorization_header else "not_needed"}
+        if self._problem is not None:
+            return {"state": "login_needed", "reason": self._problem.message}
+        login = self._login
+        if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+            return {"state": "client_credentials", "expires_at": moment(login.expires_at if login else None)}
+        if login is None:
+            return {"state": "login_needed" if self._definition.auth or self._is_asked else "not_needed"}
+        if login.tokens is None or not (login.is_fresh or login.is_renewable):
+            return {"state": "login_needed"}
+        state: JsonObject = {"state": "logged_in", "expires_at": moment(login.expires_at)}
+        return {**state, "renews": login.is_renewable, "scope": login.scope}
+
+    async def _current(self) -> StoredLogin | None:
+        """The stored login, read again whenever a login, a logout or another process changed it."""
+        if self._is_off:
+            return None
+        path = self._path()
+        signature = self._store.signature(path)
+        if signature == self._signature and (self._problem is None or time.monotonic() < self._read_again_at):
+            if self._problem is not None:
+                raise self._problem.anew()
+            return self._login
+        try:
+            login = await anyio.to_thread.run_sync(self._store.load, self._upstream_id, path)
+        except UpstreamAuthError as error:
+            self._login, self._signature, self._problem = None, signature, error
+            self._read_again_at = time.monotonic() + RETRY_STORE_SECONDS
+            raise
+        self._take(login, signature)
+        return login
+
+    def _take(self, login: StoredLogin | None, signature: Signature | None) -> None:
+        self._login, self._signature = login, signature
+        self._problem = self._renewal_error = None
+        self._is_asked = self._is_asked and login is None
+
+    async def _renewed(self, refused: str | None) -> StoredLogin:
+        renewal = self._renewal
+        if renewal is None:
+            renewal = self._renewal = _Renewal()
+            self._start(lambda: self._run(renewal, refused))
+        await renewal.done.wait()
+        if renewal.error is not None:
+            raise renewal.error.anew()
+        assert renewal.login is not None
+        return renewal.login
+
+    async def _run(self, renewal: _Renewal, refused: str | None) -> None:
+        """Renew on behalf of all who wait."""
+        try:
+            with anyio.fail_after(RENEWAL_SECONDS):
+                renewal.login = await self._renew(refused)
+        except TimeoutError:
+            renewal.error = UpstreamUnavailableError(f"{self._upstream_id}: renewing the login took too long")
+        # Whoever waits is told what went wrong, whatever it was; this task serves them all.
+        except Exception as exc:  # noqa: BLE001
+            cause = innermost(exc)
+            renewal.error = (
+                cause
+                if isinstance(cause, GatewayError)
+                else self._needed(f"the login cannot be renewed ({type(cause).__name__})")
+            )
+        finally:
+            if renewal.login is None and renewal.error is None:
+                renewal.error = UpstreamUnavailableError(f"{self._upstream_id}: the gateway ends")
+            self._renewal, self._renewal_error = None, renewal.error
+            renewal.done.set()
+
+    async def _renew(self, refused: str | None) -> StoredLogin:
+        # The SDK's client takes 0.1 s to import, which upstreams without a login never need.
+        from pml_gateway.upstreams.auth.oauth import GrantRefusedError, client_credentials, refreshed
+
+        path = self._path()
+        async with self._store.locked(self._upstream_id, path):
+            login = await self._read_for_renewal(path)
+            if login is not None and login.is_fresh and login.access_token != refused:
+                return self._adopt(path, login)
+            if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+                return await self._save(path, await client_credentials(self._upstream_id, self._definition, self._auth))
+            if login is None:
+                raise self._needed("nobody is logged in")
+            # Not cancelled half-way: the old refresh token may be spent already.
+            with anyio.CancelScope(shield=True):
+                try:
+                    if login.is_renewable:
+                        return await self._save(path, await refreshed(self._upstream_id, login))
+                except GrantRefusedError:
+                    logger.info("%s: the authorization server renews the login no more", self._upstream_id)
+                await self._save(path, login.refused())
+            raise self._needed("the login was revoked or has ended")
+
+    async def _read_for_renewal(self, path: Path) -> StoredLogin | None:
+        try:
+            return await anyio.to_thread.run_sync(self._store.load, self._upstream_id, path)
+        except UpstreamAuthError:
+            # What cannot be read is replaced where no person is needed for it.
+            if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+                return None
+            raise
+
+    async def _save(self, path: Path, login: StoredLogin) -> StoredLogin:
+        try:
+            await anyio.to_thread.run_sync(self._store.save, path, login)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            logger.warning("%s: the login is not stored (%s) and ends with this process", self._upstream_id, reason)
+        return self._adopt(path, login)
+
+    def _adopt(self, path: Path, login: StoredLogin) -> StoredLogin:
+        self._take(login, self._store.signature(path))
+        return login
+
+    async def _want(self, scope: str) -> None:
+        """Remember a scope that a call lacked, so that the next login asks for it."""
+        login = self._login
+        if login is None or not scope or login.wanted_scope == scope:
+            return
+        path = self._path()
+        async with self._store.locked(self._upstream_id, path):
+            stored = await self._read_for_renewal(path)
+            if stored is not None:
+                await self._save(path, stored.model_copy(update={"wanted_scope": scope}))
+
+    def _path(self) -> Path:
+        url = resolve(self._definition.url or "")
+        if self._url_and_path is None or self._url_and_path[0] != url:
+            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth)
+        return self._url_and_path[1]
+
+    def _needed(self, reason: str, **details: object) -> UpstreamAuthError:
+        if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+            return UpstreamAuthError(
+                f"{self._upstream_id}: {reason}", hint=f"check servers.{self._upstream_id}.auth", details=details
+            )
+        return login_needed(self._upstream_id, reason, **details)
+
+
+class BearerAuth(httpx2.Auth):
+    """The SDK's side of an `Authorization`: adds the token, and sends a request once more after a renewal."""
+
+    def __init__(self, authorization: Authorization, url: str) -> None:
+        self._authorization = authorization
+        self._origin = _origin(httpx2.URL(url))
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Never raises: without a token the server answers 401, which says the same in the protocol's terms."""
+        if _origin(request.url) != self._origin:
+            yield request
+            return
+        await self._authorize(request)
+        response = yield request
+        if response.status_code != CREDENTIALS_ENDED:
+            return
+        try:
+            again = await self._authorization.renewed(request.headers.get("authorization"))
+        except GatewayError:
+            return
+        if again and await self._authorize(request):
+            yield request
+
+    async def _authorize(self, request: httpx2.Request) -> bool:
+        try:
+            headers = await self._authorization.headers()
+        except GatewayError:
+            return False
+        request.headers.update(headers)
+        return bool(headers)
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def moment(seconds: float | None) -> str | None:
+    """Seconds since the epoch as people and programs read them."""
+    return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,155 @@
+"""Logging in to an upstream: a person's consent in a browser becomes a login stored for every gateway on this home."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.to_thread
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.utils import union_scopes
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
+from pydantic import AnyUrl
+
+from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
+from pml_gateway.errors import ConfigurationError, UpstreamAuthError
+from pml_gateway.secrets.references import resolve
+from pml_gateway.upstreams.auth.callback import Callback, listening
+from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore, login_command
+from pml_gateway.upstreams.auth.oauth import (
+    Captured,
+    check_endpoints,
+    client_credentials,
+    flow_errors,
+    probe,
+    revoked,
+    stored_login,
+)
+
+Show = Callable[[str, Callback], Awaitable[None]]
+"""Brings a person to an authorization URL; may give the callback the address that person was sent back to."""
+
+
+async def log_in(
+    upstream_id: str, definition: UpstreamDefinition, store: TokenStore, show: Show, *, timeout: float
+) -> StoredLogin:
+    """Log in and store the result; whatever was stored before stays until this has succeeded.
+
+    Raises:
+        ConfigurationError: this server takes no login.
+        UpstreamAuthError: consent was denied, nobody answered in time, or the server refused.
+    """
+    auth = checked_auth(upstream_id, definition)
+    url = resolve(definition.url or "")
+    path = store.path(upstream_id, url, auth)
+    if auth.type is AuthKind.CLIENT_CREDENTIALS:
+        login = await client_credentials(upstream_id, definition, auth)
+    else:
+        scope = await anyio.to_thread.run_sync(_wanted_scope, upstream_id, auth, store, url)
+        with anyio.move_on_after(timeout) as limit:
+            login = await _by_consent(upstream_id, definition, auth, url, scope, show)
+        if limit.cancelled_caught:
+            raise UpstreamAuthError(
+                f"{upstream_id}: nobody logged in within {timeout:g} s; nothing was stored",
+                hint=login_command(upstream_id),
+            )
+    async with store.locked(upstream_id, path):
+        await anyio.to_thread.run_sync(store.save, path, login)
+    return login
+
+
+async def log_out(upstream_id: str, definition: UpstreamDefinition, store: TokenStore) -> tuple[bool, bool]:
+    """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
+    path = store.path(upstream_id, resolve(definition.url or ""), checked_auth(upstream_id, definition))
+    try:
+        login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
+    except UpstreamAuthError:
+        login = None
+    async with store.locked(upstream_id, path):
+        was_there = store.delete(path)
+    return was_there, login is not None and await revoked(login)
+
+
+def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefinition:
+    """How to log in to this server.
+
+    Raises:
+        ConfigurationError: it takes no login.
+    """
+    where = f"servers.{upstream_id}"
+    if definition.url is None:
+        raise ConfigurationError(
+            f"{upstream_id} is a stdio server, which takes no login", hint=f"give it its secrets in {where}.env"
+        )
+    if definition.has_authorization_header:
+        raise ConfigurationError(
+            f"{upstream_id} has its credentials in {where}.headers.Authorization",
+            hint="remove that header to log in instead",
+        )
+    if definition.auth is not None and definition.auth.type is AuthKind.NONE:
+        raise ConfigurationError(f"{where}.auth is none", hint="remove it to log in")
+    return definition.auth or AuthDefinition()
+
+
+def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: TokenStore, url: str) -> str | None:
+    """The configured scopes, and those that a call lacked since the last login."""
+    try:
+        login = store.load(upstream_id, store.path(upstream_id, url, auth))
+    except UpstreamAuthError:
+        login = None
+    if login is None or login.wanted_scope is None:
+        return auth.scope
+    return union_scopes(auth.scope or login.scope, login.wanted_scope)
+
+
+async def _by_consent(
+    upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition, url: str, scope: str | None, show: Show
+) -> StoredLogin:
+    async with (
+        listening(upstream_id, auth.redirect_uri) as callback,
+        flow_errors(upstream_id, hint=login_command(upstream_id)),
+    ):
+        storage = Captured(_registered(auth, callback.redirect_uri))
+
+        async def redirect(authorization_url: str) -> None:
+            check_endpoints(provider.context)
+            callback.expect(authorization_url)
+            await show(authorization_url, callback)
+
+        async def answer() -> AuthorizationCodeResult:
+            return await callback.result()
+
+        provider = OAuthClientProvider(
+            url,
+            OAuthClientMetadata(redirect_uris=[AnyUrl(callback.redirect_uri)], client_name="pml-gateway", scope=scope),
+            storage,
+            redirect,
+            answer,
+            client_metadata_url=auth.client_metadata_url,
+        )
+        status = await probe(definition, url, provider, scope=scope)
+        if storage.tokens is None:
+            raise UpstreamAuthError(
+                f"{upstream_id}: the server answered HTTP {status} and asked for no login",
+                hint=f"check servers.{upstream_id}.url",
+            )
+        if status == 401:
+            raise UpstreamAuthError(
+                f"{upstream_id}: the server refuses the token of its own authorization server; nothing was stored",
+                hint=f"check servers.{upstream_id}.url and auth",
+            )
+        return stored_login(provider.context, storage.tokens)
+
+
+def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformationFull | None:
+    """The client registered by hand; without one, every login registers anew, for the port it listens at."""
+    if auth.client_id is None:
+        return None
+    secret = resolve(auth.client_secret) if auth.client_secret else None
+    method = "none" if secret is None else f"client_secret_{auth.method or 'post'}"
+    return OAuthClientInformationFull(
+        client_id=resolve(auth.client_id),
+        client_secret=secret,
+        redirect_uris=[AnyUrl(redirect_uri)],
+        token_endpoint_auth_method=method,
+    )

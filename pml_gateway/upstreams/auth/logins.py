@@ -1,0 +1,185 @@
+"""Stored logins: encrypted files that several gateway processes share."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.config.servers import AuthDefinition
+from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.files import lock_if_free, write_atomically
+from pml_gateway.log import get_logger
+from pml_gateway.upstreams.auth.encryption import Vault, VaultError
+
+logger = get_logger(__name__)
+
+EARLY_SECONDS = 30.0
+"""A token is renewed this long before it expires, or a tenth of its life where that is shorter."""
+
+LOCK_SECONDS = 40.0
+LOCK_POLL_SECONDS = 0.02
+
+Signature = tuple[int, int, int]
+"""What changes when a file is replaced."""
+
+
+class StoredLogin(BaseModel):
+    """What the gateway keeps of one login. Without `tokens` it was refused for good, and a new login is needed."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    server_url: str
+    tokens: OAuthToken | None = Field(repr=False)
+    client: OAuthClientInformationFull = Field(repr=False)
+    metadata: OAuthMetadata | None = None
+    resource: ProtectedResourceMetadata | None = None
+    obtained_at: float
+    expires_at: float | None = None
+    wanted_scope: str | None = None
+
+    @property
+    def access_token(self) -> str | None:
+        """What is sent as a bearer."""
+        return self.tokens.access_token if self.tokens else None
+
+    @property
+    def scope(self) -> str | None:
+        """What was granted."""
+        return self.tokens.scope if self.tokens else None
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether a new access token can be had without a person."""
+        return bool(self.tokens and self.tokens.refresh_token)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the access token is good for another request, as far as its lifetime goes."""
+        if self.tokens is None:
+            return False
+        if self.expires_at is None:
+            return True
+        early = min(EARLY_SECONDS, (self.expires_at - self.obtained_at) / 10)
+        return time.time() < self.expires_at - early
+
+    def with_tokens(self, tokens: OAuthToken) -> StoredLogin:
+        """This login with newer tokens; what a refresh left out stays as it was (RFC 6749, 6)."""
+        now = time.time()
+        kept = {
+            "scope": tokens.scope or self.scope,
+            "refresh_token": tokens.refresh_token or (self.tokens.refresh_token if self.tokens else None),
+        }
+        return self.model_copy(
+            update={
+                "tokens": tokens.model_copy(update=kept),
+                "obtained_at": now,
+                "expires_at": expiry(tokens, now),
+            }
+        )
+
+    def refused(self) -> StoredLogin:
+        """This login after its tokens were refused for good; who the gateway is to the server stays known."""
+        return self.model_copy(update={"tokens": None, "expires_at": None})
+
+
+def expiry(tokens: OAuthToken, now: float) -> float | None:
+    """When the access token ends, in seconds since the epoch."""
+    return None if tokens.expires_in is None else now + tokens.expires_in
+
+
+class TokenStore:
+    """The logins below one folder, one file for each server id, URL and client: a token never goes to another URL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._vault = Vault(folder)
+
+    def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
+        """Where the login of one upstream is kept."""
+        name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
+        digest = hashlib.sha256(f"{upstream_id}\0{url}\0{auth.type}\0{auth.client_id or ''}".encode()).hexdigest()[:16]
+        return self._folder / f"{name[:60]}-{digest}.login"
+
+    @staticmethod
+    def signature(path: Path) -> Signature | None:
+        """Changes whenever the login does; None where there is none."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def load(self, upstream_id: str, path: Path) -> StoredLogin | None:
+        """The login, or None where there is none.
+
+        Raises:
+            UpstreamAuthError: it cannot be read; a new login replaces it.
+        """
+        try:
+            envelope = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = f"it cannot be read ({type(exc).__name__})"
+            raise login_needed(upstream_id, f"the stored login is of no use: {reason}") from None
+        try:
+            return StoredLogin.model_validate_json(self._vault.decrypt(envelope))
+        except VaultError as exc:
+            raise login_needed(upstream_id, f"the stored login is of no use: {exc}") from None
+        except ValidationError:
+            # Without the cause, which quotes the tokens.
+            raise login_needed(upstream_id, "the stored login is of no use: it is incomplete") from None
+
+    def save(self, path: Path, login: StoredLogin) -> None:
+        """Replace the login; a reader sees the old or the new one."""
+        write_atomically(path, self._vault.encrypt(login.model_dump_json(exclude_none=True)))
+
+    def delete(self, path: Path) -> bool:
+        """Forget the login; whether there was one."""
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def locked(self, upstream_id: str, path: Path) -> AsyncIterator[None]:
+        """One process and task at a time changes a login; the others wait, but not for ever.
+
+        Raises:
+            UpstreamUnavailableError: another process has held the lock too long.
+        """
+        deadline = anyio.current_time() + LOCK_SECONDS
+        is_waiting = False
+        while True:
+            with lock_if_free(path) as is_held:
+                if is_held:
+                    yield
+                    return
+            if anyio.current_time() > deadline:
+                raise UpstreamUnavailableError(
+                    f"{upstream_id}: another process has been renewing the login for over {LOCK_SECONDS:g} s",
+                    hint="call again",
+                )
+            if not is_waiting:
+                is_waiting = True
+                logger.info("%s: another process renews the login; waiting for it", upstream_id)
+            await anyio.sleep(LOCK_POLL_SECONDS)
+
+
+def login_needed(upstream_id: str, reason: str, **details: object) -> UpstreamAuthError:
+    """The error whose remedy is a login by a person."""
+    return UpstreamAuthError(f"{upstream_id}: {reason}", hint=login_command(upstream_id), details=details)
+
+
+def login_command(upstream_id: str) -> str:
+    """What a person types to log in."""
+    is_plain = all(character.isalnum() or character in "-_.@/:" for character in upstream_id)
+    return f"pml upstreams login {upstream_id if is_plain else repr(upstream_id)}"

@@ -1,0 +1,265 @@
+"""The SDK's OAuth client, made to remember: a login becomes a stored one, and a stored one is renewed or revoked."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared._httpx_utils import stream_within_origin
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pml_gateway.config.servers import LOOPBACK_HOSTS, AuthDefinition, Transport, UpstreamDefinition
+from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
+from pml_gateway.mcp.http import plain
+from pml_gateway.mcp.transport import resolved_headers
+from pml_gateway.secrets.references import resolve
+from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
+
+HTTP_SECONDS = 15.0
+"""One request to an authorization server, or one to find out what a server asks for."""
+
+REVOKE_SECONDS = 5.0
+
+_REFUSED = frozenset({400, 401, 403})
+_PROBE = "pml_gateway.probe"
+_ERROR_CODE = re.compile(r'"error"\s*:\s*"([A-Za-z0-9_.\- ]{1,60})"')
+
+
+class GrantRefusedError(Exception):
+    """The authorization server takes the refresh token no more; only a person can log in again."""
+
+
+class Captured:
+    """The SDK's token storage, in memory: a login is stored as a whole once it has succeeded."""
+
+    def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
+        self.tokens: OAuthToken | None = None
+        self._client = client
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """None: a login starts without."""
+        return None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep what the token endpoint gave."""
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """The registration made by hand, if any."""
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep what the registration gave."""
+        self._client = client_info
+
+
+class _Restored(OAuthClientProvider):
+    """The provider as it was after the login. The SDK keeps neither endpoints nor expiry in its storage, and would
+    send the refresh token to the MCP server itself after a restart."""
+
+    def __init__(self, login: StoredLogin) -> None:
+        metadata = OAuthClientMetadata(redirect_uris=None, scope=login.scope)
+        super().__init__(login.server_url, metadata, Captured(login.client))
+        self.context.client_info = login.client
+        self.context.current_tokens = login.tokens
+        self.context.oauth_metadata = login.metadata
+        self.context.protected_resource_metadata = login.resource
+        self.context.protocol_version = HANDSHAKE_PROTOCOL_VERSIONS[-1]
+
+    async def refresh_request(self) -> httpx2.Request:
+        """The request for new tokens."""
+        return await self._refresh_token()
+
+
+def stored_login(context: OAuthContext, tokens: OAuthToken) -> StoredLogin:
+    """What a finished flow leaves behind."""
+    assert context.client_info is not None
+    now = time.time()
+    login = StoredLogin(
+        server_url=context.server_url,
+        tokens=None,
+        client=context.client_info,
+        metadata=context.oauth_metadata,
+        resource=context.protected_resource_metadata,
+        obtained_at=now,
+    )
+    return login.with_tokens(tokens)
+
+
+def oauth_client(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+    """A client for one exchange with a server and its authorization server; redirects are never followed blindly."""
+    # The SDK logs whole answers of authorization servers, which hold tokens.
+    logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
+    return httpx2.AsyncClient(headers=headers, timeout=HTTP_SECONDS, follow_redirects=False)
+
+
+async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
+    """The login with new tokens.
+
+    Raises:
+        GrantRefusedError: the refresh token is expired, revoked or unknown.
+        UpstreamUnavailableError: the authorization server gave no usable answer; the refresh token may still be good.
+    """
+    try:
+        request = await _Restored(login).refresh_request()
+        async with oauth_client() as client:
+            response = await client.send(request)
+    except OAuthFlowError:
+        raise GrantRefusedError from None
+    except (httpx2.HTTPError, OSError) as exc:
+        raise _unreachable(upstream_id, type(exc).__name__) from None
+    if response.status_code in _REFUSED:
+        raise GrantRefusedError
+    if response.status_code != 200:
+        raise _unreachable(upstream_id, f"HTTP {response.status_code}")
+    try:
+        return login.with_tokens(OAuthToken.model_validate_json(response.content))
+    except ValidationError:
+        raise _unreachable(upstream_id, "it answered without a token") from None
+
+
+async def revoked(login: StoredLogin) -> bool:
+    """Whether the authorization server took the tokens back; one that cannot is no reason to keep them."""
+    endpoint = login.metadata.revocation_endpoint if login.metadata else None
+    if login.tokens is None or endpoint is None:
+        return False
+    token, kind = login.tokens.refresh_token, "refresh_token"
+    if token is None:
+        token, kind = login.tokens.access_token, "access_token"
+    form = {"token": token, "token_type_hint": kind, "client_id": login.client.client_id}
+    try:
+        form, headers = _Restored(login).context.prepare_token_auth(form, {})
+        async with oauth_client() as client:
+            answer = await client.post(str(endpoint), data=form, headers=headers, timeout=REVOKE_SECONDS)
+    except (OAuthFlowError, httpx2.HTTPError, OSError):
+        return False
+    return answer.status_code == 200
+
+
+async def client_credentials(upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition) -> StoredLogin:
+    """A login by the client's own id and secret, which no person takes part in.
+
+    Raises:
+        UpstreamAuthError: the id or the secret was refused, or the server does not lead to the configured issuer.
+        UpstreamUnavailableError: a server cannot be reached.
+    """
+    # Importing it loads a JWT library, which only this way of logging in needs.
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+
+    url = resolve(definition.url or "")
+    storage = Captured()
+    provider = ClientCredentialsOAuthProvider(
+        url,
+        storage,
+        client_id=resolve(auth.client_id or ""),
+        client_secret=resolve(auth.client_secret or ""),
+        token_endpoint_auth_method="client_secret_post" if auth.method == "post" else "client_secret_basic",
+        scope=auth.scope,
+        issuer=auth.issuer,
+    )
+    async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
+        await probe(definition, url, provider, scope=auth.scope)
+    if storage.tokens is None:
+        raise UpstreamAuthError(
+            f"{upstream_id}: the authorization server gave no token", hint=f"check servers.{upstream_id}.auth"
+        )
+    return stored_login(provider.context, storage.tokens)
+
+
+async def probe(definition: UpstreamDefinition, url: str, provider: OAuthClientProvider, *, scope: str | None) -> int:
+    """Run the provider's flow by asking the server something harmless; the status of the last answer.
+
+    The flow starts even where the server answers without a token: some ask for one at their tools only.
+    """
+
+    async def challenge(response: httpx2.Response) -> None:
+        request = response.request
+        if _PROBE not in request.extensions or "authorization" in request.headers:
+            return
+        if response.status_code < 300 or response.status_code in (400, 405, 406, 415):
+            response.status_code = 401
+        if response.status_code == 401 and scope:
+            asked = response.headers.get("www-authenticate", "")
+            response.headers["www-authenticate"] = f'Bearer scope="{scope}", {asked}'
+
+    method = "GET" if definition.resolved_transport is Transport.SSE else "POST"
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
+    }
+    body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
+    async with oauth_client(resolved_headers(definition)) as client:
+        client.auth = provider
+        client.event_hooks["response"].append(challenge)
+        async with stream_within_origin(
+            client, method, url, headers=headers, json=body, extensions={_PROBE: True}
+        ) as response:
+            return response.status_code
+
+
+def check_endpoints(context: OAuthContext) -> None:
+    """Codes and tokens of an encrypted server do not travel in the clear, and PKCE is not left out.
+
+    Raises:
+        OAuthFlowError: an endpoint is http, or the server refuses the only safe challenge.
+    """
+    metadata = context.oauth_metadata
+    if metadata is None:
+        return
+    for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint, metadata.registration_endpoint):
+        parts = urlsplit(str(endpoint)) if endpoint is not None else None
+        if parts is None or parts.scheme == "https" or parts.hostname in LOOPBACK_HOSTS:
+            continue
+        if urlsplit(context.server_url).scheme == "https":
+            raise OAuthFlowError(f"the authorization server's endpoint {parts.hostname} is not encrypted")
+    methods = metadata.code_challenge_methods_supported
+    if methods is not None and "S256" not in methods:
+        raise OAuthFlowError("the authorization server does not support PKCE with S256")
+
+
+@asynccontextmanager
+async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
+    """What the SDK raises in a flow, as errors without the answers it quotes (they hold codes, tokens and secrets)."""
+    try:
+        yield
+    except GatewayError:
+        raise
+    except OAuthRegistrationError:
+        raise UpstreamAuthError(
+            f"{upstream_id}: the server offers no login that needs no preparation (it registers no clients by itself)",
+            hint=f"register a client there and set servers.{upstream_id}.auth.client_id, or set servers.{upstream_id}"
+            ".headers if it wants a key",
+        ) from None
+    except OAuthTokenError as exc:
+        code = _ERROR_CODE.search(str(exc))
+        why = f": {code[1]}" if code else ""
+        raise UpstreamAuthError(f"{upstream_id}: the authorization server gave no token{why}", hint=hint) from None
+    except OAuthFlowError as exc:
+        raise UpstreamAuthError(f"{upstream_id}: {plain(str(exc))}", hint=hint) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as exc:
+        raise UpstreamUnavailableError(
+            f"{upstream_id}: the server or its authorization server cannot be reached ({type(exc).__name__})",
+            hint="is it running?",
+        ) from None
+    except ValueError:
+        # pydantic's errors quote what they refuse.
+        raise UpstreamAuthError(
+            f"{upstream_id}: the authorization server answered outside the protocol", hint=hint
+        ) from None
+
+
+def _unreachable(upstream_id: str, reason: str) -> UpstreamUnavailableError:
+    return UpstreamUnavailableError(
+        f"{upstream_id}: the access token ended, and the authorization server does not renew it ({reason})",
+        hint=f"call again later, or: {login_command(upstream_id)}",
+    )

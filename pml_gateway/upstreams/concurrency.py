@@ -1,0 +1,165 @@
+"""How many calls of one upstream run and wait: bounded, counted, and waited for at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+
+from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
+
+
+class Place:
+    """One taken place, which may be lent while its call waits for a person."""
+
+    def __init__(self, running: anyio.Semaphore) -> None:
+        self._running = running
+        self._loans = 0
+        self._is_held = True
+        self._is_over = False
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Let other calls run for the length of this context; contexts may overlap."""
+        self._loans += 1
+        self._release()
+        try:
+            yield
+        finally:
+            self._loans -= 1
+            if not self._loans and not self._is_over:
+                await self._running.acquire()
+                if self._loans or self._is_over or self._is_held:
+                    self._running.release()
+                else:
+                    self._is_held = True
+
+    def give_up(self) -> None:
+        """The call is over."""
+        self._is_over = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._running.release()
+
+
+class CallSlots:
+    """Lets a number of calls run, a number of them wait, and refuses the rest at once."""
+
+    def __init__(self, upstream_id: str, max_concurrent: int, max_queue: int) -> None:
+        self._upstream_id = upstream_id
+        self._running = anyio.Semaphore(max_concurrent)
+        self._max_concurrent = max_concurrent
+        self._max_queue = max_queue
+        self._waiting = 0
+        self._unused: anyio.Event | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a place."""
+        return self._waiting
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no call runs or waits."""
+        return self._waiting == 0 and self._running.value == self._max_concurrent
+
+    @asynccontextmanager
+    async def taken(self, deadline: float) -> AsyncIterator[Place]:
+        """One place, held for the length of this context; `deadline` ends the wait for it (`anyio.current_time`).
+
+        Raises:
+            UpstreamBusyError: as many calls wait as may; nothing was sent.
+            UpstreamTimeoutError: no place was free in time; nothing was sent.
+        """
+        if self._running.value == 0 and self._waiting >= self._max_queue:
+            raise UpstreamBusyError(
+                f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
+                details={
+                    "running": self._max_concurrent,
+                    "waiting": self._waiting,
+                    "max_queue": self._max_queue,
+                    "executed": "no",
+                },
+            )
+        self._waiting += 1
+        try:
+            with anyio.move_on_at(deadline) as waiting:
+                await self._running.acquire()
+        finally:
+            self._waiting -= 1
+            self._tell()
+        if waiting.cancelled_caught:
+            raise UpstreamTimeoutError(
+                f"{self._upstream_id}: the call waited for {self._max_concurrent} others until its deadline",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
+                details={"executed": "no"},
+            )
+        place = Place(self._running)
+        try:
+            yield place
+        finally:
+            place.give_up()
+            self._tell()
+
+    async def until_unused(self, timeout: float) -> None:
+        """Wait until no call runs or waits, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while not self.is_unused:
+                self._unused = anyio.Event()
+                await self._unused.wait()
+
+    def _tell(self) -> None:
+        if self._unused is not None:
+            self._unused.set()
+
+
+class Activity:
+    """What an upstream's connection is used for right now."""
+
+    def __init__(self, slots: CallSlots) -> None:
+        self.slots = slots
+        self.in_flight = 0
+        self.last_call_seconds: float | None = None
+        self._last_used = time.monotonic()
+        self._drained: anyio.Event | None = None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no call runs or waits."""
+        return self.slots.is_unused
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since a call or a connection began or ended."""
+        return time.monotonic() - self._last_used
+
+    def touch(self) -> None:
+        """Begin to count idle seconds anew."""
+        self._last_used = time.monotonic()
+
+    @contextmanager
+    def sent(self) -> Iterator[None]:
+        """Count one call that was sent and is not yet answered; its time is kept if it is answered."""
+        started = time.monotonic()
+        self.in_flight += 1
+        try:
+            yield
+            self.last_call_seconds = time.monotonic() - started
+        finally:
+            self.in_flight -= 1
+            self.touch()
+            if self.in_flight == 0 and self._drained is not None:
+                self._drained.set()
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until no call is in flight, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while self.in_flight:
+                self._drained = anyio.Event()
+                await self._drained.wait()

@@ -1,0 +1,1 @@
+"""What upstreams and clients say to each other beside calls: questions, sessions, subscriptions."""

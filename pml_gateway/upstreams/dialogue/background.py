@@ -1,0 +1,57 @@
+"""Work that outlives the request it was started for, in tasks of the upstream's owner."""
+
+from __future__ import annotations
+
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from pml_gateway.errors import UpstreamUnavailableError
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Background:
+    """Tasks that end with `run`; each begins in the context of whoever started it."""
+
+    def __init__(self) -> None:
+        self._new: deque[tuple[contextvars.Context, Work]] = deque()
+        self._started = anyio.Event()
+        self._is_over = False
+
+    def start(self, work: Work) -> None:
+        """Have `work` run soon; it handles its own errors.
+
+        Raises:
+            UpstreamUnavailableError: the owner has ended.
+        """
+        if self._is_over:
+            raise UpstreamUnavailableError("no longer configured", hint="call again")
+        self._new.append((contextvars.copy_context(), work))
+        self._started.set()
+
+    async def run(self) -> None:
+        """Run what is started, for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            try:
+                while True:
+                    self._start_new(tasks)
+                    self._started = anyio.Event()
+                    await self._started.wait()
+            finally:
+                # What has not begun yet begins cancelled: somebody waits to hear how it ended.
+                self._is_over = True
+                self._start_new(tasks)
+
+    def _start_new(self, tasks: anyio.abc.TaskGroup) -> None:
+        while self._new:
+            context, work = self._new.popleft()
+            context.run(_start, tasks, work)
+
+
+def _start(tasks: anyio.abc.TaskGroup, work: Work) -> None:
+    tasks.start_soon(work)

@@ -1,0 +1,378 @@
+"""Sessions of an upstream that are one client's, so that what it asks is asked of that client.
+
+A session of a handshake upstream that may ask serves one call at a time, because its questions do not say which call
+they belong to. With `sessions: per_client` a client has one session, for all of its calls; clients that cannot be told
+apart never use one at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.config.settings import Terms
+from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.connection import MODERN, Connection, OnNotice
+from pml_gateway.mcp.elicitation import Abilities, OpenCall, Questions
+from pml_gateway.mcp.failures import translate
+from pml_gateway.signal import first_of
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.background import Background
+from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, OnUpdated, OwnSubscriptions, hears
+
+logger = get_logger(__name__)
+
+CLOSING_SECONDS = 10.0
+"""How long a session that closes waits for its calls, and opening one waits for an idle one to make room for it."""
+
+PATIENCE = 0.25
+"""Seconds to wait for a session of the same client: most calls are short, and another one may be another process."""
+
+SHARE = 4
+"""One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
+
+OpenBeside = Callable[[Questions, str, OnNotice], AbstractAsyncContextManager[Connection]]
+"""Opens one more connection to the upstream, preferably in a protocol era."""
+
+
+class SessionKey(NamedTuple):
+    """Whose a session is, and what its upstream was told that this client can be asked.
+
+    `is_alone`: a call has the session for itself; `is_only`: the client has no other one of this kind.
+    """
+
+    client_id: str
+    abilities: Abilities
+    era: str
+    is_alone: bool
+    is_only: bool
+
+
+class OwnSession:
+    """One session; a task of its own opens and closes it."""
+
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        self.questions = Questions(key.abilities)
+        self.followed: dict[str, bool] = {}
+        self.users = 0
+        self.last_used = time.monotonic()
+        self.closing = anyio.Event()
+        self.closed = anyio.Event()
+        self.left = anyio.Event()
+        self._opened = anyio.Event()
+        self._outcome: list[Connection | GatewayError] = []
+
+    @property
+    def client_id(self) -> str:
+        """Whose it is."""
+        return self.key.client_id
+
+    async def hold(
+        self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice, connect_timeout: float
+    ) -> None:
+        """Keep the session open until its peer leaves or `closing` is set."""
+        try:
+            with anyio.CancelScope() as scope:
+                scope.deadline = anyio.current_time() + connect_timeout
+                async with open_beside(self.questions, self.key.era, on_notice) as connection:
+                    scope.deadline = float("inf")
+                    self._outcome.append(connection)
+                    self._opened.set()
+                    await first_of(connection.lost, connection.ended, self.closing)
+                    # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
+                    with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
+                        while self.users and not connection.lost.is_set():
+                            await self.left.wait()
+            if not self._outcome:
+                self._outcome.append(
+                    UpstreamUnavailableError(
+                        f"{upstream_id}: no answer within {connect_timeout:g} s while connecting",
+                        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
+                    )
+                )
+        # One session's failure, of whatever kind, must not stop the others.
+        except Exception as exc:  # noqa: BLE001
+            error = translate(exc, upstream_id)
+            if self._outcome:
+                logger.debug("a session ended with %s", error)
+            elif error.details.get("executed"):
+                error = UpstreamUnavailableError(
+                    f"{upstream_id}: the server ended or closed the connection while starting"
+                )
+            self._outcome.append(error)
+        finally:
+            if not self._outcome:
+                self._outcome.append(
+                    UpstreamUnavailableError(
+                        f"{upstream_id}: its configuration changed while the call waited",
+                        hint="call again",
+                        details={"executed": "no"},
+                    )
+                )
+            self.closing.set()
+            self._opened.set()
+            self.closed.set()
+
+    async def connection(self) -> Connection:
+        """The open connection.
+
+        Raises:
+            GatewayError: why it could not be opened.
+        """
+        await self._opened.wait()
+        outcome = self._outcome[0]
+        if isinstance(outcome, GatewayError):
+            raise outcome.anew()
+        return outcome
+
+    def leave(self) -> None:
+        """A call on it is over."""
+        self.users -= 1
+        self.last_used = time.monotonic()
+        left, self.left = self.left, anyio.Event()
+        left.set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call may still begin on it."""
+        over = self._opened.is_set() and isinstance(self._outcome[0], Connection) and self._outcome[0].is_over
+        return not over and not self.closing.is_set()
+
+
+class OwnSessions:
+    """The sessions of single clients with one upstream; bounded, and closed when idle."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        open_beside: OpenBeside,
+        on_notice: OnNotice,
+        background: Background,
+        *,
+        shared: Callable[[], Connection | None],
+    ) -> None:
+        self._upstream_id = terms.upstream_id
+        self._open_beside = open_beside
+        self._on_notice = on_notice
+        self._background = background
+        # Where the gateway has one client only, the shared session is that client's as well.
+        self._shared = shared
+        self._max_sessions = terms.max_sessions
+        self._max_queue = terms.max_queue
+        self._connect_timeout = terms.connect_timeout
+        self._idle_timeout = terms.defaults.idle_timeout
+        self._per_client = terms.per_client
+        self._sessions: list[OwnSession] = []
+        self._changed = anyio.Event()
+        self._waiting = 0
+        self.subscriptions = OwnSubscriptions(terms.upstream_id)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @asynccontextmanager
+    async def taken(self, call: OpenCall, era: str, deadline: float, *, alone: bool) -> AsyncIterator[Connection]:
+        """A session for the length of this context, in which its questions are this call's.
+
+        Args:
+            call: whose client it is taken for.
+            era: the protocol era it is to speak.
+            deadline: of the wait for a session (`anyio.current_time`).
+            alone: whether questions do not say which call they belong to.
+
+        Raises:
+            UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
+                waiting for one.
+            GatewayError: the session could not be opened.
+        """
+        audience = call.audience
+        is_only = self._per_client and audience.is_one_client
+        key = SessionKey(audience.client_id, audience.abilities, era, alone or not is_only, is_only)
+        with anyio.move_on_at(deadline) as waiting:
+            session = await self._take(key)
+        if waiting.cancelled_caught:
+            raise self._busy(key)
+        # From here on: servers ask for roots as soon as they are initialized.
+        session.questions.add(call)
+        try:
+            connection = await session.connection()
+            await connection.set_log_level(audience.log_level)
+            await self.subscriptions.bring(session, connection)
+            yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                await session.questions.remove(call)
+            session.leave()
+            if call.asked_roots and not audience.is_one_client:
+                # It knows the roots of somebody whom the next anonymous caller may not be.
+                session.closing.set()
+            self._tell()
+
+    def end_client(self, client_id: str) -> None:
+        """Close the sessions of a client that left; calls in flight end by themselves."""
+        for session in self._sessions:
+            if session.key.client_id == client_id:
+                session.closing.set()
+        self._tell()
+
+    def follow(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Tell when a resource changes that one of this client's sessions is told of."""
+        self.subscriptions.add(client_id, uri, key, on_updated)
+        self._bring_soon(client_id)
+
+    def unfollow(self, client_id: str, uri: str, key: object) -> None:
+        """End what `follow` began."""
+        self.subscriptions.remove(client_id, uri, key)
+        self._bring_soon(client_id)
+
+    def hears(self, client_id: str, uri: str) -> bool:
+        """Whether one of this client's sessions is told of a resource."""
+        return hears(self._sessions, client_id, uri)
+
+    def _bring_soon(self, client_id: str) -> None:
+        if any(each.client_id == client_id for each in self._sessions):
+            with suppress(UpstreamUnavailableError):
+                self._background.start(partial(self._bring, client_id))
+
+    async def _bring(self, client_id: str) -> None:
+        for session in [each for each in self._sessions if each.client_id == client_id and each.is_usable]:
+            try:
+                await self.subscriptions.bring(session, await session.connection())
+            except GatewayError as error:
+                logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
+
+    async def notify(self, client_id: str, method: str) -> None:
+        """Tell the upstream something of a client, in this client's sessions."""
+        for connection in await self._of(client_id):
+            try:
+                await connection.session.notify_raw(method, {})
+            except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
+
+    async def set_log_level(self, client_id: str, level: str) -> None:
+        """Tell the upstream how much a client wants to know, in this client's sessions."""
+        for connection in await self._of(client_id):
+            try:
+                await connection.set_log_level(level)
+            except GatewayError as error:
+                logger.debug("the log level did not reach %s: %s", self._upstream_id, error)
+
+    async def _of(self, client_id: str) -> list[Connection]:
+        shared = self._shared()
+        connections = [] if shared is None or shared.era == MODERN else [shared]
+        for session in list(self._sessions):
+            if session.key.client_id == client_id and session.is_usable:
+                try:
+                    connections.append(await session.connection())
+                except GatewayError as error:
+                    logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
+        return connections
+
+    async def _take(self, key: SessionKey) -> OwnSession:
+        if (session := self._free(key)) is None:
+            if self._waiting > self._max_queue:
+                raise self._busy(key)
+            self._waiting += 1
+            try:
+                session = await self._next(key)
+            finally:
+                self._waiting -= 1
+        session.users += 1
+        return session
+
+    async def _next(self, key: SessionKey) -> OwnSession:
+        patient_until = anyio.current_time() + PATIENCE
+        while (session := self._free(key)) is None:
+            mine = sum(each.key == key for each in self._sessions)
+            if mine >= self._most_of(key):
+                await self._change(math.inf)
+            elif mine and anyio.current_time() < patient_until:
+                await self._change(patient_until)
+            elif len(self._sessions) < self._max_sessions:
+                return self._open(key)
+            elif idle := [each for each in self._sessions if not each.users]:
+                await self._close(min(idle, key=lambda each: each.last_used))
+            elif self._per_client:
+                # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
+                raise self._busy(key)
+            else:
+                await self._change(math.inf)
+        return session
+
+    async def _change(self, until: float) -> None:
+        """Wait for a session to become free or to end."""
+        with anyio.move_on_at(until):
+            await self._changed.wait()
+
+    async def _close(self, session: OwnSession) -> None:
+        session.closing.set()
+        with anyio.move_on_after(CLOSING_SECONDS):
+            await session.closed.wait()
+        self._forget(session)
+
+    def _free(self, key: SessionKey) -> OwnSession | None:
+        """The client's session that was used last, so that the others become idle."""
+        mine = [
+            session
+            for session in self._sessions
+            if session.key == key and session.is_usable and not (session.users and key.is_alone)
+        ]
+        return max(mine, key=lambda session: session.last_used, default=None)
+
+    def _most_of(self, key: SessionKey) -> int:
+        return 1 if key.is_only else max(self._max_sessions // SHARE, 1)
+
+    def _open(self, key: SessionKey) -> OwnSession:
+        session = OwnSession(key)
+        self._sessions.append(session)
+
+        def on_notice(method: str, params: JsonObject) -> None:
+            if method == UPDATED:
+                self.subscriptions.updated(key.client_id, str(params.get("uri")))
+            else:
+                self._on_notice(method, params)
+
+        async def run() -> None:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._close_when_idle, session)
+                    await session.hold(self._upstream_id, self._open_beside, on_notice, self._connect_timeout)
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._forget(session)
+
+        self._background.start(run)
+        return session
+
+    async def _close_when_idle(self, session: OwnSession) -> None:
+        while not session.closing.is_set():
+            left = session.last_used + self._idle_timeout - time.monotonic()
+            if not session.users and left <= 0 and not session.followed:
+                session.closing.set()
+            await anyio.sleep(max(left, 1.0))
+
+    def _forget(self, session: OwnSession) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _busy(self, key: SessionKey) -> UpstreamBusyError:
+        return UpstreamBusyError(
+            f"{self._upstream_id}: no session is free; one client may have {self._most_of(key)}, all together "
+            f"{self._max_sessions}",
+            hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
+            details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
+        )

@@ -1,0 +1,298 @@
+"""Resources of one upstream that clients follow: on the shared session, and on those of single clients.
+
+A handshake server is asked per resource; a modern one is listened to on one stream for all. When they change, the next
+stream is opened before the last is closed.
+
+A handshake server tells a session of the resources that this session subscribed to, and some let a call decide what is
+told. Calls of such clients take sessions of their own, so that their subscriptions have to be there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import anyio
+import anyio.abc
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.failures import translate
+
+logger = get_logger(__name__)
+
+ANSWER_SECONDS = 30.0
+"""How long one subscription may take to be confirmed."""
+
+REOPEN_SECONDS = 2.0
+"""Pause before a stream that the server ended is opened again."""
+
+UPDATED = "notifications/resources/updated"
+
+OnUpdated = Callable[[str], None]
+"""Takes the URI that changed, which may lie below the one that is followed."""
+
+
+def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str) -> None:
+    """Tell those who follow a resource, or what it lies below, that it changed."""
+    for each, followers in list(followed.items()):
+        if uri == each or uri.startswith(each.rstrip("/") + "/"):
+            for on_updated in list(followers.values()):
+                on_updated(uri)
+
+
+class ResourceSubscriptions:
+    """What is followed at one upstream, by whom, and what the upstream has confirmed of it."""
+
+    def __init__(self, upstream_id: str) -> None:
+        self._upstream_id = upstream_id
+        self._followers: dict[str, dict[object, OnUpdated]] = {}
+        self._confirmed: frozenset[str] = frozenset()
+        self._refused: dict[str, GatewayError] = {}
+        self._missed: set[str] = set()
+        self._wanted = anyio.Event()
+        self._settled = anyio.Event()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody follows anything, so that the connection has to stay."""
+        return bool(self._followers)
+
+    def add(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Follow a resource from the next moment on that the upstream is connected."""
+        self._followers.setdefault(uri, {})[key] = on_updated
+        self._refused.pop(uri, None)
+        self._wanted.set()
+
+    def remove(self, uri: str, key: object) -> None:
+        """Follow it no longer; with its last follower the subscription ends."""
+        followers = self._followers.get(uri, {})
+        followers.pop(key, None)
+        if not followers:
+            self._followers.pop(uri, None)
+            self._refused.pop(uri, None)
+            self._wanted.set()
+
+    async def confirmed(self, uri: str) -> None:
+        """Wait until the upstream has confirmed a subscription.
+
+        Raises:
+            GatewayError: it refused.
+        """
+        while uri not in self._confirmed:
+            error = self._refused.get(uri)
+            if error is not None:
+                raise error
+            await self._settled.wait()
+
+    def updated(self, uri: str) -> None:
+        """Pass on that a resource changed, to those who follow it or what it lies below."""
+        tell_followers(self._followers, uri)
+
+    @asynccontextmanager
+    async def following(self, connection: Connection) -> AsyncIterator[None]:
+        """Keep the subscriptions of one connection as they are wanted, for as long as this context lasts."""
+        # Changes during the gap between two connections were told to nobody.
+        self._missed |= self._confirmed
+        self._confirmed = frozenset()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen if connection.era == MODERN else self._ask, connection)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _next(self) -> frozenset[str]:
+        """What is wanted, once that is not what is confirmed or refused."""
+        while True:
+            self._wanted = anyio.Event()
+            wanted = frozenset(self._followers)
+            if wanted - self._refused.keys() != self._confirmed:
+                return wanted - self._refused.keys()
+            await self._wanted.wait()
+
+    def _settle(self, confirmed: frozenset[str]) -> None:
+        self._confirmed = confirmed
+        settled, self._settled = self._settled, anyio.Event()
+        settled.set()
+        for uri in sorted(self._missed & confirmed):
+            self._missed.discard(uri)
+            self.updated(uri)
+
+    async def _ask(self, connection: Connection) -> None:
+        while True:
+            wanted = await self._next()
+            for uri in sorted(self._confirmed - wanted):
+                await self._request(connection, "resources/unsubscribe", uri)
+                self._settle(self._confirmed - {uri})
+            for uri in sorted(wanted - self._confirmed):
+                error = await self._request(connection, "resources/subscribe", uri)
+                if error is not None:
+                    self._refused[uri] = error
+                self._settle(self._confirmed | ({uri} if error is None else set()))
+
+    async def _request(self, connection: Connection, method: str, uri: str) -> GatewayError | None:
+        try:
+            await connection.session.send_raw(method, {"uri": uri}, timeout=ANSWER_SECONDS)
+        except MCPError as exc:
+            error = translate(exc, self._upstream_id)
+            error.__cause__ = exc
+            return error
+        return None
+
+    async def _listen(self, connection: Connection) -> None:
+        current = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+
+            async def refusal(uris: frozenset[str]) -> GatewayError | None:
+                """Open a stream of these in place of the one before, which stays if this one is refused."""
+                nonlocal current
+                scope = anyio.CancelScope()
+                error = await tasks.start(self._stream, connection, uris, scope) if uris else None
+                if error is None:
+                    current.cancel()
+                    current = scope
+                    self._settle(uris)
+                return error
+
+            while True:
+                wanted = await self._next()
+                error = await refusal(wanted)
+                if error is None:
+                    continue
+                kept = wanted & self._confirmed
+                new = sorted(wanted - kept)
+                if not new:
+                    current.cancel()
+                    self._refused.update(dict.fromkeys(wanted, error))
+                    self._settle(frozenset())
+                for uri in new:
+                    # One resource that is refused must not cost the clients of the others theirs.
+                    error = await refusal(kept | {uri}) if len(new) > 1 else error
+                    if error is None:
+                        kept |= {uri}
+                    else:
+                        self._refused[uri] = error
+                self._settle(self._confirmed)
+
+    async def _stream(
+        self,
+        connection: Connection,
+        uris: frozenset[str],
+        scope: anyio.CancelScope,
+        *,
+        task_status: anyio.abc.TaskStatus[GatewayError | None],
+    ) -> None:
+        """Hold one stream; what it brings reaches the connection as notifications."""
+        acknowledged = False
+        with scope:
+            try:
+                with anyio.fail_after(ANSWER_SECONDS) as limit:
+                    async with listen(connection.session, resource_subscriptions=sorted(uris)) as subscription:
+                        limit.deadline = float("inf")
+                        acknowledged = True
+                        task_status.started(None)
+                        async for _ in subscription:
+                            pass
+            except (MCPError, SubscriptionLost, TimeoutError) as exc:
+                if not acknowledged:
+                    task_status.started(translate(exc, self._upstream_id))
+                    return
+            await anyio.sleep(REOPEN_SECONDS)
+            self._missed |= uris
+            self._confirmed = frozenset()
+            self._wanted.set()
+
+
+BRING_SECONDS = 5.0
+"""How long a session may take to agree to its client's subscriptions; the call that it is for waits meanwhile."""
+
+
+class Subscriber(Protocol):
+    """A session of one client: `followed` has the URIs it asked for, and whether the server agreed."""
+
+    followed: dict[str, bool]
+
+    @property
+    def client_id(self) -> str:
+        """Whose it is."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, or about to be."""
+
+
+class OwnSubscriptions:
+    """What each client follows, and what it is told of it in its own sessions."""
+
+    def __init__(self, upstream_id: str) -> None:
+        self._upstream_id = upstream_id
+        self._followers: dict[str, dict[str, dict[object, OnUpdated]]] = {}
+        self._refused: dict[tuple[str, str], GatewayError] = {}
+
+    def add(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Follow a resource in the sessions of a client, those of now (once they are brought up to date) and later."""
+        self._followers.setdefault(client_id, {}).setdefault(uri, {})[key] = on_updated
+        self._refused.pop((client_id, uri), None)
+
+    def remove(self, client_id: str, uri: str, key: object) -> None:
+        """Follow it no longer."""
+        own = self._followers.get(client_id, {})
+        followers = own.get(uri, {})
+        followers.pop(key, None)
+        if not followers:
+            own.pop(uri, None)
+            self._refused.pop((client_id, uri), None)
+        if not own:
+            self._followers.pop(client_id, None)
+
+    def refusal(self, client_id: str, uri: str) -> GatewayError | None:
+        """Why the upstream does not let this client follow a resource, if it said so."""
+        return self._refused.get((client_id, uri))
+
+    def updated(self, client_id: str, uri: str) -> None:
+        """A session of this client was told that a resource changed."""
+        tell_followers(self._followers.get(client_id, {}), uri)
+
+    async def bring(self, session: Subscriber, connection: Connection) -> None:
+        """Have a session follow what its client follows, and nothing else."""
+        wanted = self._followers.get(session.client_id, {})
+        if wanted.keys() == session.followed.keys() or connection.era == MODERN:
+            return
+        surplus = session.followed.keys() - wanted.keys()
+        lacking = wanted.keys() - session.followed.keys()
+        for uri in surplus:
+            del session.followed[uri]
+        # At once, so that calls which begin meanwhile do not ask as well.
+        session.followed.update(dict.fromkeys(lacking, False))
+        with anyio.move_on_after(BRING_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for uri in surplus:
+                    tasks.start_soon(self._request, connection, "resources/unsubscribe", uri)
+                for uri in lacking:
+                    tasks.start_soon(self._subscribe, session, connection, uri)
+
+    async def _subscribe(self, session: Subscriber, connection: Connection, uri: str) -> None:
+        error = await self._request(connection, "resources/subscribe", uri)
+        if error is not None:
+            self._refused[session.client_id, uri] = error
+        elif uri in session.followed:
+            session.followed[uri] = True
+
+    async def _request(self, connection: Connection, method: str, uri: str) -> GatewayError | None:
+        try:
+            await connection.session.send_raw(method, {"uri": uri}, timeout=BRING_SECONDS)
+        except (MCPError, GatewayError) as exc:
+            error = translate(exc, self._upstream_id)
+            error.__cause__ = exc
+            return error
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
+            logger.debug("%s did not reach %s: %s", method, self._upstream_id, exc)
+        return None
+
+
+def hears(sessions: Iterable[Subscriber], client_id: str, uri: str) -> bool:
+    """Whether one of a client's own sessions is told of a resource."""
+    return any(each.client_id == client_id and each.followed.get(uri) and each.is_usable for each in sessions)

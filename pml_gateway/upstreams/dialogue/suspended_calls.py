@@ -1,0 +1,355 @@
+r"""Calls that wait for their client's answers, and how questions cross the two protocol eras.
+
+A handshake upstream asks in the middle of a call and waits; a client of the stateless protocol gets the question as
+the result of its request and answers with another one. In between, the call is kept here.
+
+| client \ upstream | handshake | stateless |
+| --- | --- | --- |
+| handshake | asked in the middle of the call | asked between rounds, which the gateway makes |
+| stateless | the call waits in a task of its own | questions and answers pass as they are |
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
+from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamError, UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.mcp.connection import MODERN
+from pml_gateway.mcp.deadlines import forget_limits, paused, running
+from pml_gateway.mcp.elicitation import Abilities, Audience, OpenCall
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.background import Background
+
+SETTLE_SECONDS = 0.02
+"""Questions that arrive within this time of each other are asked together."""
+
+MAX_WAITING = 512
+"""Calls of one upstream that wait for their clients; past it the oldest is given up."""
+
+
+class StateUnknownError(ToolCallError):
+    """No call of this client waits under this state; unknown, foreign and expired states cannot be told apart."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class _Question:
+    """One question and, once it is there, its answer."""
+
+    def __init__(self, method: str, params: JsonObject) -> None:
+        # What belongs to the session between the upstream and the gateway ends there.
+        params = {key: value for key, value in params.items() if key not in ("_meta", "task", "elicitationId")}
+        self.request: JsonObject = {"method": method, **({"params": params} if params else {})}
+        self.answered = anyio.Event()
+        self.response: JsonObject = {}
+
+
+class SuspendedCall:
+    """One call whose client comes and goes; towards its upstream, it is the client."""
+
+    def __init__(self, audience: Audience, on_progress: ProgressFnT | None) -> None:
+        self.scope = anyio.CancelScope()
+        self._present: Audience | None = audience
+        self._on_progress = on_progress
+        self._last = audience
+        self._questions: dict[str, _Question] = {}
+        self._asked = 0
+        self._changed = anyio.Event()
+        self._outcome: list[JsonObject | Exception] = []
+        self._taken = anyio.Event()
+
+    @property
+    def client_id(self) -> str:
+        """Who it belongs to."""
+        return self._last.client_id
+
+    @property
+    def is_one_client(self) -> bool:
+        """Whether everybody of this id is the same client."""
+        return self._last.is_one_client
+
+    @property
+    def abilities(self) -> Abilities:
+        """What its client could be asked when it began."""
+        return self._last.abilities
+
+    @property
+    def answers_later(self) -> bool:
+        """It waits for its client itself."""
+        return False
+
+    @property
+    def log_level(self) -> str | None:
+        """What its client wants to know."""
+        return self._last.log_level
+
+    async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
+        """Wait for the answer, which comes with another request."""
+        self._asked += 1
+        key = f"q{self._asked}"
+        question = self._questions[key] = _Question(method, params)
+        self._tell()
+        try:
+            await question.answered.wait()
+        finally:
+            del self._questions[key]
+            self._tell()
+        return question.response
+
+    async def tell(self, method: str, params: JsonObject) -> None:
+        """Pass on a notice while a request of the client is there to carry it."""
+        if self._present is not None:
+            await self._present.tell(method, params)
+
+    async def let_go(self) -> None:
+        """Its client comes and goes anyway."""
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass on progress likewise."""
+        if self._present is not None and self._on_progress is not None:
+            await self._on_progress(progress, total, message)
+
+    async def finish(self, send: Callable[[], Awaitable[JsonObject]], *, linger: float) -> None:
+        """Run the call to its end, whoever waits for it, and keep what came of it for a client that is away."""
+        # The limits of the request that began it are not its own.
+        forget_limits()
+        try:
+            with self.scope:
+                try:
+                    self._outcome.append(await send())
+                # Raised again in the request that waits for it.
+                except Exception as exc:  # noqa: BLE001
+                    self._outcome.append(exc)
+                self._tell()
+                with anyio.move_on_after(linger):
+                    await self._taken.wait()
+        finally:
+            if not self._outcome:
+                self._outcome.append(UpstreamUnavailableError("the call was given up while it waited for its client"))
+            self._tell()
+
+    def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: Mapping[str, Any]) -> None:
+        """A request of the client is there, with answers."""
+        self.scope.deadline = float("inf")
+        self._present = self._last = audience
+        self._on_progress = on_progress
+        for key, response in responses.items():
+            question = self._questions.get(key)
+            if question is not None and isinstance(response, dict):
+                question.response = response
+                question.answered.set()
+
+    def detach(self, seconds: float) -> None:
+        """The client has been asked; it has so many seconds to come back."""
+        self._present = None
+        self.scope.deadline = anyio.current_time() + seconds
+
+    def give_up(self) -> None:
+        """Nobody will ask for the result."""
+        self.scope.cancel()
+        self._taken.set()
+
+    async def next(self) -> JsonObject | None:
+        """The result of the call, or None once it waits for its client.
+
+        Raises:
+            GatewayError: what became of the call.
+        """
+        while not self._outcome:
+            if self._open():
+                await anyio.sleep(SETTLE_SECONDS)
+                if self._open() and not self._outcome:
+                    return None
+                continue
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        self._taken.set()
+        outcome = self._outcome[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @property
+    def requests(self) -> JsonObject:
+        """The questions without an answer."""
+        return {key: question.request for key, question in self._open().items()}
+
+    def _open(self) -> dict[str, _Question]:
+        return {key: each for key, each in self._questions.items() if not each.answered.is_set()}
+
+    def _tell(self) -> None:
+        self._changed.set()
+
+
+Send = Callable[[SuspendedCall], Awaitable[JsonObject]]
+
+
+class SuspendedCalls:
+    """The calls of one upstream that run apart from the requests of their clients."""
+
+    def __init__(self, upstream_id: str, background: Background, question_timeout: float) -> None:
+        self._upstream_id = upstream_id
+        self._background = background
+        self._question_timeout = question_timeout
+        self._waiting: dict[str, SuspendedCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def begin(self, audience: Audience, on_progress: ProgressFnT | None, send: Send) -> JsonObject:
+        """Start a call; its result, or the interim result that asks for answers."""
+        call = SuspendedCall(audience, on_progress)
+
+        async def run() -> None:
+            try:
+                await call.finish(lambda: send(call), linger=self._question_timeout)
+            finally:
+                for state in [state for state, waiting in self._waiting.items() if waiting is call]:
+                    del self._waiting[state]
+
+        self._background.start(run)
+        return await self._follow(call)
+
+    async def resume(
+        self, audience: Audience, on_progress: ProgressFnT | None, state: str, responses: Mapping[str, Any]
+    ) -> JsonObject:
+        """Go on with a call, as `begin`.
+
+        Raises:
+            StateUnknownError: nothing of this client waits under this state.
+        """
+        call = self._waiting.get(state)
+        if call is None or call.client_id != audience.client_id:
+            raise StateUnknownError(
+                f"no call to {self._upstream_id} waits under this requestState",
+                hint=f"send the same request within {self._question_timeout:g} s and once; else start it anew",
+            )
+        del self._waiting[state]
+        call.attach(audience, on_progress, responses)
+        return await self._follow(call)
+
+    async def _follow(self, call: SuspendedCall) -> JsonObject:
+        try:
+            result = await call.next()
+        except anyio.get_cancelled_exc_class():
+            # The client left, and nobody else waits for the result.
+            call.give_up()
+            raise
+        if result is not None:
+            return result
+        while len(self._waiting) >= MAX_WAITING:
+            self._waiting.pop(next(iter(self._waiting))).give_up()
+        state = secrets.token_urlsafe(24)
+        self._waiting[state] = call
+        call.detach(self._question_timeout)
+        return {"resultType": "input_required", "inputRequests": call.requests, "requestState": state}
+
+
+MAX_ROUNDS = 10
+"""How often a stateless upstream may ask in one call; as the official SDKs."""
+
+WAIT_SECONDS = 0.25
+"""Pause before a round without questions, with which an upstream says that it is not ready."""
+
+SendRound = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonObject]]
+"""One round: the raw result of the request with these params, whose upstream may ask this audience."""
+
+
+class QuestionRefusedError(UpstreamError):
+    """The client answered an upstream's question with an error."""
+
+    code = ErrorCode.CANCELLED
+
+
+class RelayedRequests:
+    """The requests to one upstream whose clients may be asked."""
+
+    def __init__(self, suspended: SuspendedCalls, question_timeout: float) -> None:
+        self._suspended = suspended
+        self._question_timeout = question_timeout
+
+    async def request(
+        self, params: JsonObject, audience: Audience, on_progress: ProgressFnT | None, era: str, send: SendRound
+    ) -> JsonObject:
+        """The result of a request, or the interim result that asks a client which answers later.
+
+        Raises:
+            GatewayError: what became of the request, or of a question.
+        """
+        if era == MODERN:
+            first = await send(params, on_progress, audience)
+            return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
+        if not audience.answers_later or not (audience.abilities or "requestState" in params):
+            return await send(params, on_progress, audience)
+        given = dict(params)
+        state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
+        if state is not None:
+            answers = responses if isinstance(responses, dict) else {}
+            return await self._suspended.resume(audience, on_progress, str(state), answers)
+        return await self._suspended.begin(
+            audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
+        )
+
+    async def _rounds(
+        self,
+        first: JsonObject,
+        params: JsonObject,
+        audience: Audience,
+        on_progress: ProgressFnT | None,
+        send: SendRound,
+    ) -> JsonObject:
+        """Ask the client what the upstream wants to know, and send the request again with the answers."""
+        result = first
+        for _ in range(MAX_ROUNDS):
+            if result.get("resultType") != "input_required":
+                return result
+            requests, again = result.get("inputRequests"), dict(params)
+            again.pop("inputResponses", None)
+            if isinstance(requests, dict) and requests:
+                again["inputResponses"] = await self._ask_all(requests, audience)
+            else:
+                await anyio.sleep(WAIT_SECONDS)
+            again["requestState"] = result.get("requestState")
+            if again["requestState"] is None:
+                del again["requestState"]
+            result = await send(again, on_progress, audience)
+        if result.get("resultType") == "input_required":
+            raise UpstreamProtocolError(f"the server asked for input more than {MAX_ROUNDS} times in one call")
+        return result
+
+    async def _ask_all(self, requests: JsonObject, audience: Audience) -> JsonObject:
+        answers: JsonObject = {}
+        refusals: list[MCPError] = []
+        call = OpenCall(audience, self._question_timeout)
+
+        async def ask(key: str, request: Any) -> None:
+            try:
+                answers[key] = await call.answer(*_question(request))
+            except MCPError as error:
+                refusals.append(error)
+                tasks.cancel_scope.cancel()
+
+        with paused(running()):
+            async with anyio.create_task_group() as tasks:
+                for key, request in requests.items():
+                    tasks.start_soon(ask, key, request)
+        if refusals:
+            raise QuestionRefusedError(
+                f"the server asked its user something, and the client refused: {refusals[0].message}",
+                details={"jsonrpc_code": refusals[0].code},
+            )
+        return answers
+
+
+def _question(request: Any) -> tuple[str, JsonObject]:
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        raise MCPError(METHOD_NOT_FOUND, "a question without a method")
+    params = request.get("params")
+    return request["method"], dict(params) if isinstance(params, dict) else {}

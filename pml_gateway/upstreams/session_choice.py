@@ -1,0 +1,126 @@
+"""Which session and which protocol era a client's request takes at an upstream.
+
+Tools that ask do so in the way of the era they are called in, and many know only one way. So a client that can be
+asked is given its own era where the upstream has it. The shared session speaks the newer one once that is known, or
+that of the one client there is.
+"""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.errors import GatewayError, UpstreamTimeoutError
+from pml_gateway.mcp.connection import HANDSHAKE, MODERN
+from pml_gateway.mcp.elicitation import Audience, Questions
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.lifecycle import Lifecycle
+
+PROBE_SECONDS = 5.0
+"""How long an upstream may take to say that it speaks an era; silent ones do not."""
+
+ASK_AGAIN_SECONDS = 600.0
+"""How long an upstream that does not speak an era is taken at its word."""
+
+
+class Eras:
+    """The eras of one upstream beside that of its shared session."""
+
+    def __init__(self, transport: Transport, lifecycle: Lifecycle, *, one_client: bool) -> None:
+        self._one_client = one_client
+        self._transport = transport
+        self._lifecycle = lifecycle
+        self._spoken: set[str] = set()
+        self._refused_at: dict[str, float] = {}
+        self._turns = anyio.Lock()
+
+    async def choose(self, audience: Audience, era: str) -> str:
+        """The era for a request of this client, while the shared session speaks `era`."""
+        wanted = MODERN if audience.answers_later else HANDSHAKE
+        if era == wanted or self._transport is Transport.SSE or not (audience.abilities or audience.log_level):
+            return era
+        if wanted == MODERN and self._transport is not Transport.STDIO:
+            # Over HTTP the newer era is asked for first.
+            return era
+        async with self._turns:
+            if not await self._speaks(wanted):
+                return era
+            if (wanted == MODERN or self._one_client) and self._lifecycle.era != wanted:
+                await self._lifecycle.renegotiate(wanted)
+        return wanted
+
+    async def _speaks(self, era: str) -> bool:
+        """Find out once, on a connection of its own."""
+        if era in self._spoken:
+            return True
+        if time.monotonic() - self._refused_at.get(era, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS:
+            return False
+        with anyio.move_on_after(PROBE_SECONDS):
+            try:
+                async with self._lifecycle.open_beside(Questions(), era) as connection:
+                    if connection.era == era:
+                        self._spoken.add(era)
+            except GatewayError:
+                pass
+        if era not in self._spoken:
+            self._refused_at[era] = time.monotonic()
+        return era in self._spoken
+
+
+class SessionChoice:
+    """Chooses before a request is sent: a question of a shared handshake session does not say whom it is for."""
+
+    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, client: SoleClient | None) -> None:
+        self._definition = definition
+        self._lifecycle = lifecycle
+        self._client = client
+        self._eras = Eras(definition.resolved_transport, lifecycle, one_client=client is not None)
+
+    def concerns(self, audience: Audience, params: JsonObject) -> bool:
+        """Whether a client's request may be more than one plain round on the shared session."""
+        return (
+            bool(audience.abilities)
+            or audience.log_level is not None
+            or self._definition.sessions == "per_client"
+            or "requestState" in params
+        )
+
+    async def choose(self, audience: Audience, limit: float) -> tuple[str, bool]:
+        """The era for a request of this client, and whether it needs a session of its own.
+
+        Raises:
+            GatewayError: the upstream cannot be reached, or not within `limit` seconds.
+        """
+        era = await self._eras.choose(audience, self._lifecycle.era or await self._negotiated(limit))
+        return era, self._needs_own_session(audience, era)
+
+    def is_alone(self, audience: Audience, era: str) -> bool:
+        """Whether a call needs a session for itself: questions do not say there which call they belong to."""
+        return bool(audience.abilities) and era != MODERN and self._definition.resolved_transport is not Transport.HTTP
+
+    def _needs_own_session(self, audience: Audience, era: str) -> bool:
+        if self._client is not None and self._client.shares(audience, era):
+            return False
+        if self._definition.sessions == "per_client":
+            return True
+        if era == MODERN:
+            # Over stdio, logs do not say which request they belong to.
+            return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
+        return bool(audience.abilities) or audience.log_level is not None
+
+    async def _negotiated(self, limit: float) -> str:
+        with anyio.move_on_after(limit):
+            return (await self._lifecycle.live()).era
+        raise late(self._lifecycle.upstream_id, "initialize", limit, "no")
+
+
+def late(upstream_id: str, what: str, limit: float, executed: str) -> UpstreamTimeoutError:
+    """No answer came in time; `executed` says what is known of whether the request was."""
+    return UpstreamTimeoutError(
+        f"{upstream_id}: no answer to {what!r} within {limit:g} s",
+        hint=f"raise servers.{upstream_id}.call_timeout if the tool needs longer",
+        details={"timeout_seconds": limit, "executed": executed},
+    )
