@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
-from pml_gateway.index.evaluation import Outcome, recall
+from pml_gateway.index.evaluation import QueryOutcome, recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class CutLoss:
         return {**asdict(self), "recall_loss": self.recall_uncut - self.recall_cut}
 
 
-def lists(outcomes: Sequence[Outcome], threshold: float, cap: int) -> Lists:
+def lists(outcomes: Sequence[QueryOutcome], threshold: float, cap: int) -> Lists:
     """The lists that the outcomes give; a query that needs several tools is served by any of them."""
     listed = [[key for key, score in outcome.scored if score >= threshold][:cap] for outcome in outcomes]
     right = fmean(recall(keys, outcome.query) > 0 for keys, outcome in zip(listed, outcomes, strict=True))
     return Lists(threshold, cap, right, float(median(map(len, listed))))
 
 
-def cut_loss(outcomes: Sequence[Outcome], min_score: float, hits: int) -> CutLoss:
+def cut_loss(outcomes: Sequence[QueryOutcome], min_score: float, hits: int) -> CutLoss:
     """What an answer of `hits` hits loses when those below `min_score` are cut."""
     answers = [outcome.scored[:hits] for outcome in outcomes]
     queries = [outcome.query for outcome in outcomes]

@@ -10,7 +10,7 @@ from benchmarks.labelled_sets import LabelledSet
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.evaluation import DEPTH, Outcome, figures
+from pml_gateway.index.evaluation import DEPTH, QueryOutcome, figures
 from pml_gateway.index.text import dense_text
 
 ANSWER_HITS = 5
@@ -42,7 +42,7 @@ def encoded(embedder: Embedder, documents: Sequence[ToolDocument], cache: Embedd
     return cache.encode(embedder, texts)
 
 
-def peer_outcomes(ranker: Ranker, labelled: LabelledSet) -> list[Outcome]:
+def peer_outcomes(ranker: Ranker, labelled: LabelledSet) -> list[QueryOutcome]:
     """The outcome of each query; every score is 0."""
     outcomes = []
     ranker.rank(labelled.queries[0].text, DEPTH)
@@ -51,7 +51,7 @@ def peer_outcomes(ranker: Ranker, labelled: LabelledSet) -> list[Outcome]:
         keys = ranker.rank(query.text, DEPTH)
         milliseconds = (time.perf_counter() - started) * 1000
         tokens = sum(count_tokens(ranker.hit_text(key)) for key in keys[:ANSWER_HITS]) if ranker.hit_text else 0
-        outcomes.append(Outcome(query, tuple((key, 0.0) for key in keys), milliseconds, tokens))
+        outcomes.append(QueryOutcome(query, tuple((key, 0.0) for key in keys), milliseconds, tokens))
     return outcomes
 
 

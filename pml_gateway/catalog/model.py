@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from pml_gateway.catalog.prompts_and_resources import OfferTable
-from pml_gateway.catalog.visibility import Gates
+from pml_gateway.catalog.visibility import Visibility
 from pml_gateway.types import JsonObject
 
 
@@ -61,14 +61,14 @@ class CatalogTool:
 class Catalog:
     """All tools in catalog order: servers as configured, tools as the server lists them; and what else they offer.
 
-    What servers list for some clients only is among them; `gates` says for whom it does not exist.
+    What servers list for some clients only is among them; `visibility` says for whom it does not exist.
     """
 
     tools: tuple[CatalogTool, ...] = ()
     upstream_ids: tuple[str, ...] = ()
     assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
     offers: OfferTable = field(default_factory=OfferTable)
-    gates: Gates = field(default_factory=Gates)
+    visibility: Visibility = field(default_factory=Visibility)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

@@ -17,7 +17,7 @@ NOTHING: Names = frozenset()
 
 
 @dataclass(frozen=True)
-class Gates:
+class Visibility:
     """By what clients can be asked: the names that do not exist for them, and what servers say to them alone.
 
     `others` is what does not exist for clients of which no upstream was told.
@@ -27,21 +27,21 @@ class Gates:
     others: Names = NOTHING
     said: Mapping[str, Mapping[str, Offers]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def absent_for(self, abilities: str) -> Names:
+    def absent_for(self, client_capabilities: str) -> Names:
         """What does not exist for a client that can be asked this."""
-        return self.absent.get(abilities, self.others)
+        return self.absent.get(client_capabilities, self.others)
 
-    def group(self, abilities: str) -> str:
+    def group(self, client_capabilities: str) -> str:
         """One name for all clients for whom the same exists; empty for those who cannot be asked anything."""
-        return self._groups.get(abilities, "")
+        return self._groups.get(client_capabilities, "")
 
     @cached_property
     def _groups(self) -> dict[str, str]:
         groups: dict[str, str] = {}
         first: dict[object, str] = {(self.others, ()): ""}
-        for abilities, absent in self.absent.items():
-            said = tuple(sorted((key, repr(offers)) for key, offers in self.said.get(abilities, {}).items()))
-            groups[abilities] = first.setdefault((absent, said), abilities)
+        for client_capabilities, absent in self.absent.items():
+            said = tuple(sorted((key, repr(offers)) for key, offers in self.said.get(client_capabilities, {}).items()))
+            groups[client_capabilities] = first.setdefault((absent, said), client_capabilities)
         return groups
 
 
@@ -54,26 +54,26 @@ class Variants:
     differences: Mapping[str, Difference]
 
 
-def build_gates(upstreams: Mapping[str, Variants]) -> Gates:
-    """The gates of these upstreams; those that list the same for all clients add nothing."""
+def build_visibility(upstreams: Mapping[str, Variants]) -> Visibility:
+    """The visibility of these upstreams; those that list the same for all clients add nothing."""
     differing = {upstream_id: each for upstream_id, each in upstreams.items() if any(each.differences.values())}
     if not differing:
-        return Gates()
-    sets = sorted({abilities for each in differing.values() for abilities in each.differences})
+        return Visibility()
+    sets = sorted({client_capabilities for each in differing.values() for client_capabilities in each.differences})
     others: set[tuple[str, str, str]] = set()
-    absent: dict[str, set[tuple[str, str, str]]] = {abilities: set() for abilities in sets}
+    absent: dict[str, set[tuple[str, str, str]]] = {client_capabilities: set() for client_capabilities in sets}
     said: dict[str, dict[str, Offers]] = {}
     for upstream_id, each in differing.items():
         everybody = names(each.tools, each.offers)
         extra = {named for other in each.differences.values() for named in other.more()} - everybody
         others |= {(upstream_id, *named) for named in extra}
-        for abilities in sets:
-            own = each.differences.get(abilities, Difference())
+        for client_capabilities in sets:
+            own = each.differences.get(client_capabilities, Difference())
             hidden = (extra - set(own.more())) | set(own.missing)
-            absent[abilities] |= {(upstream_id, *named) for named in hidden}
+            absent[client_capabilities] |= {(upstream_id, *named) for named in hidden}
             if gains(own.offers):
-                said.setdefault(abilities, {})[upstream_id] = with_gained(each.offers, own.offers)
-    return Gates({key: frozenset(value) for key, value in absent.items()}, frozenset(others), said)
+                said.setdefault(client_capabilities, {})[upstream_id] = with_gained(each.offers, own.offers)
+    return Visibility({key: frozenset(value) for key, value in absent.items()}, frozenset(others), said)
 
 
 def absent_tools(absent: Names) -> frozenset[tuple[str, str]]:

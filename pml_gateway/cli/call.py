@@ -104,7 +104,7 @@ async def _call(
     from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command) as gateway:
-        await gateway.meet(name)
+        await gateway.connect_once(name)
         schema = await _schema(gateway, name)
         try:
             given = read_flags(schema or {}, words, given_arguments(text, pairs, schema)) if schema is not None else {}
@@ -126,7 +126,7 @@ async def _described(command: Command, name: str) -> JsonObject:
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command) as gateway:
-        await gateway.meet(name)
+        await gateway.connect_once(name)
         view = (await gateway.ready()).view(LOCAL)
         tool = view.resolve(name)
         if tool is None:

@@ -13,7 +13,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, warn
-from pml_gateway.clients.connect import ClientEdit, Connections, apply, connected, disconnected
+from pml_gateway.clients.connect import ClientEdit, ConnectedFiles, apply, connected, disconnected
 from pml_gateway.clients.discover import ClientFile, ClientStatus, client_files, client_status, known_client, read_place
 from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.clients.model import KnownClient, Scope
@@ -103,7 +103,7 @@ def connect(
         if not settings.servers:
             raise ConfigurationError("the gateway has no servers yet", hint="run `pml init` first")
         own = _entry(known, settings, http=http, as_client=as_client, write_key=write_key)
-        connections = Connections(Paths.from_environ())
+        connections = ConnectedFiles(Paths.from_environ())
         edit = connected(file, own, settings, surroundings, connections, keep_servers=keep)
         warnings = _warnings(edit, settings, surroundings)
         outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json, warnings=warnings)
@@ -172,7 +172,7 @@ def disconnect(
     """
     try:
         known, file, _ = _file(client, scope)
-        connections = Connections(Paths.from_environ())
+        connections = ConnectedFiles(Paths.from_environ())
         edit = disconnected(file, load_settings().settings.http, connections)
         outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json)
     except ConfigurationError as error:
@@ -232,7 +232,7 @@ class _Outcome:
 
 def _carry_out(
     edit: ClientEdit,
-    connections: Connections,
+    connections: ConnectedFiles,
     *,
     dry_run: bool,
     yes: bool,

@@ -18,7 +18,7 @@ from pml_gateway.text import plural_of
 from pml_gateway.types import JsonObject, Ranking
 
 if TYPE_CHECKING:
-    from pml_gateway.index.evaluation import HardTool, LabelledQuery, Outcome
+    from pml_gateway.index.evaluation import HardTool, LabelledQuery, QueryOutcome
     from pml_gateway.reports.search_quality import Subject
 
 QUERY_FILE = "eval.jsonl"
@@ -137,7 +137,7 @@ def _write(target: Path, rows: Sequence[JsonObject], *, force: bool) -> None:
 
 async def _on_own_catalog(
     command: Command, labelled: Sequence[LabelledQuery], ranking: Ranking | None
-) -> tuple[Subject, list[Outcome], Ranking]:
+) -> tuple[Subject, list[QueryOutcome], Ranking]:
     from pml_gateway.reports.search_quality import of_state
 
     async with command_gateway(command) as gateway:
@@ -171,7 +171,7 @@ def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Rankin
     return of_index(index, rows, embedder.model_id if embedder else "", ranking)
 
 
-def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[Outcome], Ranking]:
+def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
     from pml_gateway.reports.search_quality import measure
 
     known = {document.key for document in subject.documents}
@@ -182,7 +182,7 @@ def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list
     return measure(subject, labelled)
 
 
-def _print(subject: Subject, outcomes: Sequence[Outcome], ranking: Ranking, *, own: bool, as_json: bool) -> None:
+def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking, *, own: bool, as_json: bool) -> None:
     from pml_gateway.index.evaluation import figures, hard_tools
 
     report: JsonObject = {

@@ -129,7 +129,7 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
 
     async with command_gateway(command, of_all=True) as gateway:
         for name in (*arguments.get("names", ()), arguments.get("server", "")):
-            await gateway.meet(name)
+            await gateway.connect_once(name)
         await _wait_for_index(gateway, meta_tool)
         return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 

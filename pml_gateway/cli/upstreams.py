@@ -203,7 +203,7 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
     # The OAuth client takes 0.3 s to import, which `pml --help` never needs.
     from pml_gateway.upstreams.auth.authorization import moment
     from pml_gateway.upstreams.auth.login import log_in
-    from pml_gateway.upstreams.auth.logins import TokenStore
+    from pml_gateway.upstreams.auth.logins import LoginStore
 
     definition = _definition(command, name)
 
@@ -215,7 +215,7 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
             note(f"then wait here, or paste the address you are sent back to ({callback.redirect_uri}?...)")
             _read_answers(callback)
 
-    stored = await log_in(name, definition, TokenStore(command.paths.auth_dir), show, timeout=timeout)
+    stored = await log_in(name, definition, LoginStore(command.paths.auth_dir), show, timeout=timeout)
     return {
         "server": name,
         "state": "logged_in",
@@ -228,10 +228,10 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
 
 async def _logout(command: Command, name: str) -> JsonObject:
     from pml_gateway.upstreams.auth.login import log_out
-    from pml_gateway.upstreams.auth.logins import TokenStore
+    from pml_gateway.upstreams.auth.logins import LoginStore
 
     definition = _definition(command, name)
-    was_there, revoked = await log_out(name, definition, TokenStore(command.paths.auth_dir))
+    was_there, revoked = await log_out(name, definition, LoginStore(command.paths.auth_dir))
     gateways = await _tell_gateways(command, name) if was_there else 0
     return {"server": name, "was_logged_in": was_there, "revoked": revoked, "gateways": gateways}
 

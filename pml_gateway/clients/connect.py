@@ -20,7 +20,7 @@ from pml_gateway.clients.model import Scope
 from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.show import masked_diff
-from pml_gateway.clients.translate import Origin, covers, translated
+from pml_gateway.clients.translate import EntryOrigin, covers, translated
 from pml_gateway.config.edit import merged
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
@@ -28,7 +28,7 @@ from pml_gateway.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.paths import Paths
 
 
-class Connection(BaseModel):
+class ConnectedFile(BaseModel):
     """One edit of one file.
 
     `backup` holds the bytes from before (None: there was no file), `after` the hash of what was written. `is_exact`
@@ -49,17 +49,17 @@ class Connection(BaseModel):
 
 class _Record(BaseModel):
     version: int = 1
-    connections: dict[str, Connection] = Field(default_factory=dict)
+    connections: dict[str, ConnectedFile] = Field(default_factory=dict)
 
 
-class Connections:
+class ConnectedFiles:
     """The record of all edits, one per file and block."""
 
     def __init__(self, paths: Paths) -> None:
         self.path = paths.connections_file
         self._backups = paths.backups_dir
 
-    def get(self, file: ClientFile) -> Connection | None:
+    def get(self, file: ClientFile) -> ConnectedFile | None:
         """What was done to `file`, if anything was.
 
         Raises:
@@ -67,7 +67,7 @@ class Connections:
         """
         return self._read().connections.get(_identity(file))
 
-    def put(self, file: ClientFile, connection: Connection) -> None:
+    def put(self, file: ClientFile, connection: ConnectedFile) -> None:
         """Note an edit."""
         record = self._read()
         record.connections[_identity(file)] = connection
@@ -140,7 +140,7 @@ class ClientEdit:
     file: ClientFile
     how: How
     after: str | None
-    connection: Connection | None = None
+    connection: ConnectedFile | None = None
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundi
     }
     found = {}
     for name, raw in file.entries.items():
-        entry = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs)).definition
+        entry = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs)).definition
         if entry is None:
             continue
         for server, known in served.items():
@@ -185,7 +185,7 @@ def connected(
     own: OwnEntry,
     settings: Settings,
     surroundings: Surroundings,
-    connections: Connections,
+    connections: ConnectedFiles,
     *,
     keep_servers: bool,
 ) -> ClientEdit:
@@ -210,7 +210,7 @@ def connected(
     if after == file.text:
         return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret, served=served)
     is_exact = known is None or base is not file
-    connection = Connection(
+    connection = ConnectedFile(
         client=file.client.name,
         kind=own.kind,
         entry_name=name,
@@ -223,7 +223,7 @@ def connected(
     return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret, served=served)
 
 
-def disconnected(file: ClientFile, http: HttpSettings, connections: Connections) -> ClientEdit:
+def disconnected(file: ClientFile, http: HttpSettings, connections: ConnectedFiles) -> ClientEdit:
     """What undoing `connect` changes: everything to the byte, or our edit alone if the file changed since.
 
     Raises:
@@ -252,7 +252,7 @@ def disconnected(file: ClientFile, http: HttpSettings, connections: Connections)
     return ClientEdit(file, "undone", _as_before(file, before, known, after), known, tuple(missing), (), conflicts)
 
 
-def apply(edit: ClientEdit, connections: Connections) -> Path | None:
+def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
     """Write the edit, whole or not at all; returns where the bytes from before are.
 
     Raises:
@@ -293,7 +293,7 @@ def _mode(file: ClientFile, target: Path) -> int:
     return PROJECT_MODE & ~mask
 
 
-def _original(file: ClientFile, known: Connection) -> ClientFile:
+def _original(file: ClientFile, known: ConnectedFile) -> ClientFile:
     """The file as it was before it was connected."""
     if known.backup is None:
         return replace(file, text="", entries={}, exists=False)
@@ -306,7 +306,7 @@ def _original(file: ClientFile, known: Connection) -> ClientFile:
         ) from exc
 
 
-def _as_before(file: ClientFile, before: ClientFile, known: Connection, after: str) -> str:
+def _as_before(file: ClientFile, before: ClientFile, known: ConnectedFile, after: str) -> str:
     """`after`, or a text that says the same and is nearer to the original: layout and comments come back too."""
     try:
         written = file.block.changed(before.text, known.removed, {known.entry_name: known.entry})

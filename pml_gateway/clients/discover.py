@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pml_gateway.clients.block import Block, ClientFileError
 from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
-from pml_gateway.clients.model import FileFormat, KnownClient, Place, Scope
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope
 from pml_gateway.clients.own import ConnectionKind, own_kind
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.problems import did_you_mean
@@ -26,7 +26,7 @@ class ClientFile:
     """One file of one client; `problem` says why it cannot be read, and its servers are unknown then."""
 
     client: KnownClient
-    place: Place
+    place: FileLocation
     path: Path
     block: Block
     exists: bool = False
@@ -77,7 +77,7 @@ def client_files(surroundings: Surroundings, names: Collection[str] = CLIENT_NAM
     return found
 
 
-def read_place(client: KnownClient, place: Place, surroundings: Surroundings) -> ClientFile:
+def read_place(client: KnownClient, place: FileLocation, surroundings: Surroundings) -> ClientFile:
     """The file of `place` as it is now."""
     path = surroundings.path(place)
     block = Block(client.file_format, surroundings.block(place))

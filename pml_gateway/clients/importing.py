@@ -11,7 +11,7 @@ from pml_gateway.clients.discover import ClientFile
 from pml_gateway.clients.literals import VariableNames, without_literals
 from pml_gateway.clients.own import own_kind
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.clients.translate import Origin, Translation, covers, same_server, translated, united
+from pml_gateway.clients.translate import EntryOrigin, Translation, covers, same_server, translated, united
 from pml_gateway.config.advice import obstacles
 from pml_gateway.config.settings import Settings
 from pml_gateway.secrets.env_file import stored_variables
@@ -88,7 +88,7 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
             if own_kind(raw, settings.http):
                 plan.servers.append(ImportedServer(file, entry_name, "", "gateway"))
                 continue
-            found = translated(raw, Origin(file.client, file.scope, surroundings, file.inputs))
+            found = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs))
             about |= {name: text for name, text in found.variables.items() if text or name not in about}
             plan.servers.append(placing.placed(file, entry_name, found))
     _take_secrets(plan, names, readable)

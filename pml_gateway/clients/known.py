@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pml_gateway.clients.model import FileFormat, KnownClient, Place, Scope, Shape, Variables
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Shape, Variables
 
 SERVERS = ("mcpServers",)
 
 
-def _home_and_project(file: str) -> tuple[Place, ...]:
+def _home_and_project(file: str) -> tuple[FileLocation, ...]:
     """The same file below the user's home and below a project."""
-    return Place(Scope.USER, f"{{home}}/{file}", SERVERS), Place(Scope.PROJECT, f"{{project}}/{file}", SERVERS)
+    return FileLocation(Scope.USER, f"{{home}}/{file}", SERVERS), FileLocation(
+        Scope.PROJECT, f"{{project}}/{file}", SERVERS
+    )
 
 
 CLIENTS: tuple[KnownClient, ...] = (
@@ -17,9 +19,9 @@ CLIENTS: tuple[KnownClient, ...] = (
         "claude-code",
         "Claude Code",
         (
-            Place(Scope.USER, "{claude}/.claude.json", SERVERS),
-            Place(Scope.LOCAL, "{claude}/.claude.json", ("projects", "{project}", "mcpServers")),
-            Place(Scope.PROJECT, "{project}/.mcp.json", SERVERS),
+            FileLocation(Scope.USER, "{claude}/.claude.json", SERVERS),
+            FileLocation(Scope.LOCAL, "{claude}/.claude.json", ("projects", "{project}", "mcpServers")),
+            FileLocation(Scope.PROJECT, "{project}/.mcp.json", SERVERS),
         ),
         # code.claude.com/docs/en/mcp: `type` is required for http and sse; `alwaysLoad` since 2.1.121.
         shape=Shape(stdio_type="stdio", http_type="http"),
@@ -31,7 +33,7 @@ CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "claude-desktop",
         "Claude Desktop",
-        (Place(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
+        (FileLocation(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
         shape=Shape(speaks_http=False),
         restart="quit it completely and start it again",
     ),
@@ -46,9 +48,9 @@ CLIENTS: tuple[KnownClient, ...] = (
         "vscode",
         "VS Code",
         (
-            Place(Scope.USER, "{apps}/Code/User/mcp.json", ("servers",)),
-            Place(Scope.PROJECT, "{project}/.vscode/mcp.json", ("servers",)),
-            Place(Scope.USER, "{apps}/Code/User/settings.json", ("mcp", "servers"), read_only=True),
+            FileLocation(Scope.USER, "{apps}/Code/User/mcp.json", ("servers",)),
+            FileLocation(Scope.PROJECT, "{project}/.vscode/mcp.json", ("servers",)),
+            FileLocation(Scope.USER, "{apps}/Code/User/settings.json", ("mcp", "servers"), read_only=True),
         ),
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.PREFIXED,
@@ -57,7 +59,7 @@ CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "windsurf",
         "Windsurf",
-        (Place(Scope.USER, "{home}/.codeium/windsurf/mcp_config.json", SERVERS),),
+        (FileLocation(Scope.USER, "{home}/.codeium/windsurf/mcp_config.json", SERVERS),),
         shape=Shape(http_url="serverUrl"),
         variables=Variables.PREFIXED,
         restart="press refresh in its MCP panel",
@@ -75,8 +77,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         "codex",
         "Codex",
         (
-            Place(Scope.USER, "{codex}/config.toml", ("mcp_servers",)),
-            Place(Scope.PROJECT, "{project}/.codex/config.toml", ("mcp_servers",)),
+            FileLocation(Scope.USER, "{codex}/config.toml", ("mcp_servers",)),
+            FileLocation(Scope.PROJECT, "{project}/.codex/config.toml", ("mcp_servers",)),
         ),
         file_format=FileFormat.TOML,
         shape=Shape(headers="http_headers"),
@@ -86,8 +88,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         "zed",
         "Zed",
         (
-            Place(Scope.USER, "{xdg}/zed/settings.json", ("context_servers",)),
-            Place(Scope.PROJECT, "{project}/.zed/settings.json", ("context_servers",)),
+            FileLocation(Scope.USER, "{xdg}/zed/settings.json", ("context_servers",)),
+            FileLocation(Scope.PROJECT, "{project}/.zed/settings.json", ("context_servers",)),
         ),
         # Versions before 0.206 refuse an entry without `source`; later ones ignore it.
         shape=Shape(extra=(("source", "custom"),)),
@@ -96,7 +98,7 @@ CLIENTS: tuple[KnownClient, ...] = (
     KnownClient(
         "mcp-json",
         "a plain .mcp.json",
-        (Place(Scope.PROJECT, "{project}/.mcp.json", SERVERS),),
+        (FileLocation(Scope.PROJECT, "{project}/.mcp.json", SERVERS),),
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.BRACED,
     ),

@@ -43,7 +43,7 @@ class Variables(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileLocation:
     """One file of a client.
 
     `path` starts with a root that `places.py` fills in: `{home}`, `{apps}`, `{xdg}`, `{project}`, `{claude}`,
@@ -84,7 +84,7 @@ class KnownClient:
 
     name: str
     title: str
-    places: tuple[Place, ...]
+    places: tuple[FileLocation, ...]
     file_format: FileFormat = FileFormat.JSON
     shape: Shape = Shape()
     variables: Variables = Variables.NONE

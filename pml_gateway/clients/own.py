@@ -15,7 +15,7 @@ from pml_gateway.clients.model import FileFormat, KnownClient, Variables
 from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
-from pml_gateway.secrets.references import Reference, references, resolve
+from pml_gateway.secrets.references import SecretReference, references, resolve
 
 ENTRY_NAME = "pml"
 
@@ -152,7 +152,7 @@ def _put_key(values: dict[str, Any], client: KnownClient, key: str, write_key: b
     return ""
 
 
-def _variable(client: KnownClient, reference: Reference) -> str | None:
+def _variable(client: KnownClient, reference: SecretReference) -> str | None:
     if reference.kind != "env":
         return None
     match client.variables:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pml_gateway.clients.model import Place, System
+from pml_gateway.clients.model import FileLocation, System
 from pml_gateway.config.document import is_there
 
 
@@ -47,12 +47,12 @@ class Surroundings:
         found = next((self.environ[name] for name in names if self.environ.get(name)), None)
         return Path(found) if found else Path.home()
 
-    def path(self, place: Place) -> Path:
+    def path(self, place: FileLocation) -> Path:
         """Where the file of `place` lies."""
         root, _, rest = place.path.partition("/")
         return self._root(root) / rest
 
-    def block(self, place: Place) -> tuple[str, ...]:
+    def block(self, place: FileLocation) -> tuple[str, ...]:
         """The keys that lead to the servers in the file of `place`."""
         return tuple(str(self.project) if step == "{project}" else step for step in place.block)
 

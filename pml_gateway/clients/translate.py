@@ -56,7 +56,7 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EntryOrigin:
     """Where an entry was found; `inputs` are the file's `inputs`, which VS Code asks a person for."""
 
     client: KnownClient
@@ -65,7 +65,7 @@ class Origin:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
 
-def translated(raw: object, origin: Origin) -> Translation:
+def translated(raw: object, origin: EntryOrigin) -> Translation:
     """The definition that does what `raw` does in its client."""
     found = Translation()
     if not isinstance(raw, dict):
@@ -146,7 +146,7 @@ def _complaint(item: Any) -> str:
     return f"{key}: {message}" if key else message
 
 
-def _expanded(value: Any, origin: Origin, found: Translation) -> Any:
+def _expanded(value: Any, origin: EntryOrigin, found: Translation) -> Any:
     match value:
         case str():
             return _text(value, origin, found)
@@ -158,7 +158,7 @@ def _expanded(value: Any, origin: Origin, found: Translation) -> Any:
             return value
 
 
-def _text(text: str, origin: Origin, found: Translation) -> str:
+def _text(text: str, origin: EntryOrigin, found: Translation) -> str:
     """`text` with the client's variables in the spelling of the gateway."""
     match origin.client.variables:
         case Variables.NONE:
@@ -178,7 +178,7 @@ def _text(text: str, origin: Origin, found: Translation) -> str:
     return "".join([*parts, _OURS.sub(r"$$\1", text[end:])])
 
 
-def _plain(match: re.Match[str], origin: Origin, found: Translation) -> str:
+def _plain(match: re.Match[str], origin: EntryOrigin, found: Translation) -> str:
     name = match[1] or match[match.re.groups]
     if name == "CLAUDE_PROJECT_DIR":
         return str(origin.surroundings.project)
@@ -191,7 +191,7 @@ def _plain(match: re.Match[str], origin: Origin, found: Translation) -> str:
     return f"${{env:{name}}}"
 
 
-def _prefixed(match: re.Match[str], origin: Origin, found: Translation) -> str:
+def _prefixed(match: re.Match[str], origin: EntryOrigin, found: Translation) -> str:
     kind, name, word = match.groups()
     match kind, word:
         case "env", _:
@@ -218,7 +218,7 @@ def _prefixed(match: re.Match[str], origin: Origin, found: Translation) -> str:
             return match[0]
 
 
-def _settle_folder(definition: dict[str, Any], origin: Origin, found: Translation) -> None:
+def _settle_folder(definition: dict[str, Any], origin: EntryOrigin, found: Translation) -> None:
     """Give a definition with relative paths the folder they start from: a client runs servers in its project."""
     folder = origin.surroundings.project
     given = definition.get("cwd")

@@ -337,7 +337,7 @@ class Settings(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EffectiveSettings:
     """One upstream as it is configured, and how long and how much it is used where it says nothing of its own."""
 
     upstream_id: str

@@ -40,7 +40,7 @@ class ModeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TourStop:
     """One request of the tour and its answer, shortened for people."""
 
     title: str
@@ -58,7 +58,7 @@ class DemoReport:
     catalog_tools: int
     servers: dict[str, int]
     modes: list[ModeRow]
-    steps: list[Step]
+    steps: list[TourStop]
 
     def as_json(self) -> JsonObject:
         """The report as plain JSON."""
@@ -124,9 +124,11 @@ async def walk_through(url: str) -> DemoReport:
         )
     hits = "\n".join(f"{hit['score']:.2f}  {hit['signature']}" for hit in _data(found)["hits"])
     steps = [
-        Step("A search", 'search_tools(query="monthly payment for a mortgage", limit=3)', hits),
-        Step("A direct call of a tool that is not listed", 'files__list_directory(path="projects")', _shown(direct)),
-        Step(
+        TourStop("A search", 'search_tools(query="monthly payment for a mortgage", limit=3)', hits),
+        TourStop(
+            "A direct call of a tool that is not listed", 'files__list_directory(path="projects")', _shown(direct)
+        ),
+        TourStop(
             "A call through call_tool",
             'call_tool(name="calc__evaluate_expression", arguments={"expression": "(17 + 25) * 100 / 7"})',
             _shown(by_name),

@@ -28,7 +28,7 @@ from pml_gateway.gateway.answers import answered_error, check_result, check_text
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools, meta_tools_beside_namespaces
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
-from pml_gateway.gateway.settle import Call, Outcome, Outcomes, Route, started
+from pml_gateway.gateway.settle import Call, Route, Settled, Settler, started
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.steps import CompositeCalls
 from pml_gateway.gateway.tool_list import expose
@@ -122,7 +122,7 @@ class Caller:
         self._gateway = gateway
         self._usage = usage
         self._meta_tools = meta_tools
-        self.outcomes = Outcomes(gateway)
+        self.outcomes = Settler(gateway)
         self.suspended = SuspendedRuns()
         self._composites = CompositeCalls(gateway, self)
 
@@ -190,7 +190,7 @@ class Caller:
         run: str = "",
         check: Callable[[JsonObject], None] | None = None,
         refs: tuple[str, ...] | None = None,
-    ) -> Outcome:
+    ) -> Settled:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
 
         Args:
@@ -223,7 +223,7 @@ class Caller:
         run: str,
         check: Callable[[JsonObject], None] | None,
         refs: tuple[str, ...] | None,
-    ) -> Outcome:
+    ) -> Settled:
         replaced = None if refs is None else Resolved(arguments, refs)
         resolved = replaced or await self.outcomes.resolve(scope, arguments)
         check_object(resolved.arguments)

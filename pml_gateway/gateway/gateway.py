@@ -26,8 +26,8 @@ from pml_gateway.policy.view import ALIAS_SEPARATORS
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
-from pml_gateway.upstreams.capability_listing import AbilityListings
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.capability_listing import CapabilityListings
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
@@ -114,7 +114,7 @@ class Gateway:
         self._asked = anyio.Event()
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
-        self.ability_listings = AbilityListings(
+        self.capability_listings = CapabilityListings(
             pool,
             lambda upstream_id: listings.differences(upstream_id, self.state.settings),
             self.differs,
@@ -155,12 +155,12 @@ class Gateway:
             if tool_name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
         )
 
-    async def meet(self, name: str) -> None:
+    async def connect_once(self, name: str) -> None:
         """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""
         named = (self.pool.upstreams[name],) if name in self.unlisted() else ()
         for upstream in (*named, *self.unlisted_owners(name)):
-            upstream.unsettle()
-            upstream.want()
+            upstream.mark_pending()
+            upstream.request_connect()
             with anyio.move_on_after(upstream.connect_timeout + 1):
                 await upstream.settled.wait()
             await self._rebuild()
@@ -209,7 +209,7 @@ class Gateway:
         if not self.pool.upstreams:
             self._first_list.set()
         if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
-            self.pool.want_all()
+            self.pool.request_all()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
         if settings.http != before.http:
             logger.warning("changes under `http:` need a restart")
@@ -235,9 +235,9 @@ class Gateway:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
         async with self._refreshing:
             for upstream in self.pool.upstreams.values():
-                upstream.unsettle()
-            self.pool.want_all()
-            self.ability_listings.renew()
+                upstream.mark_pending()
+            self.pool.request_all()
+            self.capability_listings.renew()
             settled = await self.pool.settled(timeout)
             await self._rebuild()
             await self.rank()
@@ -249,17 +249,17 @@ class Gateway:
             # Replaced by a new configuration, and still finishing its calls.
             return
         self._listings.take(upstream.upstream_id, upstream.definition, listed)
-        self.ability_listings.listed(upstream, listed)
+        self.capability_listings.listed(upstream, listed)
         self._dirty.set()
 
-    def differs(self, upstream: Upstream, abilities: str, difference: Difference) -> None:
-        """Take over what an upstream lists besides for clients of these abilities."""
-        if self._listings.take_difference(upstream.upstream_id, abilities, difference):
+    def differs(self, upstream: Upstream, client_capabilities: str, difference: Difference) -> None:
+        """Take over what an upstream lists besides for clients of these capabilities."""
+        if self._listings.take_difference(upstream.upstream_id, client_capabilities, difference):
             self._dirty.set()
 
     def failed(self, upstream: Upstream) -> None:
         """Mark an upstream's tools stale; they stay listed and found."""
-        self.ability_listings.failed(upstream)
+        self.capability_listings.failed(upstream)
         self._dirty.set()
 
     async def follow(self) -> None:
@@ -287,7 +287,7 @@ class Gateway:
 
         async def start(upstream: Upstream) -> None:
             async with places:
-                upstream.want()
+                upstream.request_connect()
                 with anyio.move_on_after(START_SECONDS):
                     await upstream.settled.wait()
 
@@ -337,7 +337,7 @@ class Gateway:
 def _observable(catalog: Catalog) -> tuple[object, ...]:
     """What tells one snapshot from the next."""
     marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
-    return catalog.fingerprint, catalog.offers.fingerprint, catalog.gates, marks
+    return catalog.fingerprint, catalog.offers.fingerprint, catalog.visibility, marks
 
 
 @asynccontextmanager
@@ -348,7 +348,7 @@ async def open_gateway(
     identity: str,
     connect: bool = True,
     open_streams: OpenStreams | None = None,
-    client: SoleClient | None = None,
+    client: StdioClient | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -380,7 +380,7 @@ async def open_gateway(
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
-        tasks.start_soon(gateway.ability_listings.run)
+        tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)

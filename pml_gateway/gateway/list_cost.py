@@ -99,7 +99,7 @@ class ListCosts:
             size = (len(json.loads(tools_json)), count_tokens(tools_json.decode()))
             remember(self._sizes, digest, size, MAX_REMEMBERED)
         state, client = given.state, given.client
-        seen = (client.rules, state.catalog.gates.group(client.abilities))
+        seen = (client.rules, state.catalog.visibility.group(client.client_capabilities))
         key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
         if key not in self._full:
             cost = list_tokens(given.state, ExposureMode.FULL_PROXY, client=given.client)

@@ -11,7 +11,7 @@ from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
-from pml_gateway.catalog.visibility import Variants, build_gates
+from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.gateway.meta_definitions import RESERVED
@@ -29,7 +29,7 @@ Manifests = Callable[[NamingSettings], ManifestFile]
 """The manifest of one way of naming."""
 
 MAX_DIFFERENCES = 32
-"""Sets of abilities of which an upstream's listing is kept; the oldest go first."""
+"""Sets of capabilities of which an upstream's listing is kept; the oldest go first."""
 
 
 class Listings:
@@ -79,14 +79,14 @@ class Listings:
             return {}
         return None if entry.era == MODERN else entry.differences
 
-    def take_difference(self, upstream_id: str, abilities: str, difference: Difference) -> bool:
-        """Take over what an upstream lists besides for clients of these abilities; whether that is new."""
+    def take_difference(self, upstream_id: str, client_capabilities: str, difference: Difference) -> bool:
+        """Take over what an upstream lists besides for clients of these capabilities; whether that is new."""
         entry = self._entries[upstream_id]
-        if entry.differences.get(abilities) == difference:
+        if entry.differences.get(client_capabilities) == difference:
             return False
-        others = {key: each for key, each in entry.differences.items() if key != abilities}
+        others = {key: each for key, each in entry.differences.items() if key != client_capabilities}
         kept = dict(list(others.items())[1 - MAX_DIFFERENCES :])
-        self._entries[upstream_id] = replace(entry, differences={**kept, abilities: difference})
+        self._entries[upstream_id] = replace(entry, differences={**kept, client_capabilities: difference})
         return True
 
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
@@ -135,7 +135,7 @@ class Listings:
         if composites is not None:
             catalog = with_composites(catalog, composites_of(settings, catalog))
         table = build_offers(offers, previous.offers.names)
-        return with_public_meta(replace(catalog, offers=table, gates=build_gates(variants)), previous)
+        return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 
     def save(self, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
         """Write the manifest, so that the next start knows these tools and their names."""

@@ -63,7 +63,7 @@ _EMPTY: Mapping[str, tuple[type[BaseModel], BaseModel]] = {
 _MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
 
 
-class OfferRequests:
+class PromptAndResourceRequests:
     """Serves prompts, resources, completions and resource subscriptions of one gateway."""
 
     def __init__(self, gateway: Gateway, followers: ResourceFollowers) -> None:

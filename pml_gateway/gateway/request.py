@@ -15,7 +15,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Abilities, Audience, abilities_of
+from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Audience, Capabilities, capabilities_of
 from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -29,7 +29,7 @@ class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely. `abilities` are what the client can be asked, once that
+    told that the response has ended, and whether completely. `capabilities` are what the client can be asked, once that
     was found out. `request_id` and the trace context `parent` are what HTTP
     headers say.
     """
@@ -40,7 +40,7 @@ class RequestScope:
     accepts_bytes: bool = False
     tools_json: bytes | None = None
     on_sent: Callable[[bool], None] | None = None
-    abilities: Abilities | None = None
+    client_capabilities: Capabilities | None = None
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
 
@@ -101,14 +101,14 @@ Context = ServerRequestContext[Any, Any]
 class RequestAudience:
     """`Audience` over the SDK's context of one request."""
 
-    def __init__(self, ctx: Context, client: Client, abilities: Abilities | None = None) -> None:
+    def __init__(self, ctx: Context, client: Client, client_capabilities: Capabilities | None = None) -> None:
         self._session = ctx.session
         self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
         self.is_one_client = client.id != ANONYMOUS.id
         self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        self.abilities = given_abilities(ctx) if abilities is None else abilities
+        self.client_capabilities = given_capabilities(ctx) if client_capabilities is None else client_capabilities
         self.log_level = _log_level(ctx)
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
@@ -149,16 +149,16 @@ def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonOb
     return given
 
 
-def given_abilities(ctx: Context) -> Abilities:
+def given_capabilities(ctx: Context) -> Capabilities:
     """What the client of a request announced that it can be asked."""
     given = ctx.session.client_capabilities
     if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return abilities_of(given)
+        return capabilities_of(given)
     state = ctx.session._connection.state
     if _ABILITIES_KEY not in state:
-        state[_ABILITIES_KEY] = abilities_of(given)
-    abilities: Abilities = state[_ABILITIES_KEY]
-    return abilities
+        state[_ABILITIES_KEY] = capabilities_of(given)
+    client_capabilities: Capabilities = state[_ABILITIES_KEY]
+    return client_capabilities
 
 
 def _log_level(ctx: Context) -> str | None:
@@ -192,7 +192,7 @@ def options_of(ctx: Context) -> CallOptions:
         input_responses=raw.get("inputResponses"),
         request_state=raw.get("requestState"),
         may_ask=is_modern(ctx.protocol_version),
-        audience=RequestAudience(ctx, scope.client, scope.abilities),
+        audience=RequestAudience(ctx, scope.client, scope.client_capabilities),
     )
 
 

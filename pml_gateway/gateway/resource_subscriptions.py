@@ -100,7 +100,7 @@ class ResourceFollowers:
         upstream, route = routed
         own[uri] = follower
         try:
-            audience = RequestAudience(ctx, scope.client, scope.abilities)
+            audience = RequestAudience(ctx, scope.client, scope.client_capabilities)
             await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), audience)
         except BaseException:
             own.pop(uri, None)

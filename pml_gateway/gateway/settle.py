@@ -39,7 +39,7 @@ Route = Literal["workflow", "inside", "meta", "direct"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Settled:
     """One call's result as its client gets it, with what it was before.
 
     Args:
@@ -71,7 +71,7 @@ class Call:
     began: float = 0.0
 
 
-class Outcomes:
+class Settler:
     """Resolves references before calls and decides what their results become."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -86,24 +86,24 @@ class Outcomes:
         """
         return await self._gateway.results.resolve(scope.client, arguments, visible_to(self._view(scope.client)))
 
-    async def settle(self, call: Call, result: JsonObject) -> Outcome:
+    async def settle(self, call: Call, result: JsonObject) -> Settled:
         """What the client gets for an upstream's result; errors and questions pass as they are."""
         failed = result.get("isError") is True
         if call.refs:
             self._gateway.results.note_use(self._source(call, "error" if failed else "ok"))
         if failed or result.get("resultType") not in (None, "complete"):
-            return Outcome(result, Content("json", None))
+            return Settled(result, Content("json", None))
         content = content_of(result)
         await self._gateway.shapes.observe(call.client, call.tool, content)
         etag = await self._etag(call, result)
         if etag is not None and self._gateway.etags.is_unchanged(call.client, etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
-            return Outcome(_with_etag(told, etag), content, etag, unchanged=True)
+            return Settled(_with_etag(told, etag), content, etag, unchanged=True)
         stored = await self._store(call, content) if self._is_large(call, content) else None
         if stored is not None:
             answer = {**stored.answer(), **({"etag": etag} if etag else {})}
-            return Outcome(_with_etag(data_result(answer), etag), content, etag, stored=stored)
-        return Outcome(_with_etag(result, etag), content, etag)
+            return Settled(_with_etag(data_result(answer), etag), content, etag, stored=stored)
+        return Settled(_with_etag(result, etag), content, etag)
 
     def _is_large(self, call: Call, content: Content) -> bool:
         settings = self._gateway.results.settings

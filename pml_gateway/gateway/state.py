@@ -76,7 +76,7 @@ class GatewayState:
 
     def view(self, client: Client, *, inside: bool = False) -> View:
         """What this client may see and call, or what steps of composite tools may call for it."""
-        key = (client.rules, inside, self.catalog.gates.group(client.abilities))
+        key = (client.rules, inside, self.catalog.visibility.group(client.client_capabilities))
         cached = self._views.get(key)
         if cached is None:
             cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools, inside=inside)

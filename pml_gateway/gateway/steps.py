@@ -28,7 +28,7 @@ from pml_gateway.results.stored import Source
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Called, Outcome, StepStatus, error_json
+from pml_gateway.workflow.outcome import Called, StepOutcome, StepStatus, error_json
 from pml_gateway.workflow.plan import OnError, Plan, Step
 from pml_gateway.workflow.report import first_error
 from pml_gateway.workflow.sharing import Invocation
@@ -132,7 +132,7 @@ class StepCalls:
         settings = self._gateway.state.settings.references
         return None if settings.mode == "off" else settings.threshold_tokens
 
-    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> JsonObject | None:
+    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> JsonObject | None:
         """Keep what a step made; results of tools with what is known of them, others with the tools before them."""
         if self.threshold is None:
             return None

@@ -39,7 +39,7 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
     if intent is not None and mode in INTENT_MODES:
         state = await gateway.searchable()
     view = state.view(scope.client)
-    who = (scope.client.rules, state.catalog.gates.group(scope.client.abilities))
+    who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
     key = (who, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
     cached = state.lists.get(key)
     if cached is None:

@@ -126,7 +126,7 @@ LIST_CAP = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueryOutcome:
     """What one search found, how long it took, and what its first five hits cost the model that asked."""
 
     query: LabelledQuery
@@ -136,7 +136,7 @@ class Outcome:
     tokens: int
 
 
-def figures(outcomes: Sequence[Outcome], *, min_score: float) -> dict[str, float]:
+def figures(outcomes: Sequence[QueryOutcome], *, min_score: float) -> dict[str, float]:
     """All figures of `pml eval`: means over the queries, medians where the name says so.
 
     A group counts once, whichever of its tools is found. `coverage@t` is the share of needed tools among those scoring
@@ -200,7 +200,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def _lists(outcome: Outcome) -> list[list[str]]:
+def _lists(outcome: QueryOutcome) -> list[list[str]]:
     return [[key for key, score in outcome.scored if score >= threshold] for threshold in THRESHOLDS]
 
 
@@ -232,7 +232,7 @@ class HardTool:
     reasons: tuple[str, ...]
 
 
-def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[Outcome]) -> list[HardTool]:
+def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcome]) -> list[HardTool]:
     """The tools missed at least once or with a text to find them by that is at fault, the most missed first."""
     known = {document.key: document for document in documents}
     twins = _twins(documents)

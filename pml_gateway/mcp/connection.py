@@ -25,7 +25,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import ListKind
-from pml_gateway.mcp.session import HeaderMaps, Pace, PassthroughSession, WatchedDispatcher
+from pml_gateway.mcp.session import HeaderMaps, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve
 from pml_gateway.types import JsonObject
@@ -259,7 +259,7 @@ async def _session(
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()
-    dispatcher.pace = Pace()
+    dispatcher.pace = RateLimiter()
     session = PassthroughSession(
         dispatcher,
         header_maps,

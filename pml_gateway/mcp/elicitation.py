@@ -38,7 +38,7 @@ _ASKED = {ROOTS: "roots", "sampling/createMessage": "sampling", "elicitation/cre
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """What a client can be asked, in the words of client capabilities; equal ones share upstream sessions."""
 
     key: str = "{}"
@@ -66,20 +66,20 @@ class Abilities:
         return None
 
 
-NO_ABILITIES = Abilities()
+NO_CAPABILITIES = Capabilities()
 
 
-def abilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Abilities:
+def capabilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Capabilities:
     """What of a client's capabilities is relayed to upstreams."""
     if capabilities is None or not (capabilities.roots or capabilities.sampling or capabilities.elicitation):
-        return NO_ABILITIES
+        return NO_CAPABILITIES
     given = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
     announced: JsonObject = {
         name: {detail: given[name][detail] for detail in details if detail in given[name]}
         for name, details in _ANNOUNCED.items()
         if name in given
     }
-    return Abilities(json.dumps(announced, sort_keys=True), announced)
+    return Capabilities(json.dumps(announced, sort_keys=True), announced)
 
 
 class Audience(Protocol):
@@ -94,7 +94,7 @@ class Audience(Protocol):
         """Whether everybody of this id is the same client; anonymous ones are not."""
 
     @property
-    def abilities(self) -> Abilities:
+    def client_capabilities(self) -> Capabilities:
         """What it can be asked."""
 
     @property
@@ -154,7 +154,7 @@ class OpenCall:
         """
         if self.has_ended:
             raise too_late()
-        refusal = self.audience.abilities.refusal(method, params)
+        refusal = self.audience.client_capabilities.refusal(method, params)
         if refusal is not None:
             raise MCPError(*refusal)
         self.has_asked = True
@@ -203,8 +203,8 @@ class OpenCall:
 class Questions:
     """The open calls of one session, to which its peer's questions and notices are handed."""
 
-    def __init__(self, abilities: Abilities = NO_ABILITIES) -> None:
-        self.abilities = abilities
+    def __init__(self, client_capabilities: Capabilities = NO_CAPABILITIES) -> None:
+        self.client_capabilities = client_capabilities
         self.log_level: str | None = None
         self._calls: list[OpenCall] = []
         self._latest: OpenCall | None = None
@@ -250,13 +250,13 @@ class Questions:
                     raise
         if self._latest is not None and self._outlives_calls(method):
             return await self._latest.ask(method, params, on_progress)
-        if _ASKED.get(method) in self.abilities.announced:
+        if _ASKED.get(method) in self.client_capabilities.announced:
             raise too_late()
         raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
 
     def _outlives_calls(self, method: str) -> bool:
         """Whether the client can be asked this between its calls; a stateless one cannot."""
-        can_be_asked = method == ROOTS and "roots" in self.abilities.announced
+        can_be_asked = method == ROOTS and "roots" in self.client_capabilities.announced
         return can_be_asked and self._latest is not None and not self._latest.audience.answers_later
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:

@@ -41,7 +41,7 @@ MESSAGES_A_SECOND = 1000
 _TENTH = 0.1
 
 
-class Pace:
+class RateLimiter:
     """Counts what is taken in a tenth of a second, and waits for the next where it is too much."""
 
     def __init__(self, a_second: int = MESSAGES_A_SECOND) -> None:
@@ -70,7 +70,7 @@ class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
     """
 
     lost: anyio.Event
-    pace: Pace
+    pace: RateLimiter
 
     async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
@@ -159,14 +159,14 @@ class PassthroughSession(ClientSession):
         self._stamp(data, options)
         if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
             meta = data["params"]["_meta"]
-            meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.abilities.announced
+            meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.client_capabilities.announced
             if call.audience.log_level is not None:
                 meta[LOG_LEVEL_META_KEY] = call.audience.log_level
         stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
     def _build_capabilities(self, version: str) -> ClientCapabilities:
-        return ClientCapabilities.model_validate(self.questions.abilities.announced)
+        return ClientCapabilities.model_validate(self.questions.client_capabilities.announced)
 
     async def _on_request(
         self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None

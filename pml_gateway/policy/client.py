@@ -22,7 +22,7 @@ MIN_KEY_LENGTH = 16
 class Client:
     """A principal: what it may see and call, and the mode and intent its owner set for it.
 
-    `abilities` is what it can be asked, by which some servers choose what they offer.
+    `capabilities` is what it can be asked, by which some servers choose what they offer.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Client:
     deny: tuple[str, ...] = ()
     mode: ExposureMode | None = None
     intent: str | None = None
-    abilities: str = ""
+    client_capabilities: str = ""
 
     @property
     def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -96,7 +96,11 @@ def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Cli
         return None if clients and client.id != LOCAL.id else client
     name = client.id.removeprefix(_CONFIGURED)
     entry = clients.get(name)
-    return None if entry is None else replace(configured_client(name, entry), abilities=client.abilities)
+    return (
+        None
+        if entry is None
+        else replace(configured_client(name, entry), client_capabilities=client.client_capabilities)
+    )
 
 
 def _digest(key: str) -> bytes:

@@ -32,12 +32,12 @@ class View:
 
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
         allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
-        absent = catalog.gates.absent_for(client.abilities)
+        absent = catalog.visibility.absent_for(client.client_capabilities)
         unlisted = absent_tools(absent)
         self.catalog = catalog
         self.absent = absent
         self.offers = OfferView(catalog.offers, allow, (deny, denied), absent_offers(absent))
-        self.said = {**catalog.offers.upstreams, **catalog.gates.said.get(client.abilities, {})}
+        self.said = {**catalog.offers.upstreams, **catalog.visibility.said.get(client.client_capabilities, {})}
         self.tools = tuple(
             tool
             for tool in catalog.tools

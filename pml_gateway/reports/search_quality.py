@@ -12,7 +12,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.signature import first_sentence, signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.index.evaluation import LabelledQuery, Outcome, input_schema
+from pml_gateway.index.evaluation import LabelledQuery, QueryOutcome, input_schema
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, well_formed
 from pml_gateway.policy.client import LOCAL
@@ -83,17 +83,17 @@ def of_state(state: GatewayState, ranking: Ranking | None) -> Subject:
     return Subject(documents, search, hit_text, state.settings.search.model, state.settings.search.min_score)
 
 
-def measure(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[Outcome], Ranking]:
+def measure(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
     """The outcome of each query, and the evidence that ordered them: words alone where there is no model."""
     _, ranking = subject.search(labelled[0].text, TIMED_HITS)  # the first search loads what the others find loaded
-    outcomes: list[Outcome] = []
+    outcomes: list[QueryOutcome] = []
     for query in labelled:
         started = time.perf_counter()
         first, _ = subject.search(query.text, TIMED_HITS)
         milliseconds = (time.perf_counter() - started) * 1000
         listed, _ = subject.search(query.text, LISTED_HITS)
         tokens = sum(subject.hit_tokens(key) for key, _ in first[:ANSWER_HITS])
-        outcomes.append(Outcome(query, _deepened(first, listed), milliseconds, tokens))
+        outcomes.append(QueryOutcome(query, _deepened(first, listed), milliseconds, tokens))
     return outcomes, ranking
 
 

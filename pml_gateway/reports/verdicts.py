@@ -37,7 +37,7 @@ class Exclusion:
 
 def exclusions(catalog: Catalog, client: Client, blacklist: Sequence[str]) -> tuple[Exclusion, ...]:
     """Why each tool outside the client's view is there, in catalog order. For the owner's eyes, never the client's."""
-    unlisted = absent_tools(catalog.gates.absent_for(client.abilities))
+    unlisted = absent_tools(catalog.visibility.absent_for(client.client_capabilities))
     found = (_exclusion(tool, client, blacklist, unlisted) for tool in catalog.tools)
     return tuple(each for each in found if each is not None)
 

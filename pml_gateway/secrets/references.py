@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class SecretReference:
     """One `${env:NAME}`, `${env:NAME:-default}` or `${file:PATH}` in a text."""
 
     kind: Literal["env", "file"]
@@ -37,7 +37,7 @@ class Reference:
         return f"${{{self.kind}:{self.name}}}"
 
 
-def references(text: str) -> tuple[Reference, ...]:
+def references(text: str) -> tuple[SecretReference, ...]:
     """The references in `text`, in order; `$${env:NAME}` is none, it is a literal."""
     return tuple(_reference(match) for match in _REFERENCE.finditer(text) if not match["escape"])
 
@@ -57,11 +57,11 @@ def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _REFERENCE.sub(lambda match: _remembered(match, environ), text)
 
 
-def _reference(match: re.Match[str]) -> Reference:
+def _reference(match: re.Match[str]) -> SecretReference:
     if match["kind"] == "file":
-        return Reference("file", match["body"].strip())
+        return SecretReference("file", match["body"].strip())
     name, separator, default = match["body"].partition(":-")
-    return Reference("env", name.strip(), default if separator else None)
+    return SecretReference("env", name.strip(), default if separator else None)
 
 
 def _remembered(match: re.Match[str], environ: Mapping[str, str]) -> str:
@@ -95,7 +95,7 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
     )
 
 
-def _file(reference: Reference, environ: Mapping[str, str]) -> str:
+def _file(reference: SecretReference, environ: Mapping[str, str]) -> str:
     home = environ.get("HOME")
     path = Path(home, reference.name[2:]) if home and reference.name.startswith("~/") else Path(reference.name)
     path = path.expanduser()

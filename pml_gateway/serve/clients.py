@@ -19,30 +19,30 @@ from pydantic import ValidationError
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_abilities, is_modern, question_for, scope_of
-from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_ABILITIES, Abilities, Audience, abilities_of
+from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for, scope_of
+from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, Capabilities, capabilities_of
 from pml_gateway.mcp.listing import TOOLS
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.capability_listing import AbilityListings
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.capability_listing import CapabilityListings
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 
 _NOT_WAITING = frozenset({"initialize", "server/discover", "ping", "logging/setLevel"})
 """Requests whose answers do not depend on lists. What servers can do does, but it must not be waited for."""
 
 
-def note_abilities(listings: AbilityListings) -> ServerMiddleware[Any]:
+def note_capabilities(listings: CapabilityListings) -> ServerMiddleware[Any]:
     """A middleware that has upstreams listed for each client that can be asked something, and lets it see that list."""
 
     async def noted(ctx: Context, call_next: CallNext) -> HandlerResult:
-        abilities = _announced(ctx) if ctx.method == "initialize" else given_abilities(ctx)
+        client_capabilities = _announced(ctx) if ctx.method == "initialize" else given_capabilities(ctx)
         scope = scope_of(ctx)
         if ctx.method != "initialize":
-            scope.abilities = abilities
-        if abilities:
-            key = listings.meet(abilities)
-            scope.client = replace(scope.client, abilities=key)
+            scope.client_capabilities = client_capabilities
+        if client_capabilities:
+            key = listings.note_client(client_capabilities)
+            scope.client = replace(scope.client, client_capabilities=key)
             if not listings.is_ready(key) and not _is_answered_at_once(ctx.method):
                 await listings.wait(key)
         return await call_next(ctx)
@@ -50,12 +50,14 @@ def note_abilities(listings: AbilityListings) -> ServerMiddleware[Any]:
     return noted
 
 
-def _announced(ctx: Context) -> Abilities:
+def _announced(ctx: Context) -> Capabilities:
     """What a handshake says; one that says it wrongly is refused by the SDK."""
     try:
-        return abilities_of(mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {}))
+        return capabilities_of(
+            mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {})
+        )
     except ValidationError:
-        return NO_ABILITIES
+        return NO_CAPABILITIES
 
 
 def _is_answered_at_once(method: str) -> bool:
@@ -187,10 +189,10 @@ class ConnectionAudience:
     is_one_client = True
     answers_later = False
 
-    def __init__(self, connection: Connection, version: str, abilities: Abilities) -> None:
+    def __init__(self, connection: Connection, version: str, client_capabilities: Capabilities) -> None:
         self._connection = connection
         self._version = version
-        self.abilities = abilities
+        self.client_capabilities = client_capabilities
 
     @property
     def log_level(self) -> str | None:
@@ -214,23 +216,26 @@ class ConnectionAudience:
         """Over stdio there is one stream, which stays."""
 
 
-def introduce_client(gateway: Gateway, client: SoleClient) -> ServerMiddleware[Any]:
+def introduce_client(gateway: Gateway, client: StdioClient) -> ServerMiddleware[Any]:
     """A middleware that notes what the client can be asked, and has upstreams that were told otherwise told again."""
 
-    def introduce(abilities: Abilities, audience: Audience | None) -> None:
-        client.introduce(abilities, audience)
+    def introduce(client_capabilities: Capabilities, audience: Audience | None) -> None:
+        client.introduce(client_capabilities, audience)
         for upstream in gateway.pool.upstreams.values():
             upstream.meet_client()
 
     async def introduced(ctx: Context, call_next: CallNext) -> HandlerResult:
         if is_modern(ctx.protocol_version) and not client.known.is_set():
             # Later requests may say otherwise, each for itself; a list must not change with them.
-            introduce(abilities_of(ctx.session.client_capabilities), None)
+            introduce(capabilities_of(ctx.session.client_capabilities), None)
         result = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(result, dict):
             given = mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {})
-            abilities = abilities_of(given)
-            introduce(abilities, ConnectionAudience(ctx.session._connection, result["protocolVersion"], abilities))
+            client_capabilities = capabilities_of(given)
+            introduce(
+                client_capabilities,
+                ConnectionAudience(ctx.session._connection, result["protocolVersion"], client_capabilities),
+            )
         return result
 
     return introduced

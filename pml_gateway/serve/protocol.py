@@ -18,7 +18,7 @@ from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.list_cost import ListCosts
 from pml_gateway.gateway.meta_definitions import AVAILABLE
-from pml_gateway.gateway.prompts_and_resources import OfferRequests
+from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.request import CURRENT, Context, RequestScope, list_intent, options_of, scope_of
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.gateway.usage import UsageNotes
@@ -28,7 +28,7 @@ from pml_gateway.serve.clients import (
     ClientSessions,
     gathered_instructions,
     introduce_client,
-    note_abilities,
+    note_capabilities,
     offered_capabilities,
 )
 from pml_gateway.serve.draining import count_requests
@@ -140,7 +140,7 @@ def build_server(
     gateway: Gateway,
     caller: Caller,
     subscribers: Subscribers,
-    offers: OfferRequests,
+    offers: PromptAndResourceRequests,
     telemetry: Telemetry | None = None,
     costs: ListCosts | None = None,
     usage: UsageNotes | None = None,
@@ -159,7 +159,7 @@ def build_server(
     )
     server.middleware.append(handlers.announced)
     if gateway.pool.client is None:
-        server.middleware.insert(0, note_abilities(gateway.ability_listings))
+        server.middleware.insert(0, note_capabilities(gateway.capability_listings))
     server.middleware.insert(0, count_requests(gateway.call_in_flight))
     watch_requests(server, scope_of, telemetry)
     server.middleware.append(handlers.finished_list)

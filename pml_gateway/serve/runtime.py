@@ -16,7 +16,7 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.list_cost import ListCosts
-from pml_gateway.gateway.prompts_and_resources import OfferRequests
+from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.log import get_logger
@@ -28,7 +28,7 @@ from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.telemetry.setup import open_watching
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.usage.recorder import Recorder, open_recorder
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def open_runtime(
     one_client: bool = False,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
-    client = SoleClient() if one_client else None
+    client = StdioClient() if one_client else None
     async with (
         open_watching(loaded.settings) as watching,
         open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams, client=client) as gateway,
@@ -82,7 +82,9 @@ async def open_runtime(
         subscribers = Subscribers(gateway, followers)
         telemetry = watching.telemetry
         costs = ListCosts(gateway, telemetry.observers) if telemetry is not None and telemetry.observers else None
-        server = build_server(gateway, caller, subscribers, OfferRequests(gateway, followers), telemetry, costs, usage)
+        server = build_server(
+            gateway, caller, subscribers, PromptAndResourceRequests(gateway, followers), telemetry, costs, usage
+        )
         if costs is not None:
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
@@ -107,5 +109,5 @@ async def _refresh_on_hangup(gateway: Gateway) -> None:
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             logger.info("SIGHUP: refreshing every upstream")
-            gateway.pool.want_all()
+            gateway.pool.request_all()
             await gateway.rank()

@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.settings import Terms
+from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.deadlines import within
@@ -33,7 +33,7 @@ class Requests:
 
     def __init__(
         self,
-        terms: Terms,
+        effective: EffectiveSettings,
         choice: SessionChoice,
         lifecycle: Lifecycle,
         own_sessions: OwnSessions,
@@ -42,16 +42,16 @@ class Requests:
         activity: Activity,
         breaker: Breaker,
     ) -> None:
-        self.upstream_id = terms.upstream_id
-        self._call_timeout = terms.call_timeout
-        self._question_timeout = terms.defaults.question_timeout
+        self.upstream_id = effective.upstream_id
+        self._call_timeout = effective.call_timeout
+        self._question_timeout = effective.defaults.question_timeout
         self._lifecycle = lifecycle
         self._own_sessions = own_sessions
         self._activity = activity
         self._breaker = breaker
         self._choice = choice
-        suspended = SuspendedCalls(terms.upstream_id, background, terms.defaults.question_timeout)
-        self._relayed = RelayedRequests(suspended, terms.defaults.question_timeout)
+        suspended = SuspendedCalls(effective.upstream_id, background, effective.defaults.question_timeout)
+        self._relayed = RelayedRequests(suspended, effective.defaults.question_timeout)
 
     @observed
     async def request(
@@ -81,7 +81,7 @@ class Requests:
             return await self._relay(method, params, limit, on_progress, audience)
         deadline = anyio.current_time() + limit
         self._breaker.check()
-        async with self._activity.slots.taken(deadline):
+        async with self._activity.limit.taken(deadline):
             attempt = partial(self._attempt, method, params, deadline, limit, on_progress)
             if is_repeatable(method, params, self._lifecycle.tool_facts.repeatable):
                 return await repeated(attempt, deadline)
@@ -125,7 +125,7 @@ class Requests:
                 if own is not None:
                     taken = self._own_sessions.taken(call, own, deadline, alone=alone)
                     borrowed = await stack.enter_async_context(taken)
-                place = await stack.enter_async_context(self._activity.slots.taken(deadline))
+                place = await stack.enter_async_context(self._activity.limit.taken(deadline))
                 call.lend_place = place.lent
                 return await self._attempt(method, params, deadline, limit, on_progress, call, borrowed)
 

@@ -2,8 +2,8 @@
 
 Some servers of the handshake era look at what a client announced and register tools by that. The session that lists
 for all clients announces nothing. So when the first client comes that can be asked something, such servers are listed
-once more by a session that announces everything; those that list something else then, once for every set of abilities
-that clients really have. What differs is kept with the manifest.
+once more by a session that announces everything; those that list something else then, once for every set of
+capabilities that clients really have. What differs is kept with the manifest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, Connection
-from pml_gateway.mcp.elicitation import Abilities, Questions
+from pml_gateway.mcp.elicitation import Capabilities, Questions
 from pml_gateway.mcp.listing import Difference, Listed, ListKind, Offers, announced_kind, difference
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
@@ -34,7 +34,7 @@ FIRST_WAIT = 3.0
 """Seconds that the first client of its kind waits for its lists; those that are later announce themselves."""
 
 MAX_SETS = 16
-"""Sets of abilities that are listed for; clients of further ones get the list for everybody."""
+"""Sets of capabilities that are listed for; clients of further ones get the list for everybody."""
 
 AT_ONCE = 4
 """Upstreams that are listed side by side: over stdio each is one more process."""
@@ -52,11 +52,11 @@ MAX_LISTINGS = 3
 """Listings of one session, however often its list changes."""
 
 
-def _abilities(announced: JsonObject) -> Abilities:
-    return Abilities(json.dumps(announced, sort_keys=True), announced)
+def _client_capabilities(announced: JsonObject) -> Capabilities:
+    return Capabilities(json.dumps(announced, sort_keys=True), announced)
 
 
-EVERYTHING = _abilities(
+EVERYTHING = _client_capabilities(
     {
         "elicitation": {"form": {}, "url": {}},
         "roots": {"listChanged": True},
@@ -67,10 +67,10 @@ EVERYTHING = _abilities(
 
 
 @lru_cache(maxsize=256)
-def listed_for(key: str) -> Abilities:
-    """What of a client's abilities lists may depend on; whatever else it wrote into them is its own matter."""
+def listed_for(key: str) -> Capabilities:
+    """What of a client's capabilities lists may depend on; whatever else it wrote into them is its own matter."""
     announced: JsonObject = json.loads(key)
-    return _abilities(
+    return _client_capabilities(
         {
             name: {detail: value if isinstance(value, bool) else {} for detail, value in details.items()}
             for name, details in announced.items()
@@ -97,7 +97,7 @@ class _Record:
     is_busy: bool = False
 
 
-class AbilityListings:
+class CapabilityListings:
     """Lists upstreams in the name of the clients that were met; `run` does it, in the background."""
 
     def __init__(
@@ -119,27 +119,27 @@ class AbilityListings:
         self._known = known
         self._note = note
         self._serve = serve
-        self._met: dict[str, Abilities] = {}
+        self._met: dict[str, Capabilities] = {}
         self._waited: set[str] = set()
         self._records: dict[str, _Record] = {}
         self._wake = anyio.Event()
         self._changed = anyio.Event()
         self._places = anyio.Semaphore(AT_ONCE)
 
-    def meet(self, abilities: Abilities) -> str:
+    def note_client(self, client_capabilities: Capabilities) -> str:
         """What lists for this client depend on; upstreams are listed for it from now on."""
-        wanted = listed_for(abilities.key)
+        wanted = listed_for(client_capabilities.key)
         if wanted.key not in self._met and len(self._met) < MAX_SETS:
             self._met[wanted.key] = wanted
             self._tell()
         return wanted.key
 
     def is_ready(self, key: str) -> bool:
-        """Whether lists for these abilities need not be waited for (any more)."""
+        """Whether lists for these capabilities need not be waited for (any more)."""
         return key in self._waited
 
     async def wait(self, key: str) -> None:
-        """Wait, for a moment at most, until what is listed for these abilities is known."""
+        """Wait, for a moment at most, until what is listed for these capabilities is known."""
         with anyio.move_on_after(FIRST_WAIT):
             while any(self._lacks(upstream, key) for upstream in self._pool.upstreams.values()):
                 await self._changed.wait()
@@ -190,7 +190,7 @@ class AbilityListings:
             record = self._records[upstream.upstream_id] = _Record(upstream)
         return record
 
-    def _wanted(self, upstream: Upstream) -> dict[str, Abilities]:
+    def _wanted(self, upstream: Upstream) -> dict[str, Capabilities]:
         """What the upstream is to be listed for: first for everything, and for the rest only if that differs."""
         if not self._met:
             return {}
@@ -199,18 +199,18 @@ class AbilityListings:
             return {}
         return {EVERYTHING.key: EVERYTHING, **(self._met if known.get(EVERYTHING.key) else {})}
 
-    def _due(self, record: _Record) -> list[tuple[float, Abilities]]:
+    def _due(self, record: _Record) -> list[tuple[float, Capabilities]]:
         """For whom the upstream is to be listed, and when."""
         upstream = record.upstream
         is_known = upstream.last_listed is not None and upstream.state in (UpstreamState.READY, UpstreamState.IDLE)
         if not is_known or self._pool.upstreams.get(upstream.upstream_id) is not upstream:
             return []
         due = []
-        for key, abilities in self._wanted(upstream).items():
+        for key, client_capabilities in self._wanted(upstream).items():
             if key not in record.done:
-                due.append((record.retry_at, abilities))
+                due.append((record.retry_at, client_capabilities))
             elif key in record.stale:
-                due.append((max(record.again_at, record.retry_at), abilities))
+                due.append((max(record.again_at, record.retry_at), client_capabilities))
         return due
 
     def _lacks(self, upstream: Upstream, key: str) -> bool:
@@ -222,22 +222,22 @@ class AbilityListings:
     async def _list_due(self, record: _Record) -> None:
         try:
             while due := self._due(record):
-                at, abilities = min(due, key=lambda each: each[0])
+                at, client_capabilities = min(due, key=lambda each: each[0])
                 if at > anyio.current_time():
                     with anyio.move_on_at(at):
                         await self._changed.wait()
                     continue
                 record.begun_at = anyio.current_time()
-                record.done.add(abilities.key)
-                record.stale.discard(abilities.key)
+                record.done.add(client_capabilities.key)
+                record.stale.discard(client_capabilities.key)
                 try:
                     async with self._places:
-                        await self._list(record.upstream, abilities)
+                        await self._list(record.upstream, client_capabilities)
                     record.has_failed, record.pause = False, 0.0
                 except GatewayError as error:
                     logger.debug("not listed for clients that can be asked: %s", error)
                     record.has_failed = True
-                    record.done.discard(abilities.key)
+                    record.done.discard(client_capabilities.key)
                     record.pause = min(max(record.pause * 2, QUIET_SECONDS), LAST_PAUSE)
                     record.retry_at = anyio.current_time() + record.pause
                 self._tell()
@@ -245,8 +245,8 @@ class AbilityListings:
             record.is_busy = False
             self._tell()
 
-    async def _list(self, upstream: Upstream, abilities: Abilities) -> None:
-        """List as a client of these abilities, again if its list changes while the session begins."""
+    async def _list(self, upstream: Upstream, client_capabilities: Capabilities) -> None:
+        """List as a client of these capabilities, again if its list changes while the session begins."""
         changed = anyio.Event()
 
         def on_notice(method: str, _params: JsonObject) -> None:
@@ -254,13 +254,13 @@ class AbilityListings:
                 changed.set()
 
         with anyio.CancelScope(deadline=anyio.current_time() + upstream.connect_timeout) as opening:
-            async with upstream.open_beside(Questions(abilities), HANDSHAKE, on_notice) as connection:
+            async with upstream.open_beside(Questions(client_capabilities), HANDSHAKE, on_notice) as connection:
                 opening.deadline = math.inf
                 for _ in range(MAX_LISTINGS):
                     changed = anyio.Event()
                     found = await self._listed(upstream, connection)
                     if found is not None:
-                        self._note(upstream, abilities.key, found)
+                        self._note(upstream, client_capabilities.key, found)
                         self._tell()
                     with anyio.move_on_after(SETTLING_SECONDS):
                         await changed.wait()

@@ -11,7 +11,7 @@ import anyio
 from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
 
 
-class Place:
+class Permit:
     """One taken place, which may be lent while its call waits for a person."""
 
     def __init__(self, running: anyio.Semaphore) -> None:
@@ -47,7 +47,7 @@ class Place:
             self._running.release()
 
 
-class CallSlots:
+class CallLimit:
     """Lets a number of calls run, a number of them wait, and refuses the rest at once."""
 
     def __init__(self, upstream_id: str, max_concurrent: int, max_queue: int) -> None:
@@ -69,7 +69,7 @@ class CallSlots:
         return self._waiting == 0 and self._running.value == self._max_concurrent
 
     @asynccontextmanager
-    async def taken(self, deadline: float) -> AsyncIterator[Place]:
+    async def taken(self, deadline: float) -> AsyncIterator[Permit]:
         """One place, held for the length of this context; `deadline` ends the wait for it (`anyio.current_time`).
 
         Raises:
@@ -100,7 +100,7 @@ class CallSlots:
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
                 details={"executed": "no"},
             )
-        place = Place(self._running)
+        place = Permit(self._running)
         try:
             yield place
         finally:
@@ -122,8 +122,8 @@ class CallSlots:
 class Activity:
     """What an upstream's connection is used for right now."""
 
-    def __init__(self, slots: CallSlots) -> None:
-        self.slots = slots
+    def __init__(self, limit: CallLimit) -> None:
+        self.limit = limit
         self.in_flight = 0
         self.last_call_seconds: float | None = None
         self._last_used = time.monotonic()
@@ -132,7 +132,7 @@ class Activity:
     @property
     def is_unused(self) -> bool:
         """Whether no call runs or waits."""
-        return self.slots.is_unused
+        return self.limit.is_unused
 
     @property
     def idle_seconds(self) -> float:

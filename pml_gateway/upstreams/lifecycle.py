@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from pml_gateway.config.settings import Terms
+from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
@@ -27,7 +27,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
-from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, SoleClient
+from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioClient
 from pml_gateway.upstreams.lists import Lists, ToolFacts
 
 if TYPE_CHECKING:
@@ -77,17 +77,17 @@ class Opener:
 
     def __init__(
         self,
-        terms: Terms,
+        effective: EffectiveSettings,
         *,
         open_streams: OpenStreams,
         logs_dir: Path,
         authorization: Authorization | None,
-        client: SoleClient | None,
+        client: StdioClient | None,
         header_maps: HeaderMaps,
         on_notice: OnNotice,
         on_trouble: Callable[[], None],
     ) -> None:
-        self._terms = terms
+        self._effective = effective
         self._open_streams = open_streams
         self._logs_dir = logs_dir
         self._authorization = authorization
@@ -100,7 +100,7 @@ class Opener:
     def shared(self, era: str) -> AbstractAsyncContextManager[Connection]:
         """The connection for everybody, preferably in this era; what it asks is asked of the one client there is."""
         self.http = self._new_http()
-        timeout = self._terms.defaults.question_timeout
+        timeout = self._effective.defaults.question_timeout
         asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
         return self._opened(self.http, asked, era, self._on_notice)
 
@@ -118,21 +118,21 @@ class Opener:
         except Exception as exc:
             # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
             self._on_trouble()
-            raise translate(exc, self._terms.upstream_id, http=http) from exc
+            raise translate(exc, self._effective.upstream_id, http=http) from exc
 
     def _new_http(self) -> HttpSide:
-        return HttpSide(self._terms.defaults.max_message_bytes, self._authorization)
+        return HttpSide(self._effective.defaults.max_message_bytes, self._authorization)
 
     def _opened(
         self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
         return open_connection(
-            self._terms.upstream_id,
-            self._terms.definition,
+            self._effective.upstream_id,
+            self._effective.definition,
             open_streams=self._open_streams,
             era_hint=era,
             logs_dir=self._logs_dir,
-            connect_timeout=self._terms.connect_timeout,
+            connect_timeout=self._effective.connect_timeout,
             header_maps=self._header_maps,
             on_notice=on_notice,
             http=http,
@@ -163,7 +163,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        terms: Terms,
+        effective: EffectiveSettings,
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
@@ -174,12 +174,12 @@ class Lifecycle:
         remembered: Remembered,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
-        client: SoleClient | None,
+        client: StdioClient | None,
     ) -> None:
-        self.upstream_id = terms.upstream_id
-        self._where_to_look = terms.where_to_look
-        self.defaults = terms.defaults
-        self.connect_timeout = terms.connect_timeout
+        self.upstream_id = effective.upstream_id
+        self._where_to_look = effective.where_to_look
+        self.defaults = effective.defaults
+        self.connect_timeout = effective.connect_timeout
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.settled = anyio.Event()
@@ -187,7 +187,7 @@ class Lifecycle:
         self._subscriptions = subscriptions
         self._breaker = breaker
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
-        self._lists = Lists(terms, remembered)
+        self._lists = Lists(effective, remembered)
         self._due = self._lists.due
         self._on_listed = on_listed
         self._on_failed = on_failed
@@ -197,19 +197,19 @@ class Lifecycle:
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._opener = Opener(
-            terms,
+            effective,
             open_streams=open_streams,
             logs_dir=logs_dir,
             authorization=authorization,
             client=client,
             header_maps=lambda name: self.tool_facts.header_map(name),
             on_notice=self.take_notice,
-            on_trouble=self.want,
+            on_trouble=self.request_connect,
         )
         self.open_beside = self._opener.beside
         self._retired = False
 
-    def want(self) -> None:
+    def request_connect(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
         self._wanted.set()
         self._due.add()
@@ -219,7 +219,7 @@ class Lifecycle:
         if self._connection is not None:
             self._backoff.expired = True
             self._connection.ended.set()
-        self.want()
+        self.request_connect()
 
     def meet_client(self) -> None:
         """Replace a connection that was opened before its one client had said what it can be asked."""
@@ -274,7 +274,7 @@ class Lifecycle:
                 )
             if self.state is UpstreamState.FAILED:
                 self._breaker.check_pause()
-            self.want()
+            self.request_connect()
             await self._changed.wait()
         return self._connection
 

@@ -11,7 +11,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import ServerCapabilities
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from pml_gateway.config.settings import Terms
+from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import Connection, all_pages
@@ -118,9 +118,9 @@ OFFERS_SHARE = 0.2
 class Lists:
     """What an upstream lists; `last` is None until it has listed something since the start."""
 
-    def __init__(self, terms: Terms, remembered: Remembered) -> None:
-        self._upstream_id = terms.upstream_id
-        self._timeout = terms.connect_timeout
+    def __init__(self, effective: EffectiveSettings, remembered: Remembered) -> None:
+        self._upstream_id = effective.upstream_id
+        self._timeout = effective.connect_timeout
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)

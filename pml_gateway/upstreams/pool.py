@@ -17,7 +17,7 @@ from pml_gateway.mcp.listing import Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class UpstreamPool:
         logs_dir: Path,
         auth_dir: Path,
         open_streams: OpenStreams,
-        client: SoleClient | None,
+        client: StdioClient | None,
     ) -> None:
         self.client = client
         self.on_listed: OnListed = lambda _upstream, _listed: None
@@ -77,10 +77,10 @@ class UpstreamPool:
                 upstream_id, definition, defaults, remembered.get(upstream_id, Remembered())
             )
 
-    def want_all(self) -> None:
+    def request_all(self) -> None:
         """Connect every upstream that is not, and list every one anew."""
         for upstream in self._upstreams.values():
-            upstream.want()
+            upstream.request_connect()
 
     async def settled(self, timeout: float) -> bool:
         """Wait until every upstream has answered or failed once, at most `timeout` seconds."""
@@ -118,9 +118,9 @@ class UpstreamPool:
             return None
         # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
         from pml_gateway.upstreams.auth.authorization import Authorization
-        from pml_gateway.upstreams.auth.logins import TokenStore
+        from pml_gateway.upstreams.auth.logins import LoginStore
 
-        return Authorization(upstream_id, definition, TokenStore(self._auth_dir), self._tasks.start_soon)
+        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon)
 
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
@@ -130,7 +130,7 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 @asynccontextmanager
 async def open_pool(
-    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None, client: SoleClient | None = None
+    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None, client: StdioClient | None = None
 ) -> AsyncIterator[UpstreamPool]:
     """A pool whose connections and child processes end with this context; its calls may all be one `client`'s."""
     with open_children() as children:

@@ -16,7 +16,7 @@ from pml_gateway.errors import GatewayError, UpstreamTimeoutError
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.elicitation import Audience, Questions
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
 PROBE_SECONDS = 5.0
@@ -40,7 +40,11 @@ class Eras:
     async def choose(self, audience: Audience, era: str) -> str:
         """The era for a request of this client, while the shared session speaks `era`."""
         wanted = MODERN if audience.answers_later else HANDSHAKE
-        if era == wanted or self._transport is Transport.SSE or not (audience.abilities or audience.log_level):
+        if (
+            era == wanted
+            or self._transport is Transport.SSE
+            or not (audience.client_capabilities or audience.log_level)
+        ):
             return era
         if wanted == MODERN and self._transport is not Transport.STDIO:
             # Over HTTP the newer era is asked for first.
@@ -73,7 +77,7 @@ class Eras:
 class SessionChoice:
     """Chooses before a request is sent: a question of a shared handshake session does not say whom it is for."""
 
-    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, client: SoleClient | None) -> None:
+    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, client: StdioClient | None) -> None:
         self._definition = definition
         self._lifecycle = lifecycle
         self._client = client
@@ -82,7 +86,7 @@ class SessionChoice:
     def concerns(self, audience: Audience, params: JsonObject) -> bool:
         """Whether a client's request may be more than one plain round on the shared session."""
         return (
-            bool(audience.abilities)
+            bool(audience.client_capabilities)
             or audience.log_level is not None
             or self._definition.sessions == "per_client"
             or "requestState" in params
@@ -99,7 +103,11 @@ class SessionChoice:
 
     def is_alone(self, audience: Audience, era: str) -> bool:
         """Whether a call needs a session for itself: questions do not say there which call they belong to."""
-        return bool(audience.abilities) and era != MODERN and self._definition.resolved_transport is not Transport.HTTP
+        return (
+            bool(audience.client_capabilities)
+            and era != MODERN
+            and self._definition.resolved_transport is not Transport.HTTP
+        )
 
     def _needs_own_session(self, audience: Audience, era: str) -> bool:
         if self._client is not None and self._client.shares(audience, era):
@@ -109,7 +117,7 @@ class SessionChoice:
         if era == MODERN:
             # Over stdio, logs do not say which request they belong to.
             return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
-        return bool(audience.abilities) or audience.log_level is not None
+        return bool(audience.client_capabilities) or audience.log_level is not None
 
     async def _negotiated(self, limit: float) -> str:
         with anyio.move_on_after(limit):

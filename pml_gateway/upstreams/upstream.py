@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import Terms, UpstreamSettings
+from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamTimeoutError
 from pml_gateway.mcp.connection import MODERN
 from pml_gateway.mcp.elicitation import Audience, OpenCall
@@ -22,11 +22,11 @@ from pml_gateway.mcp.listing import Listed, Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.call import Requests
-from pml_gateway.upstreams.concurrency import Activity, CallSlots
+from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
 from pml_gateway.upstreams.dialogue.resource_subscriptions import OnUpdated, ResourceSubscriptions
-from pml_gateway.upstreams.dialogue.stdio_client import SoleClient
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
 from pml_gateway.upstreams.session_choice import SessionChoice
 
@@ -55,7 +55,7 @@ class Following:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
         self._add(uri, key, on_updated, client_id)
         if self._lifecycle.state is UpstreamState.IDLE:
-            self._lifecycle.want()
+            self._lifecycle.request_connect()
 
     async def subscribe(self, uri: str, key: object, on_updated: OnUpdated, audience: Audience) -> None:
         """As `follow`, and wait for the upstream to agree: in the session that calls of this client take.
@@ -146,21 +146,21 @@ class Upstream:
         remembered: Remembered,
         on_listed: OnListed,
         on_failed: OnFailed,
-        client: SoleClient | None,
+        client: StdioClient | None,
     ) -> None:
         self.upstream_id = upstream_id
         self.definition = definition
         self.authorization = authorization
         self.defaults = defaults
-        terms = Terms(upstream_id, definition, defaults)
-        self.call_timeout = terms.call_timeout
-        self.connect_timeout = terms.connect_timeout
-        self._activity = Activity(CallSlots(upstream_id, terms.max_concurrent, terms.max_queue))
+        effective = EffectiveSettings(upstream_id, definition, defaults)
+        self.call_timeout = effective.call_timeout
+        self.connect_timeout = effective.connect_timeout
+        self._activity = Activity(CallLimit(upstream_id, effective.max_concurrent, effective.max_queue))
         self._subscriptions = ResourceSubscriptions(upstream_id)
         self._background = Background()
         self.breaker = Breaker(upstream_id, defaults.breaker, on_open=self._check_up)
         self._lifecycle = Lifecycle(
-            terms,
+            effective,
             activity=self._activity,
             subscriptions=self._subscriptions,
             breaker=self.breaker,
@@ -173,7 +173,7 @@ class Upstream:
             client=client,
         )
         self._own_sessions = OwnSessions(
-            terms,
+            effective,
             self._lifecycle.open_beside,
             self._lifecycle.take_notice,
             self._background,
@@ -181,7 +181,7 @@ class Upstream:
         )
         choice = SessionChoice(definition, self._lifecycle, client)
         self.request = Requests(
-            terms,
+            effective,
             choice,
             self._lifecycle,
             self._own_sessions,
@@ -189,13 +189,13 @@ class Upstream:
             activity=self._activity,
             breaker=self.breaker,
         ).request
-        following = Following(self._lifecycle, self._subscriptions, self._own_sessions, choice, terms.call_timeout)
+        following = Following(self._lifecycle, self._subscriptions, self._own_sessions, choice, effective.call_timeout)
         self.follow, self.subscribe, self.unfollow = following.follow, following.subscribe, following.unfollow
         self.end_client = self._own_sessions.end_client
         self.tell_of_client = self._own_sessions.notify
         self.set_log_level = self._own_sessions.set_log_level
         self.open_beside = self._lifecycle.open_beside
-        self.want = self._lifecycle.want
+        self.request_connect = self._lifecycle.request_connect
         self.reconnect = self._lifecycle.reconnect
         self.meet_client = self._lifecycle.meet_client
         self.drain = self._activity.drain
@@ -228,26 +228,26 @@ class Upstream:
     @property
     def waiting(self) -> int:
         """Calls that wait for a place."""
-        return self._activity.slots.waiting
+        return self._activity.limit.waiting
 
     @property
     def settled(self) -> anyio.Event:
         """Set once it has answered or failed."""
         return self._lifecycle.settled
 
-    def unsettle(self) -> None:
+    def mark_pending(self) -> None:
         """Let `settled` be set by the next answer or failure."""
         self._lifecycle.settled = anyio.Event()
 
     async def retire(self, timeout: float) -> None:
         """Refuse calls that wait for a connection, and let the others finish within `timeout` seconds."""
         self._lifecycle.retire()
-        await self._activity.slots.until_unused(timeout)
+        await self._activity.limit.until_unused(timeout)
 
     def _check_up(self) -> None:
         """List when the breaker opens: an upstream that answers neither calls nor lists is connected anew."""
         if self.state is UpstreamState.READY:
-            self.want()
+            self.request_connect()
 
     async def run(self) -> None:
         """Hold the connections for as long as the owner's task group lives."""

@@ -22,7 +22,7 @@ MAX_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StageChange:
     """One edit: which stage became which, for one client or for all, and the file's text before and after."""
 
     at: float
@@ -39,7 +39,7 @@ class Step:
 class Undone:
     """An undone step. `exact` says that the file is what it was, byte for byte."""
 
-    step: Step
+    step: StageChange
     edit: FileEdit
     exact: bool
 
@@ -50,7 +50,7 @@ class Journal:
     def __init__(self, folder: Path, config: str) -> None:
         self._path = folder / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.json"
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StageChange]:
         """The steps, oldest first.
 
         Raises:
@@ -60,14 +60,14 @@ class Journal:
             return []
         try:
             records = json.loads(self._path.read_text(encoding="utf-8"))
-            return [Step(**{**record, "keys": tuple(map(tuple, record["keys"]))}) for record in records]
+            return [StageChange(**{**record, "keys": tuple(map(tuple, record["keys"]))}) for record in records]
         except (OSError, ValueError, TypeError, KeyError) as exc:
             raise GatewayError(
                 f"{self._path} cannot be read ({type(exc).__name__})",
                 hint="remove it; the configuration's own backups lie beside the file",
             ) from exc
 
-    def last(self, client: str | None) -> Step | None:
+    def last(self, client: str | None) -> StageChange | None:
         """The last step of a client, or of all together."""
         return next((step for step in reversed(self.steps()) if step.client == client), None)
 
@@ -84,7 +84,7 @@ class Journal:
             edit = edit_file(file, lambda text: set_values(text, values, file))
             keys = tuple(tuple(map(str, path)) for path, _ in leaves(values))
             path = str(file.absolute())
-            step = Step(time.time(), client, before_stage, stage, path, edit.before, edit.after, keys)
+            step = StageChange(time.time(), client, before_stage, stage, path, edit.before, edit.after, keys)
             if edit.has_changed:
                 self._save([*steps, step])
         return edit
@@ -107,7 +107,7 @@ class Journal:
             self._save(steps)
         return Undone(step, edit, exact=edit.after == step.before)
 
-    def _save(self, steps: list[Step]) -> None:
+    def _save(self, steps: list[StageChange]) -> None:
         write_atomically(self._path, json.dumps([asdict(step) for step in steps[-MAX_STEPS:]], ensure_ascii=False))
 
 
@@ -121,7 +121,7 @@ def overruled(settings_origins: Mapping[str, Any], values: Mapping[str, Any]) ->
     return found
 
 
-def _undoing(step: Step) -> Callable[[str], str]:
+def _undoing(step: StageChange) -> Callable[[str], str]:
     path = Path(step.file)
 
     def undo(text: str) -> str:
@@ -135,7 +135,7 @@ def _undoing(step: Step) -> Callable[[str], str]:
     return undo
 
 
-def _is_undone(whole: str, text: str, step: Step, path: Path) -> bool:
+def _is_undone(whole: str, text: str, step: StageChange, path: Path) -> bool:
     """Whether the step's keys are as they were, and everything else as it is now."""
     try:
         found, now, before = (_leaves(each, path) for each in (whole, text, step.before))
@@ -145,7 +145,7 @@ def _is_undone(whole: str, text: str, step: Step, path: Path) -> bool:
     return all(found.get(key) == (before if key in own else now).get(key) for key in {*found, *now, *before})
 
 
-def _earlier_values(step: Step, path: Path) -> dict[str, Any]:
+def _earlier_values(step: StageChange, path: Path) -> dict[str, Any]:
     """The step's keys with their values of before; what the file did not say, as the built-in defaults say it."""
     before = _leaves(step.before, path)
     defaults: Mapping[str, Any] = Settings().model_dump(mode="json")

@@ -18,7 +18,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
-from pml_gateway.workflow.templates import Reference, Template, compile_template, references
+from pml_gateway.workflow.templates import StepReference, Template, compile_template, references
 
 _COMBINED = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties")
 """Keywords through which a schema may have more arguments than its `properties`."""
@@ -61,7 +61,7 @@ def _expressions(plan: Plan, output: Template | None) -> Iterator[tuple[str, str
 
 def _of_template(template: Template | None) -> Iterator[tuple[str, Expression]]:
     for pointer, part in references(template) if template is not None else ():
-        if isinstance(part, Reference):
+        if isinstance(part, StepReference):
             yield pointer, part.expression
 
 
@@ -212,7 +212,7 @@ def _output_problems(output: Template | None, plan: Plan) -> list[StepProblem]:
     return [
         StepProblem("", f"/output{pointer}", f"there is no step {part.root!r}", f"the steps are {', '.join(known)}")
         for pointer, part in parts
-        if isinstance(part, Reference) and part.root not in known
+        if isinstance(part, StepReference) and part.root not in known
     ]
 
 

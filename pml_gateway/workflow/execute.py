@@ -17,9 +17,9 @@ from pml_gateway.workflow.expressions import is_true
 from pml_gateway.workflow.outcome import (
     Called,
     Exceeded,
-    Outcome,
     Question,
     SkipReason,
+    StepOutcome,
     StepStatus,
     error_from,
     error_json,
@@ -34,15 +34,15 @@ MAX_TOLD = 20
 """Failed items whose errors are told one by one."""
 
 
-def gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:
+def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
     """The outcome of a `for_each`: the list of its values, null where an item failed or was not called."""
     values = [item.value for item in items]
     if any(item.status is StepStatus.WAITING for item in items):
-        return Outcome(StepStatus.WAITING, items=items)
+        return StepOutcome(StepStatus.WAITING, items=items)
     failed = [index for index, item in enumerate(items) if item.status is StepStatus.ERROR]
     stopped = [item for item in items if item.status is StepStatus.SKIPPED]
     if not failed and not stopped:
-        return Outcome(StepStatus.OK, values, items=items)
+        return StepOutcome(StepStatus.OK, values, items=items)
     not_called = f"; {len(stopped)} were not called" if stopped else ""
     if failed:
         first = items[failed[0]].error or {}
@@ -54,12 +54,12 @@ def gathered(step: Step, items: tuple[Outcome, ...]) -> Outcome:
             "hint": str(first.get("hint", "")),
             "details": {"items": [{"index": index, "error": items[index].error} for index in failed[:MAX_TOLD]]},
         }
-        return Outcome(StepStatus.ERROR, values, error=error, items=items)
+        return StepOutcome(StepStatus.ERROR, values, error=error, items=items)
     by = stopped[0].blocked_by
     if len(stopped) == len(items):
-        return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=by)
+        return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=by)
     message = f"{len(stopped)} of {len(items)} items of step {step.id!r} were not called, because {by[0]!r} failed"
-    return Outcome(StepStatus.ERROR, values, error=error_json(ErrorCode.CANCELLED, message), items=items)
+    return StepOutcome(StepStatus.ERROR, values, error=error_json(ErrorCode.CANCELLED, message), items=items)
 
 
 MAX_ARGUMENTS = 64 * 1024 * 1024
@@ -99,10 +99,10 @@ class Run:
     def __init__(self, plan: Plan, given: Any = None, *, refused: Mapping[int, JsonObject] = NONE_REFUSED) -> None:
         """`refused` are the errors of steps that cannot run, by position; the others run without them."""
         self.plan = plan
-        self.outcomes = {index: Outcome(StepStatus.ERROR, error=error) for index, error in refused.items()}
+        self.outcomes = {index: StepOutcome(StepStatus.ERROR, error=error) for index, error in refused.items()}
         self.exceeded: list[Exceeded] = []
         self._given = given
-        self._items: dict[tuple[int, int], Outcome] = {}
+        self._items: dict[tuple[int, int], StepOutcome] = {}
         self._spent = 0.0
         self._began = 0.0
         self._calls_left = plan.budget.max_steps - len(plan.steps)
@@ -162,7 +162,7 @@ class Run:
             try:
                 outcome = await self._begin(step, tools, answers)
             except GatewayError as error:
-                outcome = Outcome(StepStatus.ERROR, error=error_from(error))
+                outcome = StepOutcome(StepStatus.ERROR, error=error_from(error))
             outcome = replace(outcome, began=began, ended=self._now())
         if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP and self._stopped_by is None:
             self._stopped_by = step.id
@@ -172,13 +172,13 @@ class Run:
             await tools.report(finished, len(self.plan.steps), f"{step.id}: {outcome.status}")
         self._done[step.index].set()
 
-    def _prevented(self, step: Step) -> Outcome | None:
+    def _prevented(self, step: Step) -> StepOutcome | None:
         """The outcome of a step that does not run because of others."""
         if self._stopped_by is not None:
             return self._stopped(self._stopped_by)
         before = {needed: self.outcomes[needed] for needed in sorted(step.after)}
         if any(outcome.status is StepStatus.WAITING for outcome in before.values()):
-            return Outcome(StepStatus.WAITING)
+            return StepOutcome(StepStatus.WAITING)
         if self.plan.on_error is OnError.CONTINUE_ALL:
             return None
         causes: list[str] = []
@@ -191,14 +191,14 @@ class Run:
                 causes.append(self.plan.steps[needed].id)
         if not causes:
             return None
-        return Outcome(StepStatus.SKIPPED, reason=SkipReason.BLOCKED, blocked_by=tuple(dict.fromkeys(causes)))
+        return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.BLOCKED, blocked_by=tuple(dict.fromkeys(causes)))
 
-    async def _begin(self, step: Step, tools: Tools, answers: _Answers) -> Outcome:
+    async def _begin(self, step: Step, tools: Tools, answers: _Answers) -> StepOutcome:
         roots, absent = self.roots()
         if step.when is not None:
             current = self._results_of(step)
             if not is_true(await step.when.evaluate(roots, current, optional=True)):
-                return Outcome(StepStatus.SKIPPED, reason=SkipReason.CONDITION)
+                return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.CONDITION)
         if step.for_each is None:
             return await self._once(step, roots, absent, tools, answers.get((step.index, -1)))
         source = await render(step.for_each, roots, _no_stored, absent=absent)
@@ -216,7 +216,7 @@ class Run:
         absent: frozenset[str],
         tools: Tools,
         answers: _Answers,
-    ) -> Outcome:
+    ) -> StepOutcome:
         if step.index not in self._lengths:
             self._reserve(len(items) - 1)
             self._lengths[step.index] = len(items)
@@ -234,7 +234,7 @@ class Run:
                 try:
                     outcome = await self._once(step, inside, absent, tools, answers.get((step.index, index)))
                 except GatewayError as error:
-                    outcome = Outcome(StepStatus.ERROR, error=error_from(error))
+                    outcome = StepOutcome(StepStatus.ERROR, error=error_from(error))
                 if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP:
                     self._stopped_by = self._stopped_by or step.id
                 self._items[step.index, index] = outcome
@@ -251,7 +251,7 @@ class Run:
         absent: frozenset[str],
         tools: Tools,
         answered: tuple[JsonObject, str | None] | None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         refs: list[str] = []
 
         async def load(node: JsonObject) -> Any:
@@ -265,7 +265,7 @@ class Run:
             if step.input is not None:
                 current = await render(step.input, roots, load, absent=absent)
             optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent & step.transform.roots)
-            return Outcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
+            return StepOutcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
         arguments = await render(step.arguments, roots, load, absent=absent)
         if exceeds(arguments, MAX_ARGUMENTS):
             raise InvalidInputError(
@@ -284,7 +284,7 @@ class Run:
         with self._reads.write():
             return await self._call(step, invocation, tools)
 
-    async def _call(self, step: Step, invocation: Invocation, tools: Tools) -> Outcome:
+    async def _call(self, step: Step, invocation: Invocation, tools: Tools) -> StepOutcome:
         async with self._places:
             if self._stopped_by is not None:
                 return self._stopped(self._stopped_by)
@@ -293,7 +293,7 @@ class Run:
                 try:
                     return await _outcome(await tools.call(invocation), invocation)
                 except GatewayError as error:
-                    return Outcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
+                    return StepOutcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
         timed_out = error_json(
             ErrorCode.TIMEOUT,
             f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
@@ -301,10 +301,10 @@ class Run:
         )
         # As the time limit of the upstream itself.
         timed_out["retryable"] = True
-        return Outcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
+        return StepOutcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
 
-    def _stopped(self, by: str) -> Outcome:
-        return Outcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(by,))
+    def _stopped(self, by: str) -> StepOutcome:
+        return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=(by,))
 
     def _reserve(self, calls: int) -> None:
         if calls <= self._calls_left:
@@ -343,15 +343,15 @@ class Run:
             reason = None if begun else SkipReason.BUDGET
             items = self._items_so_far(step, error) if begun else None
             values = None if items is None else [item.value for item in items]
-            self.outcomes[step.index] = Outcome(
+            self.outcomes[step.index] = StepOutcome(
                 status, values, error=error, reason=reason, items=items, ended=self._spent
             )
 
-    def _items_so_far(self, step: Step, error: JsonObject) -> tuple[Outcome, ...] | None:
+    def _items_so_far(self, step: Step, error: JsonObject) -> tuple[StepOutcome, ...] | None:
         """The items of a loop that ran out of time: those that were called have had their effects."""
         if step.index not in self._lengths:
             return None
-        unfinished = Outcome(StepStatus.ERROR, error=error)
+        unfinished = StepOutcome(StepStatus.ERROR, error=error)
         return tuple(self._items.get((step.index, at), unfinished) for at in range(self._lengths[step.index]))
 
     def roots(self) -> tuple[dict[str, Any], frozenset[str]]:
@@ -370,7 +370,7 @@ class Run:
         """What a path without `$` starts at: the results of the steps before this one, by id."""
         return {self.plan.steps[needed].id: self.outcomes[needed].value for needed in sorted(step.after)}
 
-    def _waiting(self, index: int) -> list[tuple[int, Outcome]]:
+    def _waiting(self, index: int) -> list[tuple[int, StepOutcome]]:
         outcome = self.outcomes.get(index)
         if outcome is None or outcome.status is not StepStatus.WAITING:
             return []
@@ -405,12 +405,12 @@ async def _no_stored(node: JsonObject) -> Any:
     raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
 
 
-async def _outcome(called: Called, invocation: Invocation) -> Outcome:
+async def _outcome(called: Called, invocation: Invocation) -> StepOutcome:
     result, arguments = called.result, invocation.arguments
     if result.get("resultType") == "input_required":
         requests, state = result.get("inputRequests"), result.get("requestState")
         question = Question(requests if isinstance(requests, dict) else {}, state if isinstance(state, str) else None)
-        return Outcome(StepStatus.WAITING, question=question, arguments=arguments)
+        return StepOutcome(StepStatus.WAITING, question=question, arguments=arguments)
     if result.get("isError"):
-        return Outcome(StepStatus.ERROR, called=called, error=error_of(result), arguments=arguments)
-    return Outcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments)
+        return StepOutcome(StepStatus.ERROR, called=called, error=error_of(result), arguments=arguments)
+    return StepOutcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments)

@@ -63,7 +63,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What became of one step; `value` is what references read, `called` what the tool answered.
 
     Times are in seconds since the run began.
@@ -76,7 +76,7 @@ class Outcome:
     reason: SkipReason | None = None
     blocked_by: tuple[str, ...] = ()
     question: Question | None = None
-    items: tuple[Outcome, ...] | None = None
+    items: tuple[StepOutcome, ...] | None = None
     arguments: JsonObject | None = None
     shared_with: str | None = None
     began: float = 0.0
@@ -103,7 +103,7 @@ class Exceeded:
         return {"limit": self.limit, "value": self.value, "setting": f"workflow.{self.limit}", **self.details}
 
 
-def run_status(outcomes: list[Outcome]) -> RunStatus:
+def run_status(outcomes: list[StepOutcome]) -> RunStatus:
     """Completed without any failure, failed without any success, partial in between; an item of a loop counts too."""
     if not any(outcome.is_failure for outcome in outcomes):
         return RunStatus.COMPLETED

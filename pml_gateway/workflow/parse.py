@@ -36,7 +36,7 @@ from pml_gateway.workflow.plan import (
     tightened,
     topological_cycle,
 )
-from pml_gateway.workflow.templates import Literal, Reference, Template, compile_template, roots_of
+from pml_gateway.workflow.templates import LiteralTemplate, StepReference, Template, compile_template, roots_of
 
 REQUEST_KEYS = ("steps", "intent", "on_error", "budget", "dry_run", "return", "trace", "max_parallel")
 STEP_KEYS = (
@@ -194,7 +194,7 @@ class _Steps:
             return None
         value = fields["for_each"]
         template = self._template(value, step_id, f"{pointer}/for_each")
-        if not isinstance(value, list) and not isinstance(template, Reference):
+        if not isinstance(value, list) and not isinstance(template, StepReference):
             hint = 'for example "for_each": "$0.items", then "$item.id" in the arguments'
             self._note(step_id, f"{pointer}/for_each", "for_each takes a list or a reference to one", hint)
         return template
@@ -204,7 +204,7 @@ class _Steps:
             return compile_template(value)
         except InvalidInputError as error:
             self._note(step_id, pointer, error.message, error.hint)
-            return Literal({})
+            return LiteralTemplate({})
 
     def _expression(self, fields: JsonObject, key: str, step_id: str, pointer: str) -> Expression | None:
         if key not in fields:
@@ -365,4 +365,4 @@ def _template(arguments: JsonObject, slot: str, pointer: str, problems: list[Ste
         return compile_template(arguments, reads_steps=False)
     except InvalidInputError as error:
         problems.append(StepProblem(slot, pointer, error.message, error.hint))
-        return Literal({})
+        return LiteralTemplate({})

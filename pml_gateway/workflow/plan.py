@@ -11,7 +11,7 @@ from pml_gateway.config.settings import WorkflowSettings
 from pml_gateway.errors import ErrorCode, ToolCallError
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.templates import Literal, Template
+from pml_gateway.workflow.templates import LiteralTemplate, Template
 
 INPUT = "input"
 ITEM = "item"
@@ -49,7 +49,7 @@ class Step:
     id: str
     tool: str | None = None
     transform: Expression | None = None
-    arguments: Template = field(default_factory=lambda: Literal({}))
+    arguments: Template = field(default_factory=lambda: LiteralTemplate({}))
     given: JsonObject = field(default_factory=dict)
     input: Template | None = None
     when: Expression | None = None

@@ -13,7 +13,7 @@ from pml_gateway.results.content import exceeds
 from pml_gateway.results.encoding import tokens_of
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Exceeded, Outcome, RunStatus, StepStatus, error_json, run_status
+from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepStatus, error_json, run_status
 from pml_gateway.workflow.plan import Plan, Step
 
 CHARACTERS_PER_TOKEN = 3
@@ -31,7 +31,7 @@ class Keeper(Protocol):
     def threshold(self) -> int | None:
         """Tokens above which a result is kept instead of answered; None where nothing is kept."""
 
-    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> JsonObject | None:
+    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> JsonObject | None:
         """Keep the result of a step; the answer with its reference, or None where it cannot be kept."""
 
 
@@ -70,7 +70,7 @@ async def batch_answer(run: Run, keeper: Keeper) -> JsonObject:
     return answer
 
 
-def first_error(plan: Plan, outcomes: list[Outcome]) -> JsonObject:
+def first_error(plan: Plan, outcomes: list[StepOutcome]) -> JsonObject:
     """The error of a run, which is that of its first failed step."""
     failed = [(step, outcome) for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.error is not None]
     if not failed:
@@ -81,7 +81,7 @@ def first_error(plan: Plan, outcomes: list[Outcome]) -> JsonObject:
     return {**error, "message": f"step {step.id!r}: {error.get('message', '')}{others}"}
 
 
-async def _step_entry(step: Step, outcome: Outcome, shown: _Shown) -> JsonObject:
+async def _step_entry(step: Step, outcome: StepOutcome, shown: _Shown) -> JsonObject:
     entry: JsonObject = {"id": step.id, "status": outcome.status.value}
     if outcome.reason is not None:
         entry["reason"] = outcome.reason.value
@@ -97,7 +97,7 @@ async def _step_entry(step: Step, outcome: Outcome, shown: _Shown) -> JsonObject
     return entry
 
 
-def _trace(step: Step, outcome: Outcome) -> JsonObject:
+def _trace(step: Step, outcome: StepOutcome) -> JsonObject:
     trace: JsonObject = {
         "began_ms": round(outcome.began * 1000, 1),
         "took_ms": round((outcome.ended - outcome.began) * 1000, 1),
@@ -122,7 +122,7 @@ class _Shown:
     used: int = 0
     exceeded: list[Exceeded] = field(default_factory=list)
 
-    async def result(self, step: Step, outcome: Outcome) -> JsonObject:
+    async def result(self, step: Step, outcome: StepOutcome) -> JsonObject:
         """The result of one step: whole, or by reference where it is too large."""
         called = outcome.called
         etag: JsonObject = {"etag": called.etag} if called is not None and called.etag else {}
@@ -173,7 +173,7 @@ def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
     return frozenset(tool for index in seen if (tool := plan.steps[index].tool) is not None)
 
 
-def shown_value(outcome: Outcome) -> Any:
+def shown_value(outcome: StepOutcome) -> Any:
     """What an answer shows of a result: the value that references read, and media as the blocks they came in."""
     called = outcome.called
     if called is not None and called.content.kind == "binary":

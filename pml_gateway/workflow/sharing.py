@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.outcome import Outcome
+from pml_gateway.workflow.outcome import StepOutcome
 
 MAX_KEY_LENGTH = 1024 * 1024
 """Arguments of more characters are not compared with those of other steps."""
@@ -32,7 +32,7 @@ class Invocation:
 class _Shared:
     step_id: str
     finished: anyio.Event
-    outcome: Outcome | None = None
+    outcome: StepOutcome | None = None
 
 
 class SharedReads:
@@ -55,10 +55,10 @@ class SharedReads:
         self,
         step_id: str,
         invocation: Invocation,
-        call: Callable[[], Awaitable[Outcome]],
+        call: Callable[[], Awaitable[StepOutcome]],
         *,
         timeout: float | None = None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         """The outcome of an identical call with the same time limit, or of this one."""
         key = json.dumps(
             [self._writes, invocation.tool, invocation.arguments, invocation.if_none_match, timeout],

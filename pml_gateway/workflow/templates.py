@@ -22,7 +22,7 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class StepReference:
     """A path into the result of an earlier step, as written."""
 
     expression: Expression
@@ -43,7 +43,7 @@ class Reference:
 class Text:
     """A text with references in it, which become text themselves."""
 
-    parts: tuple[str | Reference, ...]
+    parts: tuple[str | StepReference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class LiteralTemplate:
     """A value without any reference."""
 
     value: Any
@@ -74,7 +74,7 @@ class Fields:
     fields: tuple[tuple[str, Template], ...]
 
 
-Template = Reference | Text | Stored | Literal | Items | Fields
+Template = StepReference | Text | Stored | LiteralTemplate | Items | Fields
 
 LoadStored = Callable[[JsonObject], Awaitable[Any]]
 """A `{"$ref": ...}` node to the stored value."""
@@ -91,46 +91,46 @@ def compile_template(value: Any, *, reads_steps: bool = True, depth: int = 0) ->
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
-        return _text_template(value) if reads_steps else Literal(value)
+        return _text_template(value) if reads_steps else LiteralTemplate(value)
     if isinstance(value, list):
         items = tuple(compile_template(item, reads_steps=reads_steps, depth=depth + 1) for item in value)
-        if all(isinstance(item, Literal) for item in items):
-            return Literal([item.value for item in items if isinstance(item, Literal)])
+        if all(isinstance(item, LiteralTemplate) for item in items):
+            return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
         return Items(items)
     if not isinstance(value, dict):
-        return Literal(value)
+        return LiteralTemplate(value)
     if is_reference(value):
         checked(value)
         return Stored(value)
     fields = tuple(
         (key, compile_template(item, reads_steps=reads_steps, depth=depth + 1)) for key, item in value.items()
     )
-    if all(isinstance(item, Literal) for _, item in fields):
-        return Literal({key: item.value for key, item in fields if isinstance(item, Literal)})
+    if all(isinstance(item, LiteralTemplate) for _, item in fields):
+        return LiteralTemplate({key: item.value for key, item in fields if isinstance(item, LiteralTemplate)})
     return Fields(fields)
 
 
-def references(template: Template, pointer: str = "") -> Iterator[tuple[str, Reference | Stored]]:
+def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | Stored]]:
     """Every reference in a template with its JSON pointer."""
     match template:
-        case Reference() | Stored():
+        case StepReference() | Stored():
             yield pointer, template
         case Text(parts):
-            yield from ((pointer, part) for part in parts if isinstance(part, Reference))
+            yield from ((pointer, part) for part in parts if isinstance(part, StepReference))
         case Items(items):
             for index, item in enumerate(items):
                 yield from references(item, f"{pointer}/{index}")
         case Fields(fields):
             for key, item in fields:
                 yield from references(item, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}")
-        case Literal():
+        case LiteralTemplate():
             return
 
 
 def roots_of(template: Template | None) -> frozenset[str]:
     """What the references in a template begin with: steps by index or id, and the roots that are no steps."""
     parts = references(template) if template is not None else ()
-    return frozenset(part.root for _, part in parts if isinstance(part, Reference))
+    return frozenset(part.root for _, part in parts if isinstance(part, StepReference))
 
 
 async def render(
@@ -148,9 +148,9 @@ async def render(
         InvalidInputError: a path that leads nowhere; what `load` raises.
     """
     match template:
-        case Literal(value):
+        case LiteralTemplate(value):
             return value
-        case Reference():
+        case StepReference():
             return await template.expression.evaluate(roots, known=template.root not in absent)
         case Text(parts):
             return "".join([await _part(part, roots, absent) for part in parts])
@@ -165,10 +165,10 @@ async def render(
 
 def _is_input(template: Template) -> bool:
     """Whether this stands for one argument of a composite tool; one that was not given is left out."""
-    return isinstance(template, Reference) and template.root == "input"
+    return isinstance(template, StepReference) and template.root == "input"
 
 
-async def _part(part: str | Reference, roots: Mapping[str, Any], absent: frozenset[str]) -> str:
+async def _part(part: str | StepReference, roots: Mapping[str, Any], absent: frozenset[str]) -> str:
     if isinstance(part, str):
         return part
     value = await part.expression.evaluate(roots, known=part.root not in absent)
@@ -178,7 +178,7 @@ async def _part(part: str | Reference, roots: Mapping[str, Any], absent: frozens
 
 
 def _text_template(text: str) -> Template:
-    parts: list[str | Reference] = []
+    parts: list[str | StepReference] = []
     literal, at = "", 0
     while (found := _BEGIN.search(text, at)) is not None:
         literal += text[at : found.start()]
@@ -188,12 +188,12 @@ def _text_template(text: str) -> Template:
             continue
         at = _end_of_path(text, found.end())
         parts += [literal] if literal else []
-        parts.append(Reference(Expression(text[found.start() : at])))
+        parts.append(StepReference(Expression(text[found.start() : at])))
         literal = ""
     literal += text[at:]
     if not parts:
-        return Literal(literal)
-    if len(parts) == 1 and not literal and isinstance(parts[0], Reference):
+        return LiteralTemplate(literal)
+    if len(parts) == 1 and not literal and isinstance(parts[0], StepReference):
         return parts[0]
     return Text((*parts, literal) if literal else tuple(parts))
 

@@ -11,7 +11,7 @@ from benchmarks.markdown_block import markdown_table, put_block, write_block
 from benchmarks.run_tasks import summary_rows, task_rows
 from benchmarks.tasks import TASKS
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.workflow.templates import Reference, compile_template, references
+from pml_gateway.workflow.templates import StepReference, compile_template, references
 
 
 def test_a_conversation_counts_each_token_once_and_its_context_at_every_turn() -> None:
@@ -76,7 +76,7 @@ def test_there_are_ten_tasks_of_three_to_eight_calls_that_refer_to_earlier_resul
             earlier: set[str] = set()
             for step in one.steps:
                 used = [reference for _, reference in references(compile_template(step.arguments))]
-                named = {reference.root for reference in used if isinstance(reference, Reference)}
+                named = {reference.root for reference in used if isinstance(reference, StepReference)}
                 assert named | set(step.after) <= earlier, (task.name, step.id)
                 earlier.add(step.id)
             assert set(one.shown) <= earlier

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.list_metrics import cut_loss, lists
 from benchmarks.quality_tables import markdown, replace_block, table
 from benchmarks.quality_targets import Target, targets
-from pml_gateway.index.evaluation import LabelledQuery, Outcome
+from pml_gateway.index.evaluation import LabelledQuery, QueryOutcome
 from tests.benchmarks.quality_report import measured_set, report
 
 
@@ -17,8 +17,8 @@ def by_name(found: list[Target]) -> dict[str, Target]:
     return {target.what: target for target in found}
 
 
-def outcome(wanted: str, *scored: tuple[str, float]) -> Outcome:
-    return Outcome(LabelledQuery("q", tuple(frozenset(letter) for letter in wanted)), scored, 1.0, 0)
+def outcome(wanted: str, *scored: tuple[str, float]) -> QueryOutcome:
+    return QueryOutcome(LabelledQuery("q", tuple(frozenset(letter) for letter in wanted)), scored, 1.0, 0)
 
 
 def test_a_list_holds_what_passes_the_threshold_up_to_the_cap() -> None:

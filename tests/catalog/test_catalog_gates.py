@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import build_offers
-from pml_gateway.catalog.visibility import NOTHING, Gates, Variants, build_gates
+from pml_gateway.catalog.visibility import NOTHING, Variants, Visibility, build_visibility
 from pml_gateway.mcp.listing import Difference, Offers, difference, with_more
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
@@ -44,12 +44,14 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
     catalog = replace(
         build_catalog([UpstreamListing(key, tools) for key, (tools, _) in merged.items()]),
         offers=build_offers({key: offers for key, (_, offers) in merged.items()}),
-        gates=build_gates(variants),
+        visibility=build_visibility(variants),
     )
-    for abilities in (*SETS, "never met"):
-        client = Client("c", abilities=abilities)
+    for client_capabilities in (*SETS, "never met"):
+        client = Client("c", client_capabilities=client_capabilities)
         view = View(catalog, client, ())
-        expected = {(server, name) for server, names in listed.items() for name in names.get(abilities, names[""])}
+        expected = {
+            (server, name) for server, names in listed.items() for name in names.get(client_capabilities, names[""])
+        }
         assert {(tool.upstream_id, tool.name) for tool in view.tools} == expected
         own = {(offer.upstream_id, offer.name) for kind in view.offers._listed.values() for offer in kind}
         uris = {(server, f"{name}://r") for server, name in expected}
@@ -57,7 +59,7 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
         for server, names in listed.items():
             said = view.said[server]
             assert said is not None
-            given_names = names.get(abilities, names[""])
+            given_names = names.get(client_capabilities, names[""])
             assert said.has_prompts == bool(given_names or names[""])
         excluded = exclusions(catalog, client, ())
         assert {each.tool for each in excluded} == set(catalog.tools) - set(view.tools)
@@ -65,14 +67,14 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
 
 
 def test_servers_that_list_the_same_for_all_clients_have_no_gates() -> None:
-    gates = build_gates({"x": Variants(*listing(["a"]), {"ask": Difference()})})
-    assert gates == Gates()
-    assert gates.absent_for("ask") == gates.absent_for("") == NOTHING
+    visibility = build_visibility({"x": Variants(*listing(["a"]), {"ask": Difference()})})
+    assert visibility == Visibility()
+    assert visibility.absent_for("ask") == visibility.absent_for("") == NOTHING
 
 
 def test_clients_for_whom_the_same_exists_are_one_group() -> None:
     base = listing(["a"])
     more = difference(*listing(["a", "b"]), base=base)
-    gates = build_gates({"x": Variants(*base, {"ask": more, "ask and roots": more, "roots": Difference()})})
-    assert gates.group("ask") == gates.group("ask and roots") != ""
-    assert gates.group("roots") == gates.group("never met") == gates.group("") == ""
+    visibility = build_visibility({"x": Variants(*base, {"ask": more, "ask and roots": more, "roots": Difference()})})
+    assert visibility.group("ask") == visibility.group("ask and roots") != ""
+    assert visibility.group("roots") == visibility.group("never met") == visibility.group("") == ""

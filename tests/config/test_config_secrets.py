@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.errors import SecretError
-from pml_gateway.secrets.references import MAX_SECRET_BYTES, Reference, is_reference, references, resolve
+from pml_gateway.secrets.references import MAX_SECRET_BYTES, SecretReference, is_reference, references, resolve
 
 
 def test_references_are_replaced_by_what_they_stand_for(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_unusable_files_are_named_and_their_content_is_not(tmp_path: Path) -> No
 
 
 def test_references_are_listed_with_their_names_and_defaults() -> None:
-    assert references("${env:A:-d} ${file:~/k}") == (Reference("env", "A", "d"), Reference("file", "~/k"))
+    assert references("${env:A:-d} ${file:~/k}") == (SecretReference("env", "A", "d"), SecretReference("file", "~/k"))
     assert references("${env:A:-d}")[0].label == "${env:A}"
 
 

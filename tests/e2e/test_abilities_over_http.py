@@ -28,14 +28,14 @@ ABILITIES: list[tuple[str, ...]] = [
 ]
 
 
-def options_of(*abilities: str) -> dict[str, Any]:
+def options_of(*client_capabilities: str) -> dict[str, Any]:
     ada = Person("ada")
     callbacks: dict[str, dict[str, Any]] = {
         "elicitation": {"elicitation_callback": ada.elicit},
         "sampling": {"sampling_callback": ada.sample},
         "roots": {"list_roots_callback": ada.roots},
     }
-    return {key: value for ability in abilities for key, value in callbacks[ability].items()}
+    return {key: value for ability in client_capabilities for key, value in callbacks[ability].items()}
 
 
 async def tools(client: Client) -> list[str]:
@@ -75,11 +75,11 @@ async def test_clients_are_listed_and_told_what_they_are_directly(
     with anyio.fail_after(LIMIT):
         async with gateway("http", tmp_path, everything=server) as url:
             known: dict[tuple[str, ...], list[str]] = {}
-            for abilities in ABILITIES:
-                async with sdk(everything_url, **options_of(*abilities)) as direct:
-                    known[abilities] = await tools(direct)
-                async with sdk(url, **options_of(*abilities)) as client:
-                    await until_listed(client, known[abilities])
+            for client_capabilities in ABILITIES:
+                async with sdk(everything_url, **options_of(*client_capabilities)) as direct:
+                    known[client_capabilities] = await tools(direct)
+                async with sdk(url, **options_of(*client_capabilities)) as client:
+                    await until_listed(client, known[client_capabilities])
             assert known["sampling", "roots"] != known["roots",] != known[()]
             async with sdk(url, **options_of("sampling")) as client:
                 result = await client.call_tool("trigger-sampling-request", {"prompt": "who", "maxTokens": 5})

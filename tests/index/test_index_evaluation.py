@@ -11,7 +11,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.evaluation import (
     LIST_CAP,
     LabelledQuery,
-    Outcome,
+    QueryOutcome,
     figures,
     hard_tools,
     labelled_queries,
@@ -43,9 +43,11 @@ def query(*groups: str) -> LabelledQuery:
     return LabelledQuery("any", tuple(frozenset(group) for group in groups))
 
 
-def outcome(wanted: LabelledQuery, found: str, scores: tuple[float, ...] = (), milliseconds: float = 1.0) -> Outcome:
+def outcome(
+    wanted: LabelledQuery, found: str, scores: tuple[float, ...] = (), milliseconds: float = 1.0
+) -> QueryOutcome:
     """An outcome whose hits are letters, scoring as given or 0.9 each."""
-    return Outcome(wanted, tuple(zip(found, scores or (0.9,) * len(found), strict=True)), milliseconds, 10)
+    return QueryOutcome(wanted, tuple(zip(found, scores or (0.9,) * len(found), strict=True)), milliseconds, 10)
 
 
 def test_all_figures_of_a_small_run() -> None:
@@ -81,7 +83,7 @@ def test_only_ten_ranks_count() -> None:
 
 
 def test_listed_tools_are_counted_up_to_the_cap() -> None:
-    long = Outcome(query("a"), tuple((f"t{number}", 0.9) for number in range(50)), 1.0, 0)
+    long = QueryOutcome(query("a"), tuple((f"t{number}", 0.9) for number in range(50)), 1.0, 0)
     assert figures([long], min_score=0.3)["list_median@0.5"] == LIST_CAP
 
 
@@ -182,10 +184,10 @@ def test_tools_that_queries_miss_are_named_with_the_reasons() -> None:
     found = tuple((f"rival{number}", 0.9) for number in range(5))
     outcomes = [
         *(
-            Outcome(LabelledQuery("q", (frozenset([key]),)), found, 1.0, 0)
+            QueryOutcome(LabelledQuery("q", (frozenset([key]),)), found, 1.0, 0)
             for key in ("a__x", "b__get", "c__sync", "gone", "a__x")
         ),
-        Outcome(LabelledQuery("q", (frozenset(["e__good"]),)), (("e__good", 0.9),), 1.0, 0),
+        QueryOutcome(LabelledQuery("q", (frozenset(["e__good"]),)), (("e__good", 0.9),), 1.0, 0),
     ]
     hard = {row.key: row for row in hard_tools(documents, outcomes)}
     assert list(hard) == ["a__x", "b__get", "c__sync", "gone", "d__sync"]
@@ -205,7 +207,9 @@ def test_tools_whose_text_is_at_fault_are_named_even_where_queries_find_them() -
         tool("d__ping", ""),
         tool("e__look", "查看指定城市的天气预报"),
     ]
-    outcomes = [Outcome(LabelledQuery("q", (frozenset([row.key]),)), ((row.key, 0.9),), 1.0, 0) for row in documents]
+    outcomes = [
+        QueryOutcome(LabelledQuery("q", (frozenset([row.key]),)), ((row.key, 0.9),), 1.0, 0) for row in documents
+    ]
     hard = {row.key: row for row in hard_tools(documents, outcomes)}
     assert list(hard) == ["a__list_users", "b__get_users", "c__ping", "d__ping"]
     assert {(row.missed, row.asked) for row in hard.values()} == {(0, 1)}
@@ -217,6 +221,6 @@ def test_tools_whose_text_is_at_fault_are_named_even_where_queries_find_them() -
 
 
 def test_a_tool_that_no_search_comes_near_is_named_too() -> None:
-    outcomes = [Outcome(LabelledQuery("q", (frozenset(["a__x"]),)), (), 1.0, 0)]
+    outcomes = [QueryOutcome(LabelledQuery("q", (frozenset(["a__x"]),)), (), 1.0, 0)]
     (hard,) = hard_tools([tool("a__x", "Sends a message to a channel")], outcomes)
     assert hard.reasons == ("nothing was found",)

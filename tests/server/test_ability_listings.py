@@ -33,7 +33,7 @@ async def tools(client: Client) -> list[str]:
         return [each.name.removeprefix("up__") for each in (await client.list_tools()).tools]
 
 
-def able_to(served: Serving, *abilities: str, modern: bool = False, **options: Any) -> Client:
+def able_to(served: Serving, *client_capabilities: str, modern: bool = False, **options: Any) -> Client:
     """A client that can be asked for some of it."""
     person = Person("ada")
     callbacks: dict[str, Any] = {
@@ -41,7 +41,7 @@ def able_to(served: Serving, *abilities: str, modern: bool = False, **options: A
         "sampling": {"sampling_callback": person.sample},
         "roots": {"list_roots_callback": person.roots},
     }
-    given = {key: value for ability in abilities for key, value in callbacks[ability].items()}
+    given = {key: value for ability in client_capabilities for key, value in callbacks[ability].items()}
     return Client(served.url, mode=MODERN if modern else "legacy", **given, **options)
 
 
@@ -56,13 +56,15 @@ async def test_each_client_is_listed_and_may_call_what_the_server_offers_to_clie
             ("sampling", "roots"): ["plain", "roots", "sample"],
             ("elicitation", "sampling"): ["ask", "both", "plain", "sample"],
         }
-        for abilities, names in expected.items():
-            async with able_to(served, *abilities, modern=modern) as client:
+        for client_capabilities, names in expected.items():
+            async with able_to(served, *client_capabilities, modern=modern) as client:
                 assert await tools(client) == names
                 prompts = [each.name for each in (await client.list_prompts()).prompts]
                 resources = [str(each.uri) for each in (await client.list_resources()).resources]
-                assert ("sampled" in prompts, "ask://sampled" in resources) == (("sampling" in abilities),) * 2
-                if "elicitation" in abilities:
+                assert ("sampled" in prompts, "ask://sampled" in resources) == (
+                    ("sampling" in client_capabilities),
+                ) * 2
+                if "elicitation" in client_capabilities:
                     result = await client.call_tool("up__ask", {"text": "who"})
                     assert result.content[0].text == "ada: who"  # type: ignore[union-attr]
 
@@ -104,9 +106,11 @@ async def test_a_server_is_listed_once_per_set_of_abilities_and_only_if_it_looks
     blind.offers_more = False
     async with serving(tmp_path, {"up": looking, "blind": blind}, gateway=FULL) as served:
         assert [looking.announced, blind.announced] == [[()], [()]]
-        for abilities in (("roots",), ("elicitation",), ("roots",)):
-            async with able_to(served, *abilities) as client:
-                assert f"up__{'ask' if abilities == ('elicitation',) else 'roots'}" in str(await client.list_tools())
+        for client_capabilities in (("roots",), ("elicitation",), ("roots",)):
+            async with able_to(served, *client_capabilities) as client:
+                assert f"up__{'ask' if client_capabilities == ('elicitation',) else 'roots'}" in str(
+                    await client.list_tools()
+                )
         everything = ("elicitation", "roots", "sampling")
         assert looking.announced == [(), everything, ("roots",), ("elicitation",)]
         assert blind.announced == [(), everything]

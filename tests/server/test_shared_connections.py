@@ -69,7 +69,7 @@ async def test_a_listing_that_fails_leaves_the_running_call_and_the_tools_alone(
             with anyio.fail_after(30):
                 await started.wait()
             upstream.page_size = 0  # every page leads to itself
-            gateway.pool.want_all()
+            gateway.pool.request_all()
             with anyio.fail_after(30):
                 while upstream.lists < lists + 2:
                     await anyio.lowlevel.checkpoint()

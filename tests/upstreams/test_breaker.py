@@ -13,7 +13,7 @@ from pml_gateway.config.settings import BreakerSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.serve.control import gateway_status
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
-from pml_gateway.upstreams.concurrency import CallSlots
+from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.retries import repeated
 from tests.support.asking import Person, asking
 from tests.support.memory import FakeUpstream, settings_for, text_result, tool
@@ -279,7 +279,7 @@ async def test_a_repeatable_call_that_times_out_is_not_sent_again(tmp_path: Path
 
 
 async def test_a_call_that_waits_for_others_until_its_deadline_was_not_sent() -> None:
-    slots = CallSlots("up", 1, 1)
+    slots = CallLimit("up", 1, 1)
     async with slots.taken(anyio.current_time() + 60):
         with pytest.raises(UpstreamTimeoutError) as refused:
             async with slots.taken(anyio.current_time()):

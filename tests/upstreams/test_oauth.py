@@ -21,11 +21,11 @@ from pml_gateway.errors import ConfigurationError, UpstreamAuthError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.mcp.elicitation import Abilities
+from pml_gateway.mcp.elicitation import Capabilities
 from pml_gateway.serve.control import gateway_status, read_logins
 from pml_gateway.upstreams.auth.callback import Callback
 from pml_gateway.upstreams.auth.login import Show, log_in, log_out
-from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore
+from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.support.listening import listening, sse_app
 from tests.upstreams.test_transports import build_server, gateway_to
@@ -46,7 +46,7 @@ def without_a_keyring() -> Iterator[None]:
 
 async def logged_in(folder: Path, stand: Protected, show: Show | None = None, **auth: Any) -> StoredLogin:
     definition = UpstreamDefinition.model_validate({"url": stand.url, **auth})
-    return await log_in("remote", definition, TokenStore(folder / "auth"), show or stand.browse, timeout=20)
+    return await log_in("remote", definition, LoginStore(folder / "auth"), show or stand.browse, timeout=20)
 
 
 @asynccontextmanager
@@ -222,7 +222,7 @@ async def test_nobody_who_consents_ends_the_wait(tmp_path: Path) -> None:
     async with protected() as stand:
         definition = UpstreamDefinition.model_validate({"url": stand.url})
         with pytest.raises(UpstreamAuthError, match="nobody logged in within"):
-            await log_in("remote", definition, TokenStore(tmp_path), nobody, timeout=1)
+            await log_in("remote", definition, LoginStore(tmp_path), nobody, timeout=1)
 
 
 async def test_a_client_registered_by_hand_is_used_and_its_secret_sent_to_the_token_endpoint_only(
@@ -283,11 +283,11 @@ async def test_logging_out_revokes_the_tokens_and_the_running_gateway_stops_usin
         definition = UpstreamDefinition.model_validate({"url": stand.url})
         async with gateway(tmp_path, stand) as (_, caller):
             await call(caller)
-            assert await log_out("remote", definition, TokenStore(tmp_path / "auth")) == (True, True)
+            assert await log_out("remote", definition, LoginStore(tmp_path / "auth")) == (True, True)
             sent = len(stand.bearers)
             assert error_of(await call(caller))["hint"] == HINT
             assert set(stand.bearers[sent:]) == {""}
-        assert await log_out("remote", definition, TokenStore(tmp_path / "auth")) == (False, False)
+        assert await log_out("remote", definition, LoginStore(tmp_path / "auth")) == (False, False)
 
 
 async def test_a_token_is_sent_to_the_url_it_was_given_for_and_no_other(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ class Someone:
 
     client_id = "someone"
     is_one_client = True
-    abilities = Abilities()
+    client_capabilities = Capabilities()
     answers_later = False
     log_level = "warning"
 
@@ -369,7 +369,7 @@ async def test_a_server_over_sse_is_logged_in_to_the_same_way(tmp_path: Path) ->
     async with protected() as stand, listening(Guard(sse_app(build_server()), stand)) as port:
         entry = {"url": f"http://127.0.0.1:{port}/sse"}
         definition = UpstreamDefinition.model_validate(entry)
-        await log_in("remote", definition, TokenStore(tmp_path / "auth"), stand.browse, timeout=20)
+        await log_in("remote", definition, LoginStore(tmp_path / "auth"), stand.browse, timeout=20)
         async with gateway_to(tmp_path, entry) as (_, caller):
             result = await caller.call(RequestScope(), "remote__where", {"region": "eu"}, CallOptions())
             assert result["content"][0]["text"] == "eu"
@@ -405,7 +405,7 @@ async def test_what_takes_no_login_says_what_to_do_instead(tmp_path: Path) -> No
     ):
         definition = UpstreamDefinition.model_validate(entry)
         with pytest.raises(ConfigurationError) as caught:
-            await log_in("remote", definition, TokenStore(tmp_path), _unused, timeout=5)
+            await log_in("remote", definition, LoginStore(tmp_path), _unused, timeout=5)
         assert remedy in caught.value.hint
 
 
@@ -432,7 +432,7 @@ async def test_no_token_code_or_secret_is_seen_anywhere(tmp_path: Path, caplog: 
         with pytest.raises(UpstreamAuthError) as caught:
             await logged_in(tmp_path, stand)
         seen.append("".join(traceback.format_exception(caught.value)))
-        seen.append(repr(TokenStore(tmp_path / "auth").load("remote", _record(tmp_path))))
+        seen.append(repr(LoginStore(tmp_path / "auth").load("remote", _record(tmp_path))))
     seen += [record.getMessage() + str(record.exc_info) for record in caplog.records]
     seen += _files(tmp_path)
     assert len(stand.server.issued) > 4

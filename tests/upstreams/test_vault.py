@@ -14,8 +14,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError
-from pml_gateway.upstreams.auth.encryption import KEY_FILE, Vault, VaultError
-from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore
+from pml_gateway.upstreams.auth.encryption import KEY_FILE, Encryption, EncryptionError
+from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 
 SECRET = "s3cret-token"
 URL = "https://example.com/mcp"
@@ -61,8 +61,8 @@ def login() -> StoredLogin:
     )
 
 
-def stored(folder: Path) -> tuple[TokenStore, Path]:
-    store = TokenStore(folder)
+def stored(folder: Path) -> tuple[LoginStore, Path]:
+    store = LoginStore(folder)
     path = store.path("remote", URL, AuthDefinition())
     store.save(path, login())
     return store, path
@@ -83,21 +83,21 @@ def test_a_keyring_that_answers_holds_the_key_and_no_file_does(tmp_path: Path) -
     keyring.set_keyring(InMemory())
     store, path = stored(tmp_path)
     assert not (tmp_path / KEY_FILE).exists()
-    assert TokenStore(tmp_path).load("remote", path) == store.load("remote", path) == login()
+    assert LoginStore(tmp_path).load("remote", path) == store.load("remote", path) == login()
 
 
 def test_a_locked_keyring_gives_way_to_a_file(tmp_path: Path) -> None:
     keyring.set_keyring(Locked())
     _, path = stored(tmp_path)
     assert (tmp_path / KEY_FILE).exists()
-    assert TokenStore(tmp_path).load("remote", path) == login()
+    assert LoginStore(tmp_path).load("remote", path) == login()
 
 
 def test_a_key_that_is_gone_asks_for_a_login_which_mends_it(tmp_path: Path) -> None:
     keyring.set_keyring(InMemory())
     _, path = stored(tmp_path)
     keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
-    store = TokenStore(tmp_path)
+    store = LoginStore(tmp_path)
     with pytest.raises(UpstreamAuthError, match="encrypted with a key that is neither in") as caught:
         store.load("remote", path)
     assert caught.value.hint == "pml upstreams login remote"
@@ -117,17 +117,17 @@ def test_a_damaged_file_asks_for_a_login(tmp_path: Path, damaged: str) -> None:
 
 
 def test_a_ciphertext_that_was_changed_is_not_read(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
+    vault = Encryption(tmp_path)
     envelope = vault.encrypt(SECRET)
     at = envelope.index("gAAAA") + 40
     changed = envelope[:at] + ("A" if envelope[at] != "A" else "B") + envelope[at + 1 :]
-    with pytest.raises(VaultError, match="damaged"):
+    with pytest.raises(EncryptionError, match="damaged"):
         vault.decrypt(changed)
 
 
 def test_a_login_of_an_older_shape_asks_for_a_login_and_quotes_nothing(tmp_path: Path) -> None:
     store, path = stored(tmp_path)
-    path.write_text(Vault(tmp_path).encrypt(f'{{"tokens": "{SECRET}"}}'))
+    path.write_text(Encryption(tmp_path).encrypt(f'{{"tokens": "{SECRET}"}}'))
     with pytest.raises(UpstreamAuthError, match="incomplete") as caught:
         store.load("remote", path)
     assert caught.value.__cause__ is None
@@ -135,7 +135,7 @@ def test_a_login_of_an_older_shape_asks_for_a_login_and_quotes_nothing(tmp_path:
 
 
 def test_a_name_of_any_characters_has_a_file_of_its_own(tmp_path: Path) -> None:
-    store = TokenStore(tmp_path)
+    store = LoginStore(tmp_path)
     paths = {store.path(name, URL, AuthDefinition()) for name in ("a/b", "a_b", "a b", "..", "x" * 300)}
     assert len(paths) == 5
     assert {path.parent for path in paths} == {tmp_path}

@@ -9,7 +9,7 @@ from typing import Any
 from pml_gateway.errors import ReferenceNotFoundError, ToolNotFoundError
 from pml_gateway.results.content import Content, content_of
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Called, Outcome
+from pml_gateway.workflow.outcome import Called, StepOutcome
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import Budget, Plan, PlanError, Step
 from pml_gateway.workflow.sharing import Invocation
@@ -60,7 +60,7 @@ class Stand:
     async def report(self, done: int, total: int, message: str) -> None:
         self.reports.append((done, total, message))
 
-    async def keep(self, step: Step, outcome: Outcome, made_from: frozenset[str]) -> dict[str, Any] | None:
+    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> dict[str, Any] | None:
         if self.threshold is None:
             return None
         self.kept.append(step.id)

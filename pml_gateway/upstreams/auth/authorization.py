@@ -22,7 +22,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
 from pml_gateway.secrets.references import resolve
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.auth.logins import Signature, StoredLogin, TokenStore, login_needed
+from pml_gateway.upstreams.auth.logins import LoginStore, Signature, StoredLogin, login_needed
 
 logger = get_logger(__name__)
 
@@ -52,7 +52,7 @@ class _Renewal:
 class Authorization:
     """What the gateway sends one upstream to be let in, beside the configured headers."""
 
-    def __init__(self, upstream_id: str, definition: UpstreamDefinition, store: TokenStore, start: Start) -> None:
+    def __init__(self, upstream_id: str, definition: UpstreamDefinition, store: LoginStore, start: Start) -> None:
         self._upstream_id = upstream_id
         self._definition = definition
         self._auth = definition.auth or AuthDefinition()

@@ -26,11 +26,11 @@ VERSION = 1
 ResultT = TypeVar("ResultT")
 
 
-class VaultError(Exception):
+class EncryptionError(Exception):
     """A ciphertext cannot be read; the text says why, and never what it holds."""
 
 
-class Vault:
+class Encryption:
     """Encrypts what is kept in one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,14 +53,14 @@ class Vault:
         try:
             match json.loads(envelope):
                 case {"version": int(version)} if version > VERSION:
-                    raise VaultError("it was written by a newer version")
+                    raise EncryptionError("it was written by a newer version")
                 case {"key": str(key_id), "data": str(data)}:
                     return self._fernet(key_id).decrypt(data).decode()
                 case _:
-                    raise VaultError("it is damaged")
+                    raise EncryptionError("it is damaged")
         except (ValueError, InvalidToken):
             # Without the cause, which may quote the content.
-            raise VaultError("it is damaged") from None
+            raise EncryptionError("it is damaged") from None
 
     def _fernet(self, key_id: str) -> Fernet:
         if key_id not in self._keys:
@@ -71,7 +71,7 @@ class Vault:
                 if key_id in self._keys:
                     break
             else:
-                raise VaultError(
+                raise EncryptionError(
                     f"it is encrypted with a key that is neither in {self._folder / KEY_FILE} nor in a keyring "
                     "that answers"
                 )
@@ -94,7 +94,7 @@ class Vault:
         except FileNotFoundError:
             return None
         except OSError as exc:
-            raise VaultError(f"the key file {self._folder / KEY_FILE} cannot be read: {exc.strerror}") from None
+            raise EncryptionError(f"the key file {self._folder / KEY_FILE} cannot be read: {exc.strerror}") from None
 
     def _keyring_key(self) -> bytes | None:
         def read() -> str | None:

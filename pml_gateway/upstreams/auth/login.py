@@ -15,7 +15,7 @@ from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinit
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
 from pml_gateway.secrets.references import resolve
 from pml_gateway.upstreams.auth.callback import Callback, listening
-from pml_gateway.upstreams.auth.logins import StoredLogin, TokenStore, login_command
+from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
 from pml_gateway.upstreams.auth.oauth import (
     Captured,
     check_endpoints,
@@ -31,7 +31,7 @@ Show = Callable[[str, Callback], Awaitable[None]]
 
 
 async def log_in(
-    upstream_id: str, definition: UpstreamDefinition, store: TokenStore, show: Show, *, timeout: float
+    upstream_id: str, definition: UpstreamDefinition, store: LoginStore, show: Show, *, timeout: float
 ) -> StoredLogin:
     """Log in and store the result; whatever was stored before stays until this has succeeded.
 
@@ -58,7 +58,7 @@ async def log_in(
     return login
 
 
-async def log_out(upstream_id: str, definition: UpstreamDefinition, store: TokenStore) -> tuple[bool, bool]:
+async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
     path = store.path(upstream_id, resolve(definition.url or ""), checked_auth(upstream_id, definition))
     try:
@@ -91,7 +91,7 @@ def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefini
     return definition.auth or AuthDefinition()
 
 
-def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: TokenStore, url: str) -> str | None:
+def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: LoginStore, url: str) -> str | None:
     """The configured scopes, and those that a call lacked since the last login."""
     try:
         login = store.load(upstream_id, store.path(upstream_id, url, auth))

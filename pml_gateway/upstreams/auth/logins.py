@@ -16,7 +16,7 @@ from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.files import lock_if_free, write_atomically
 from pml_gateway.log import get_logger
-from pml_gateway.upstreams.auth.encryption import Vault, VaultError
+from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 
 logger = get_logger(__name__)
 
@@ -94,12 +94,12 @@ def expiry(tokens: OAuthToken, now: float) -> float | None:
     return None if tokens.expires_in is None else now + tokens.expires_in
 
 
-class TokenStore:
+class LoginStore:
     """The logins below one folder, one file for each server id, URL and client: a token never goes to another URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._vault = Vault(folder)
+        self._vault = Encryption(folder)
 
     def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
         """Where the login of one upstream is kept."""
@@ -131,7 +131,7 @@ class TokenStore:
             raise login_needed(upstream_id, f"the stored login is of no use: {reason}") from None
         try:
             return StoredLogin.model_validate_json(self._vault.decrypt(envelope))
-        except VaultError as exc:
+        except EncryptionError as exc:
             raise login_needed(upstream_id, f"the stored login is of no use: {exc}") from None
         except ValidationError:
             # Without the cause, which quotes the tokens.

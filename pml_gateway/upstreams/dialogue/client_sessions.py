@@ -17,11 +17,11 @@ from typing import NamedTuple
 import anyio
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.config.settings import Terms
+from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection, OnNotice
-from pml_gateway.mcp.elicitation import Abilities, OpenCall, Questions
+from pml_gateway.mcp.elicitation import Capabilities, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.signal import first_of
 from pml_gateway.types import JsonObject
@@ -50,7 +50,7 @@ class SessionKey(NamedTuple):
     """
 
     client_id: str
-    abilities: Abilities
+    client_capabilities: Capabilities
     era: str
     is_alone: bool
     is_only: bool
@@ -61,7 +61,7 @@ class OwnSession:
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
-        self.questions = Questions(key.abilities)
+        self.questions = Questions(key.client_capabilities)
         self.followed: dict[str, bool] = {}
         self.users = 0
         self.last_used = time.monotonic()
@@ -153,28 +153,28 @@ class OwnSessions:
 
     def __init__(
         self,
-        terms: Terms,
+        effective: EffectiveSettings,
         open_beside: OpenBeside,
         on_notice: OnNotice,
         background: Background,
         *,
         shared: Callable[[], Connection | None],
     ) -> None:
-        self._upstream_id = terms.upstream_id
+        self._upstream_id = effective.upstream_id
         self._open_beside = open_beside
         self._on_notice = on_notice
         self._background = background
         # Where the gateway has one client only, the shared session is that client's as well.
         self._shared = shared
-        self._max_sessions = terms.max_sessions
-        self._max_queue = terms.max_queue
-        self._connect_timeout = terms.connect_timeout
-        self._idle_timeout = terms.defaults.idle_timeout
-        self._per_client = terms.per_client
+        self._max_sessions = effective.max_sessions
+        self._max_queue = effective.max_queue
+        self._connect_timeout = effective.connect_timeout
+        self._idle_timeout = effective.defaults.idle_timeout
+        self._per_client = effective.per_client
         self._sessions: list[OwnSession] = []
         self._changed = anyio.Event()
         self._waiting = 0
-        self.subscriptions = OwnSubscriptions(terms.upstream_id)
+        self.subscriptions = OwnSubscriptions(effective.upstream_id)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -196,7 +196,7 @@ class OwnSessions:
         """
         audience = call.audience
         is_only = self._per_client and audience.is_one_client
-        key = SessionKey(audience.client_id, audience.abilities, era, alone or not is_only, is_only)
+        key = SessionKey(audience.client_id, audience.client_capabilities, era, alone or not is_only, is_only)
         with anyio.move_on_at(deadline) as waiting:
             session = await self._take(key)
         if waiting.cancelled_caught:

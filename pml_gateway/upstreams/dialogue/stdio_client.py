@@ -17,10 +17,10 @@ from mcp_types.jsonrpc import REQUEST_TIMEOUT
 from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import (
     LOG,
-    NO_ABILITIES,
+    NO_CAPABILITIES,
     ROOTS,
-    Abilities,
     Audience,
+    Capabilities,
     OpenCall,
     Questions,
     too_late,
@@ -29,20 +29,20 @@ from pml_gateway.mcp.elicitation import (
 from pml_gateway.types import JsonObject
 
 
-class SoleClient:
+class StdioClient:
     """What is known of the client: nothing before its first request.
 
     `audience` reaches it between its requests as well, which a stateless client cannot be.
     """
 
     def __init__(self) -> None:
-        self.abilities = NO_ABILITIES
+        self.client_capabilities = NO_CAPABILITIES
         self.audience: Audience | None = None
         self.known = anyio.Event()
 
-    def introduce(self, abilities: Abilities, audience: Audience | None) -> None:
+    def introduce(self, client_capabilities: Capabilities, audience: Audience | None) -> None:
         """It said what it can be asked."""
-        self.abilities, self.audience = abilities, audience
+        self.client_capabilities, self.audience = client_capabilities, audience
         self.known.set()
 
     def shares(self, audience: Audience, era: str) -> bool:
@@ -54,14 +54,14 @@ class SoleClient:
 
     def is_misrepresented(self, connection: Connection | None) -> bool:
         """Whether there is a connection that announced something else than what it can be asked."""
-        return connection is not None and connection.session.questions.abilities != self.abilities
+        return connection is not None and connection.session.questions.client_capabilities != self.client_capabilities
 
 
 class SharedQuestions(Questions):
     """What is asked and told on a session that all calls of the one client share."""
 
-    def __init__(self, client: SoleClient, question_timeout: float) -> None:
-        super().__init__(client.abilities)
+    def __init__(self, client: StdioClient, question_timeout: float) -> None:
+        super().__init__(client.client_capabilities)
         self._client = client
         self._question_timeout = question_timeout
         self._open: list[_OpenQuestion] = []
@@ -95,7 +95,7 @@ class SharedQuestions(Questions):
         audience = self._client.audience
         if call is not None or audience is None:
             return await super().answer(method, params, call, on_progress)
-        if (refusal := self.abilities.refusal(method, params)) is not None:
+        if (refusal := self.client_capabilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
         self.remember_url(params, audience)
         with _OpenQuestion(self._calls, outlives_calls=method == ROOTS) as question:

@@ -23,7 +23,7 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamError, UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import MODERN
 from pml_gateway.mcp.deadlines import forget_limits, paused, running
-from pml_gateway.mcp.elicitation import Abilities, Audience, OpenCall
+from pml_gateway.mcp.elicitation import Audience, Capabilities, OpenCall
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 
@@ -76,9 +76,9 @@ class SuspendedCall:
         return self._last.is_one_client
 
     @property
-    def abilities(self) -> Abilities:
+    def client_capabilities(self) -> Capabilities:
         """What its client could be asked when it began."""
-        return self._last.abilities
+        return self._last.client_capabilities
 
     @property
     def answers_later(self) -> bool:
@@ -286,7 +286,7 @@ class RelayedRequests:
         if era == MODERN:
             first = await send(params, on_progress, audience)
             return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
-        if not audience.answers_later or not (audience.abilities or "requestState" in params):
+        if not audience.answers_later or not (audience.client_capabilities or "requestState" in params):
             return await send(params, on_progress, audience)
         given = dict(params)
         state, responses = given.pop("requestState", None), given.pop("inputResponses", None)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.block import Block
-from pml_gateway.clients.connect import ClientEdit, Connections, apply, connected, disconnected
+from pml_gateway.clients.connect import ClientEdit, ConnectedFiles, apply, connected, disconnected
 from pml_gateway.clients.discover import ClientFile, client_status, known_client
 from pml_gateway.clients.model import FileFormat, Scope
 from pml_gateway.clients.own import http_entry, own_kind, pml_command, stdio_entry
@@ -38,7 +38,7 @@ def connect(
         if http
         else stdio_entry(file.client, machine.environ, pin=True)
     )
-    connections = Connections(machine.paths)
+    connections = ConnectedFiles(machine.paths)
     edit = connected(file, own, SETTINGS, machine.surroundings, connections, keep_servers=keep)
     if write and edit.has_changed:
         apply(edit, connections)
@@ -46,7 +46,7 @@ def connect(
 
 
 def disconnect(machine: Machine, client: str, scope: Scope = Scope.USER) -> ClientEdit:
-    connections = Connections(machine.paths)
+    connections = ConnectedFiles(machine.paths)
     edit = disconnected(machine.file(client, scope), SETTINGS.http, connections)
     if edit.has_changed:
         apply(edit, connections)
@@ -237,7 +237,7 @@ def test_broken_files_and_changes_in_between_are_refused(machine: Machine) -> No
         connect(machine, machine.file("cursor"))
 
     path.write_text("{}")
-    connections = Connections(machine.paths)
+    connections = ConnectedFiles(machine.paths)
     file = machine.file("cursor")
     edit = connected(
         file,
