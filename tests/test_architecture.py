@@ -16,6 +16,7 @@ PACKAGE = Path(pml_gateway.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 STAGES = (
     "config",
+    "docs",
     "telemetry",
     "upstreams",
     "catalog",
