@@ -16,7 +16,7 @@ from tests.cli.test_every_command import command_of, parsed
 from tests.support.command_line import demo_home, pml
 from tests.support.documents import DOCUMENTS, PAGES, README, REPOSITORY, code_blocks, generated, with_generated
 
-BLOCKS = code_blocks()
+BLOCKS = [block for file in DOCUMENTS for block in code_blocks(file)]
 TEXTS = {str(file.relative_to(REPOSITORY)): file.read_text(encoding="utf-8") for file in DOCUMENTS}
 INLINE = sorted(
     {
@@ -29,6 +29,9 @@ INLINE = sorted(
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#]+)[^)]*\)")
 MAX_README_BYTES = 14_000
 """About what a newcomer reads to its end."""
+
+MAX_CODE = 78
+"""Characters of a line of code that a terminal of 80 columns shows whole, so that it can be copied."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,11 @@ def test_every_json_block_parses(text: str) -> None:
 def test_every_link_into_the_repository_has_its_file(document: str) -> None:
     folder = (REPOSITORY / document).parent
     assert [target for target in LINK.findall(TEXTS[document]) if not (folder / target).exists()] == []
+
+
+def test_code_on_a_page_can_be_copied_from_a_terminal() -> None:
+    blocks = [block for file in PAGES for block in code_blocks(file)]
+    assert [line for block in blocks for line in block.text.splitlines() if len(line) > MAX_CODE] == []
 
 
 @pytest.mark.parametrize("document", TEXTS)

@@ -41,13 +41,10 @@ class CodeBlock:
                 yield re.split(r"\s{2,}#", line)[0].strip()
 
 
-def code_blocks() -> list[CodeBlock]:
-    """Every fenced block of every document."""
-    return [
-        CodeBlock(match["language"], match["text"], match["mark"] or "")
-        for file in DOCUMENTS
-        for match in _BLOCK.finditer(file.read_text(encoding="utf-8"))
-    ]
+def code_blocks(file: Path) -> list[CodeBlock]:
+    """Every fenced block of a document."""
+    text = file.read_text(encoding="utf-8")
+    return [CodeBlock(match["language"], match["text"], match["mark"] or "") for match in _BLOCK.finditer(text)]
 
 
 def generated() -> dict[str, str]:
