@@ -16,6 +16,7 @@ STAGES = (
     "secrets",
     "config",
     "clients",
+    "docs",
     "telemetry",
     "processes",
     "mcp",

@@ -14,6 +14,7 @@ from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app, show_reference
 from pml_gateway.cli.demo import demo
+from pml_gateway.cli.docs import docs
 from pml_gateway.cli.doctor import doctor
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
@@ -64,6 +65,7 @@ app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
 app.command()(doctor)
+app.command()(docs)
 app.command()(serve)
 app.command()(tools)
 app.command()(search)

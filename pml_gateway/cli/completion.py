@@ -11,6 +11,7 @@ from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.config.settings import Settings
+from pml_gateway.docs import pages
 from pml_gateway.errors import GatewayError
 from pml_gateway.paths import Paths
 from pml_gateway.reports.settings import reference
@@ -61,6 +62,11 @@ def mode_names(incomplete: str) -> list[str]:
 def preset_names(incomplete: str) -> list[str]:
     """The shipped presets."""
     return _starting(PRESET_NAMES, incomplete)
+
+
+def topic_names(incomplete: str) -> list[str]:
+    """The pages of `pml docs`."""
+    return _starting([page.topic for page in pages()], incomplete)
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:

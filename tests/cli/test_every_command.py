@@ -26,6 +26,7 @@ WITHOUT_CONFIGURATION = {
     "pml config presets",
     "pml config reference",
     "pml demo",
+    "pml docs",
     "pml init",
     "pml migrate back",
     "pml refresh",

@@ -30,6 +30,7 @@ OUTPUTS = {
     "config-show": ["config", "show", "--origin"],
     "config-presets": ["config", "presets"],
     "config-reference": ["config", "reference", "search"],
+    "docs": ["docs"],
 }
 
 UNWRAPPED = {"search-name", "schema-markdown", "schema-typescript", "call-help", "config-show"}
@@ -41,6 +42,7 @@ FAILURES = {
     "call-missing-argument": (["call", "calc__evaluate_expression"], 1),
     "schema-unknown-tool": (["schema", "calc__nothing"], 1),
     "tools-unknown-mode": (["tools", "--mode", "hybird"], 2),
+    "docs-unknown-topic": (["docs", "mode"], 2),
 }
 
 JSON = {
@@ -60,6 +62,8 @@ JSON = {
     "workflow validate": ["workflow", "validate"],
     "trust --list": ["trust", "--list"],
     "clients": ["clients"],
+    "docs": ["docs"],
+    "docs TOPIC": ["docs", "modes"],
 }
 
 

@@ -1,4 +1,7 @@
-"""The README's code blocks, and its generated parts: `python -m tests.support.readme` writes them anew."""
+"""README and the pages of `pml docs`: their code blocks, and their generated parts.
+
+`python -m tests.support.documents` writes the generated parts anew.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.markdown_block import put_block
+import pml_gateway
+from benchmarks.markdown_block import markdown_table, put_block
+from pml_gateway.config.presets import PRESET_NAMES, Preset, load_preset
 from pml_gateway.reports.settings import markdown_reference, reference
 from tests.support.command_line import commands
 
-README = Path(__file__).parents[2] / "README.md"
+REPOSITORY = Path(__file__).parents[2]
+README = REPOSITORY / "README.md"
+PAGES = tuple(sorted((Path(pml_gateway.__file__).parent / "docs").glob("*.md")))
+DOCUMENTS = (README, *PAGES)
 
 _BLOCK = re.compile(r"(?:<!-- (?P<mark>[a-z ]+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 _EVERYWHERE = ("--help", "--json", "--config")
@@ -33,22 +41,43 @@ class CodeBlock:
                 yield re.split(r"\s{2,}#", line)[0].strip()
 
 
-def code_blocks() -> list[CodeBlock]:
-    """Every fenced block of the README."""
-    text = README.read_text(encoding="utf-8")
+def code_blocks(file: Path) -> list[CodeBlock]:
+    """Every fenced block of a document."""
+    text = file.read_text(encoding="utf-8")
     return [CodeBlock(match["language"], match["text"], match["mark"] or "") for match in _BLOCK.finditer(text)]
 
 
 def generated() -> dict[str, str]:
     """The generated blocks by name."""
-    return {"commands": _command_table(), "configuration": markdown_reference(reference())}
+    return {
+        "commands": _command_table(),
+        "configuration": markdown_reference(reference()),
+        "presets": _preset_table(),
+    }
 
 
 def with_generated(text: str) -> str:
-    """The README with its generated blocks as they should be."""
+    """A document with its generated blocks as they should be."""
     for name, body in generated().items():
-        text = put_block(text, name, body)
+        if f"<!-- {name}: begin -->" in text:
+            text = put_block(text, name, body)
     return text
+
+
+def _preset_table() -> str:
+    return markdown_table([_preset_row(load_preset(name)) for name in PRESET_NAMES])
+
+
+def _preset_row(preset: Preset) -> dict[str, str]:
+    gateway = preset.values["gateway"]
+    hybrid = gateway["hybrid"]
+    selects = gateway["tools_exposure"] in ("semantic", "hybrid")
+    return {
+        "preset": f"`{preset.name}`",
+        "what clients see": preset.summary,
+        "score": f"{hybrid['semantic_threshold']:g}" if selects else "",
+        "no intent": hybrid["fallback"] if gateway["tools_exposure"] == "hybrid" else "",
+    }
 
 
 def _command_table() -> str:
@@ -82,4 +111,5 @@ def _options(command: object) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(with_generated(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in DOCUMENTS:
+        file.write_text(with_generated(file.read_text(encoding="utf-8")), encoding="utf-8")

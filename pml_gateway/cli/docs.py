@@ -1,0 +1,58 @@
+"""`pml docs`: the pages that come with the gateway, rendered for a person or as the Markdown they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pml_gateway.cli.completion import topic_names
+from pml_gateway.cli.output import answers, fail, note, print_json, print_table
+from pml_gateway.docs import Page, page_of, pages
+from pml_gateway.errors import GatewayError
+
+
+def docs(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="The page to show; without one, the topics.", autocompletion=topic_names
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read the documentation. On a terminal a page is laid out; into a file or a pipe it goes as Markdown.
+
+    Example: pml docs modes
+    """
+    if topic is None:
+        _show_topics(as_json=as_json)
+        return
+    try:
+        page = page_of(topic)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"topic": page.topic, "title": page.title, "text": page.text})
+    elif answers().is_terminal:
+        _show(page)
+    else:
+        sys.stdout.write(page.text)
+
+
+def _show_topics(*, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"topics": [{"topic": each.topic, "title": each.title, "summary": each.summary} for each in pages()]}
+        )
+        return
+    print_table(("topic", "what it says"), ((each.topic, each.summary) for each in pages()))
+    note("pml docs TOPIC shows one")
+
+
+def _show(page: Page) -> None:
+    # Loads a parser and a highlighter, which no other command needs.
+    from pml_gateway.cli.markdown import TerminalMarkdown
+
+    answers().print(TerminalMarkdown(page.text))

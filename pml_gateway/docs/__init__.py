@@ -1,0 +1,68 @@
+"""The pages that `pml docs` shows: Markdown files in this folder, for people who have not read the source."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+from pml_gateway.config.problems import did_you_mean
+from pml_gateway.errors import UsageError
+
+READING_ORDER = (
+    "quickstart",
+    "clients",
+    "servers",
+    "modes",
+    "migration",
+    "meta-tools",
+    "workflows",
+    "search",
+    "commands",
+    "settings",
+    "operations",
+    "security",
+    "troubleshooting",
+    "figures",
+)
+"""Topics as a newcomer would read them; a page that is not named here comes after these, by its name."""
+
+SUFFIX = ".md"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: the name it is asked for by, its first heading, the sentence below that, and its Markdown."""
+
+    topic: str
+    title: str
+    summary: str
+    text: str
+
+
+def pages() -> tuple[Page, ...]:
+    """Every page, in reading order."""
+    found = [
+        _page(file.name.removesuffix(SUFFIX), file.read_text(encoding="utf-8"))
+        for file in files(__name__).iterdir()
+        if file.name.endswith(SUFFIX)
+    ]
+    places = {topic: place for place, topic in enumerate(READING_ORDER)}
+    return tuple(sorted(found, key=lambda page: (places.get(page.topic, len(places)), page.topic)))
+
+
+def page_of(topic: str) -> Page:
+    """The page on a topic.
+
+    Raises:
+        UsageError: there is none; the message names the nearest, its hint all of them.
+    """
+    known = {page.topic: page for page in pages()}
+    if topic not in known:
+        raise UsageError(f"no topic {topic!r}{did_you_mean(topic, known)}", hint=f"topics: {', '.join(known)}")
+    return known[topic]
+
+
+def _page(topic: str, text: str) -> Page:
+    heading, summary, *_ = re.split(r"\n{2,}", text.strip(), maxsplit=2)
+    return Page(topic, heading.removeprefix("# "), " ".join(summary.split()), text)
