@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pml_gateway.cli.tables import GAP, INDENT, READABLE_COLUMNS
+from pml_gateway.cli.output import GAP, INDENT, READABLE_COLUMNS
 
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)#]*)[^)]*\)")
