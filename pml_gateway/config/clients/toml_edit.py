@@ -20,6 +20,9 @@ from tomlkit.items import AoT, Item, Table
 from pml_gateway.config.clients.jsonc import BOM
 from pml_gateway.config.clients.model import TomlEditError
 
+MAX_COMPARED = 4_000
+"""Pieces of a text that is searched for where something stood; difflib takes seconds beyond."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -58,12 +61,14 @@ def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
     """`text` with the table `name` as `original` has it: its bytes, behind or before the neighbours it had there.
 
     Raises:
-        TomlEditError: the layout of one of the two cannot be read.
+        TomlEditError: the layout of one of the two cannot be read, or one is too long.
     """
     eol = "\r\n" if "\r\n" in text else "\n"
     before = _pieces(original)
     for start, end in _runs(before, (*path, name)):
         pieces = _pieces(text)
+        if max(len(before), len(pieces)) > MAX_COMPARED:
+            raise TomlEditError("it is too long to look for the place of a table")
         at = _place(pieces, before, start, end)
         run = "".join(piece.text for piece in before[start:end])
         ahead = "".join(piece.text for piece in pieces[:at])
