@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cachetools import FIFOCache
 from mcp.shared.inbound import x_mcp_header_map
 
 from pml_gateway.catalog.model import CatalogTool
@@ -20,7 +21,7 @@ class HeaderSchemas:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._remembered: dict[str, tuple[CatalogTool, Mapping[str, Any] | None]] = {}
+        self._remembered: FIFOCache[str, tuple[CatalogTool, Mapping[str, Any] | None]] = FIFOCache(MAX_REMEMBERED)
 
     def __call__(self, name: str) -> Mapping[str, Any] | None:
         state = self._gateway.state
@@ -38,7 +39,5 @@ class HeaderSchemas:
             schema: Mapping[str, Any] = tool.definition["inputSchema"]
             # Walking a schema takes longer than all else here.
             known = tool, schema if x_mcp_header_map(schema) else None
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
             self._remembered[name] = known
         return known[1]
