@@ -10,8 +10,7 @@ from typing import Any
 
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.jsonc import remove_members, set_member
-from pml_gateway.clients.model import FileFormat
-from pml_gateway.clients.toml_edit import TomlEditError, remove_tables, set_table
+from pml_gateway.clients.model import FileFormat, TomlEditError
 
 
 class ClientFileError(ValueError):
@@ -80,9 +79,34 @@ class Block:
             raise ClientFileError(f"cannot be edited safely; change {'.'.join(self.path)} by hand")
         return after
 
+    def restored(self, text: str, remove: Collection[str], names: Collection[str], original: str) -> str:
+        """`text` without the servers `remove` and with `names` as `original` has them; nothing else differs.
+
+        In TOML they come back with their comments and to their place where the layout allows it.
+
+        Raises:
+            ClientFileError: a text is broken, or its layout leaves the change to a person.
+        """
+        known = self.servers(original)
+        plain = self.changed(text, remove, {name: known[name] for name in names})
+        if self.file_format is not FileFormat.TOML or not names:
+            return plain
+        from pml_gateway.clients.toml_edit import put_back, remove_tables
+
+        try:
+            text = remove_tables(text, self.path, {*remove, *names})
+            for name in names:
+                text = put_back(text, self.path, name, original)
+            return text if self.values(text) == self.values(plain) else plain
+        except (TomlEditError, ClientFileError):
+            return plain
+
     def _edited(self, text: str, gone: Collection[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
         if self.file_format is FileFormat.TOML:
-            text = remove_tables(text, self.path, gone)
+            # tomlkit takes 20 ms to import, which no start of the gateway should wait for.
+            from pml_gateway.clients.toml_edit import remove_tables, set_table
+
+            text = remove_tables(text, self.path, gone) if gone else text
             for name, entry in entries.items():
                 text = set_table(text, self.path, name, entry)
             return text

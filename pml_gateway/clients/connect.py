@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -245,11 +246,12 @@ def disconnected(file: ClientFile, http: HttpSettings, connections: ConnectedFil
         return ClientEdit(file, "restored", after if known.backup is not None else None, known, known.removed)
     _refuse_broken(file)
     own |= {known.entry_name} if file.entries.get(known.entry_name) == known.entry else set()
-    back = {name: before.entries[name] for name in known.removed if name in before.entries}
+    back = [name for name in known.removed if name in before.entries]
     conflicts = tuple(name for name in back if name in file.entries and name not in own)
-    missing = {name: raw for name, raw in back.items() if name not in conflicts}
-    after = _changed(file, tuple(own - missing.keys()), missing)
-    return ClientEdit(file, "undone", _as_before(file, before, known, after), known, tuple(missing), (), conflicts)
+    missing = tuple(name for name in back if name not in conflicts)
+    with _nothing_written(file):
+        after = file.block.restored(file.text, own - set(missing), missing, before.text)
+    return ClientEdit(file, "undone", _as_before(file, before, known, after), known, missing, (), conflicts)
 
 
 def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
@@ -343,8 +345,14 @@ def _free_name(file: ClientFile) -> str:
 
 
 def _changed(file: ClientFile, remove: Sequence[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
-    try:
+    with _nothing_written(file):
         return file.block.changed(file.text, remove, entries)
+
+
+@contextmanager
+def _nothing_written(file: ClientFile) -> Iterator[None]:
+    try:
+        yield
     except ClientFileError as exc:
         raise ConfigurationError(f"{file.path} {exc}", hint="nothing was written") from None
 

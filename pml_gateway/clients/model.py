@@ -7,6 +7,10 @@ from enum import StrEnum
 from typing import Literal
 
 
+class TomlEditError(ValueError):
+    """The change cannot be made in this layout."""
+
+
 class Scope(StrEnum):
     """For whom a file counts."""
 

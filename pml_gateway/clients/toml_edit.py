@@ -1,153 +1,194 @@
-"""Edits of a TOML text that change one table's members and leave the rest as it is."""
+"""Tables of a TOML text are taken out, added or put back as they were; every other byte stays.
+
+tomlkit reads the layout. The text is changed piece by piece instead of through tomlkit's own edits, which give the
+comment above a header to the table before it and write new tables between others.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
-_TOKEN = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\r\n]|\\.)*"|\'[^\'\r\n]*\'|#[^\r\n]*|\r\n|\n|.', re.DOTALL
-)
-_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+import tomlkit
+from tomlkit.container import Container
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT, Item, Table
 
+from pml_gateway.clients.jsonc import BOM
+from pml_gateway.clients.model import TomlEditError
 
-class TomlEditError(ValueError):
-    """The change cannot be made in this layout."""
+MAX_COMPARED = 4_000
+"""Pieces of a text that is searched for where something stood; difflib takes seconds beyond."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Statement:
-    """A header or a pair, from its first character to the end of its line, and the path it writes to."""
+class _Piece:
+    """A header, a pair, a comment or a blank line, to the end of its line, and the path it writes to, if any."""
 
-    start: int
-    end: int
-    path: tuple[str, ...]
+    text: str
+    path: tuple[str, ...] | None
+    is_header: bool = False
 
 
 def set_table(text: str, path: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
     """`text` with the table `name` below `path`, in place of what stood there, or at the end.
 
     Raises:
-        TomlEditError: the parent is written on one line.
+        TomlEditError: the parent is written on one line, or the layout cannot be read.
     """
-    _refuse_inline(text, path)
     text = remove_tables(text, path, {name})
     eol = "\r\n" if "\r\n" in text else "\n"
     gap = "" if not text else eol if text.endswith("\n") else eol * 2
-    lines = [f"[{'.'.join(_key(step) for step in (*path, name))}]"]
-    lines += [f"{_key(key)} = {_value(item)}" for key, item in value.items()]
-    return text + gap + eol.join(lines) + eol
+    return text + gap + eol.join([f"[{'.'.join(_key(step) for step in (*path, name))}]", *_pairs(value)]) + eol
 
 
 def remove_tables(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """`text` without everything written to the members `names` of the table at `path`; comments between stay.
+    """`text` without the members `names` of the table at `path`; comments inside them go too, those behind stay.
 
     Raises:
-        TomlEditError: the members stand in a table on one line.
+        TomlEditError: the members stand in a table on one line, or the layout cannot be read.
     """
-    targets = [(*path, name) for name in names]
-    found = [
-        statement for statement in _statements(text) if any(_is_below(statement.path, target) for target in targets)
-    ]
-    if not found:
-        if any(name in _at(tomllib.loads(text.removeprefix("\ufeff")), path) for name in names):
-            _refuse_inline(text, path)
-        return text
-    for statement in reversed(found):
-        text = text[: statement.start] + text[statement.end :]
+    pieces = _pieces(text)
+    _refuse_inline(pieces, path)
+    gone = [run for name in names for run in _runs(pieces, (*path, name))]
+    return "".join(piece.text for at, piece in enumerate(pieces) if not any(start <= at < end for start, end in gone))
+
+
+def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
+    """`text` with the table `name` as `original` has it: its bytes, behind or before the neighbours it had there.
+
+    Raises:
+        TomlEditError: the layout of one of the two cannot be read, or one is too long.
+    """
+    eol = "\r\n" if "\r\n" in text else "\n"
+    before = _pieces(original)
+    for start, end in _runs(before, (*path, name)):
+        pieces = _pieces(text)
+        if max(len(before), len(pieces)) > MAX_COMPARED:
+            raise TomlEditError("it is too long to look for the place of a table")
+        at = _place(pieces, before, start, end)
+        run = "".join(piece.text for piece in before[start:end])
+        ahead = "".join(piece.text for piece in pieces[:at])
+        if ahead.strip(BOM) and not ahead.endswith("\n"):
+            ahead += eol
+        behind = "".join(piece.text for piece in pieces[at:])
+        text = ahead + (run if run.endswith("\n") or not behind else run + eol) + behind
     return text
 
 
-def _is_below(path: tuple[str, ...], target: tuple[str, ...]) -> bool:
-    return path[: len(target)] == target
+def _place(pieces: Sequence[_Piece], before: Sequence[_Piece], start: int, end: int) -> int:
+    """Where what stood at `start` to `end` of `before` belongs among the pieces of a later text."""
+    matcher = SequenceMatcher(None, [piece.text for piece in before], [piece.text for piece in pieces], autojunk=False)
+    now = {mine + i: other + i for mine, other, size in matcher.get_matching_blocks() for i in range(size)}
+    if start - 1 in now:
+        at = now[start - 1] + 1
+    elif end in now:
+        at = now[end]
+    else:
+        at = next((now[index] + 1 for index in range(start - 1, -1, -1) if index in now), len(pieces))
+    if not before[start].is_header:
+        return at
+    # A header would take over the pairs below it.
+    for index in range(at, len(pieces)):
+        if pieces[index].is_header:
+            break
+        if pieces[index].path is not None:
+            at = index + 1
+    return at
 
 
-def _refuse_inline(text: str, path: Sequence[str]) -> None:
-    for statement in _statements(text):
-        if statement.path == tuple(path) and not text.startswith("[", statement.start):
+def _runs(pieces: Sequence[_Piece], target: tuple[str, ...]) -> list[tuple[int, int]]:
+    """From where to where `target` is written; comments and blank lines between two of its pieces belong to it."""
+    runs: list[tuple[int, int]] = []
+    is_open = False
+    for at, piece in enumerate(pieces):
+        if piece.path is None:
+            continue
+        if piece.path[: len(target)] == target:
+            runs[-1:] = [(runs[-1][0], at + 1)] if is_open else [*runs[-1:], (at, at + 1)]
+            is_open = True
+        else:
+            is_open = False
+    return runs
+
+
+def _refuse_inline(pieces: Sequence[_Piece], path: Sequence[str]) -> None:
+    for piece in pieces:
+        if piece.path == tuple(path) and not piece.is_header:
             raise TomlEditError(f"{'.'.join(path)} is written on one line; write each server as a table of its own")
 
 
-def _at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    for step in path:
-        section = values.get(step, {})
-        values = section if isinstance(section, dict) else {}
-    return values
+def _pieces(text: str) -> list[_Piece]:
+    content = text.removeprefix(BOM)
+    try:
+        pieces = [piece for piece in _walk(tomlkit.parse(content), (), "") if piece.text]
+    except TOMLKitError as exc:
+        raise TomlEditError(f"its layout cannot be read: {exc}") from None
+    mark = [_Piece(BOM, None)] if content != text else []
+    return [*mark, *_in_order(pieces, content)]
 
 
-def _statements(text: str) -> Iterator[_Statement]:
-    header: tuple[str, ...] = ()
-    for start, end in _spans(text):
-        written = text[start:end]
-        path = _path(written)
-        if written.startswith("["):
-            header = path
-            yield _Statement(start, end, path)
-        else:
-            yield _Statement(start, end, (*header, *path))
+def _in_order(pieces: Sequence[_Piece], text: str) -> Iterator[_Piece]:
+    """The pieces as they follow each other in `text`: tomlkit moves tables of one parent across an array of tables."""
+    if "".join(piece.text for piece in pieces) == text:
+        yield from pieces
+        return
+    starts = [0, *(at for at, piece in enumerate(pieces) if piece.is_header), len(pieces)]
+    left = [("".join(piece.text for piece in pieces[start:end]), start, end) for start, end in pairwise(starts)]
+    # Longer ones first: of two elements of an array, one may begin as the other.
+    left.sort(key=lambda section: -len(section[0]))
+    at = 0
+    while left:
+        section = next((each for each in left if text.startswith(each[0], at)), None)
+        if section is None:
+            raise TomlEditError("its tables are arranged in a way that would be lost")
+        left.remove(section)
+        written, start, end = section
+        yield from pieces[start:end]
+        at += len(written)
+    if at != len(text):
+        raise TomlEditError("its tables are arranged in a way that would be lost")
 
 
-def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """The statements of a valid text, each with the end of its line; blank lines and comments are none."""
-    depth = 0
-    start: int | None = None
-    for match in _TOKEN.finditer(text, 1 if text.startswith("\ufeff") else 0):
-        token = match[0]
-        if token in ("\n", "\r\n"):
-            if start is not None and not depth:
-                yield start, match.end()
-                start = None
-        elif token.isspace() or token.startswith("#"):
+def _walk(container: Container, path: tuple[str, ...], dotted: str) -> Iterator[_Piece]:
+    """The pieces in order; `dotted` stands before the keys of pairs such as `a.b = 1`."""
+    for key, item in container.body:
+        if key is None:
+            yield from (_Piece(line, None) for line in item.as_string().splitlines(keepends=True))
             continue
+        inside = (*path, key.key)
+        if isinstance(item, AoT):
+            for table in item.body:
+                yield _Piece(_line(table, f"[[{table.display_name}]]"), inside, is_header=True)
+                yield from _walk(table.value, inside, "")
+        elif not isinstance(item, Table):
+            yield _Piece(_line(item, f"{dotted}{key.as_string()}{key.sep}{item.as_string()}"), inside)
+        elif key.is_dotted():
+            yield from _walk(item.value, inside, f"{dotted}{key.as_string()}.")
         else:
-            start = match.start() if start is None else start
-            depth += (token in "[{") - (token in "]}")
-    if start is not None:
-        yield start, len(text)
+            if not item.is_super_table():
+                yield _Piece(_line(item, f"[{item.display_name}]"), inside, is_header=True)
+            yield from _walk(item.value, inside, "")
 
 
-def _path(statement: str) -> tuple[str, ...]:
-    """The keys a statement names: the header's, or those on the left of a pair."""
-    values: Any = tomllib.loads(statement)
-    path: list[str] = []
-    if statement.startswith("["):
-        while values:
-            if isinstance(values, list):
-                values = values[0]
-                continue
-            ((key, values),) = values.items()
-            path.append(key)
-        return tuple(path)
-    for _ in range(_depth(statement)):
-        ((key, values),) = values.items()
-        path.append(key)
-    return tuple(path)
+def _pairs(values: Mapping[str, Any]) -> Iterator[str]:
+    written = tomlkit.inline_table()
+    try:
+        written.update(values)
+    except TOMLKitError as exc:
+        raise TomlEditError(f"it cannot be written as TOML: {exc}") from None
+    for key, item in written.value.body:
+        if key is not None:
+            yield f"{key.as_string()} = {item.as_string()}"
 
 
-def _depth(pair: str) -> int:
-    """How many keys stand on the left of a pair."""
-    dots = 1
-    for match in _TOKEN.finditer(pair):
-        if match[0] == "=":
-            break
-        dots += match[0] == "."
-    return dots
+def _key(name: str) -> str:
+    return tomlkit.key(name).as_string()
 
 
-def _key(key: str) -> str:
-    return key if _BARE.match(key) else json.dumps(key, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    match value:
-        case Mapping():
-            return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-        case list() | tuple():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
-        case _:
-            # A JSON text, number or boolean is TOML as well; DEL alone has to be escaped there.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _line(item: Item, written: str) -> str:
+    trivia = item.trivia
+    return f"{trivia.indent}{written}{trivia.comment_ws}{trivia.comment}{trivia.trail}"

@@ -418,17 +418,22 @@ Change = tuple[int, int, Sequence[str]]
 
 
 def merged(base: str, ours: str, theirs: str) -> str | None:
-    """`base` with both edits; None where they meet, or are too large to compare."""
+    """`base` with both edits; None where they overlap, or are too large to compare."""
     lines = base.splitlines(keepends=True)
     first = _changes(lines, ours.splitlines(keepends=True))
     second = _changes(lines, theirs.splitlines(keepends=True))
     if first is None or second is None:
         return None
-    if any(mine[0] <= other[1] and other[0] <= mine[1] for mine in first for other in second):
+    if any(_overlap(mine, other) for mine in first for other in second):
         return None
-    for start, end, replacement in sorted([*first, *second], key=lambda change: change[0], reverse=True):
+    for start, end, replacement in sorted([*first, *second], key=lambda change: change[:2], reverse=True):
         lines[start:end] = replacement
     return "".join(lines)
+
+
+def _overlap(mine: Change, other: Change) -> bool:
+    """Whether both change a line, or add some at one place, where either could come first."""
+    return mine[:2] == other[:2] or (mine[0] < other[1] and other[0] < mine[1])
 
 
 def _changes(before: Sequence[str], after: Sequence[str]) -> list[Change] | None:

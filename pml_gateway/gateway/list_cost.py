@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
+from cachetools import FIFOCache
 
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import RequestScope, effective_mode
-from pml_gateway.gateway.state import GatewayState, remember
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.telemetry.events import Observer
@@ -66,8 +67,8 @@ class ListCosts:
         self._observers = observers
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
         self._arrived = anyio.Event()
-        self._sizes: dict[object, tuple[int, int]] = {}
-        self._full: dict[object, int] = {}
+        self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
+        self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
     def note(self, scope: RequestScope, tools_json: bytes) -> None:
         """A client was given this list."""
@@ -96,12 +97,10 @@ class ListCosts:
     def _count(self, tools_json: bytes, given: _Given) -> tuple[int, int, int]:
         digest = hashlib.sha256(tools_json).digest()
         if digest not in self._sizes:
-            size = (len(json.loads(tools_json)), count_tokens(tools_json.decode()))
-            remember(self._sizes, digest, size, MAX_REMEMBERED)
+            self._sizes[digest] = len(json.loads(tools_json)), count_tokens(tools_json.decode())
         state, client = given.state, given.client
         seen = (client.rules, state.catalog.visibility.group(client.client_capabilities))
         key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
         if key not in self._full:
-            cost = list_tokens(given.state, ExposureMode.FULL_PROXY, client=given.client)
-            remember(self._full, key, cost.tokens, MAX_REMEMBERED)
+            self._full[key] = list_tokens(state, ExposureMode.FULL_PROXY, client=client).tokens
         return (*self._sizes[digest], self._full[key])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from cachetools import LRUCache
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import ErrorCode, GatewayError
@@ -59,7 +61,7 @@ class UsageNotes:
     def __init__(self, identity: str = "", recorder: Recorder | None = None) -> None:
         self._config = identity
         self._recorder = recorder
-        self._recent: OrderedDict[str, _Recent] = OrderedDict()
+        self._recent: LRUCache[str, _Recent] = LRUCache(MAX_CLIENTS)
         self._stages: tuple[GatewayState | None, dict[ExposureMode, str]] = (None, {})
 
     @contextmanager
@@ -167,11 +169,7 @@ class UsageNotes:
     def _of(self, client: Client) -> _Recent:
         recent = self._recent.get(client.id)
         if recent is None:
-            while len(self._recent) >= MAX_CLIENTS:
-                self._recent.popitem(last=False)
             recent = self._recent[client.id] = _Recent()
-        else:
-            self._recent.move_to_end(client.id)
         return recent
 
     def _stage(self, state: GatewayState, mode: ExposureMode) -> str:

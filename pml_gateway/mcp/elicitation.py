@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import anyio
 import mcp_types
+from cachetools import FIFOCache
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
@@ -208,7 +209,7 @@ class Questions:
         self.log_level: str | None = None
         self._calls: list[OpenCall] = []
         self._latest: OpenCall | None = None
-        self._urls: dict[str, Audience] = {}
+        self._urls: FIFOCache[str, Audience] = FIFOCache(MAX_URLS)
 
     def add(self, call: OpenCall) -> None:
         """Hand what comes from now on to this call, unless it says which it belongs to."""
@@ -233,8 +234,6 @@ class Questions:
         """The end of what happens in a browser is told long after the call."""
         if isinstance(elicitation := params.get("elicitationId"), str):
             self._urls[elicitation] = audience
-            if len(self._urls) > MAX_URLS:
-                del self._urls[next(iter(self._urls))]
 
     async def answer(
         self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+
+from cachetools import LRUCache
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.policy.client import Client
@@ -14,7 +15,7 @@ from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"
 MAX_ETAGS = 20_000
-"""Etags remembered for all clients together, about 3 MB; the least recently given go first."""
+"""Etags remembered for all clients together, about 5 MB; the least recently given go first."""
 
 ETAG_CHARACTERS = 22
 """Characters of hexadecimal, 88 bits: two results of one tool never share one by chance."""
@@ -48,16 +49,14 @@ class Etags:
     def __init__(self, ttl: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._ttl = ttl
         self._clock = clock
-        self._given: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._given: LRUCache[tuple[str, str], float] = LRUCache(MAX_ETAGS)
 
     def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
         """Whether the client holds exactly this result; notes that it does from now on."""
         key = (client.id, etag)
-        given_at = self._given.pop(key, None)
+        given_at = self._given.get(key)
         now = self._clock()
         known = if_none_match == etag and given_at is not None and now - given_at < self._ttl()
         # An unchanged answer carries no body, so that it does not count as seeing the result again.
         self._given[key] = given_at if known and given_at is not None else now
-        while len(self._given) > MAX_ETAGS:
-            self._given.popitem(last=False)
         return known

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from cachetools import LRUCache
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
@@ -83,7 +84,7 @@ class ResultStore:
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._bytes = 0
-        self._uses: OrderedDict[str, list[Source]] = OrderedDict()
+        self._uses: LRUCache[str, deque[Source]] = LRUCache(MAX_USED)
 
     def configure(self, settings: ReferenceSettings) -> None:
         """Keep results by new settings; another `store` takes a restart."""
@@ -192,13 +193,8 @@ class ResultStore:
     def note_use(self, source: Source) -> None:
         """Remember a call that used references, for their lineage, as long as their results are kept."""
         for key in map(_key, source.refs):
-            if key not in self._entries:
-                continue
-            self._uses.setdefault(key, []).append(source)
-            self._uses.move_to_end(key)
-            del self._uses[key][:-MAX_USES]
-        while len(self._uses) > MAX_USED:
-            self._uses.popitem(last=False)
+            if key in self._entries:
+                self._uses.setdefault(key, deque(maxlen=MAX_USES)).append(source)
 
     def uses(self, handle: str) -> list[Source]:
         """The latest calls that used a reference."""

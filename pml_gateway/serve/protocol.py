@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mcp_types
+from cachetools import FIFOCache
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
@@ -44,7 +45,7 @@ class HeaderSchemas:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._remembered: dict[str, tuple[CatalogTool, Mapping[str, Any] | None]] = {}
+        self._remembered: FIFOCache[str, tuple[CatalogTool, Mapping[str, Any] | None]] = FIFOCache(MAX_REMEMBERED)
 
     def __call__(self, name: str) -> Mapping[str, Any] | None:
         state = self._gateway.state
@@ -62,8 +63,6 @@ class HeaderSchemas:
             schema: Mapping[str, Any] = tool.definition["inputSchema"]
             # Walking a schema takes longer than all else here.
             known = tool, schema if x_mcp_header_map(schema) else None
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
             self._remembered[name] = known
         return known[1]
 

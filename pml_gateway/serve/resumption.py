@@ -7,6 +7,7 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 
 import anyio
+from cachetools import FIFOCache
 from mcp.server.streamable_http import (
     GET_STREAM_KEY,
     EventCallback,
@@ -64,7 +65,7 @@ class SessionEvents(EventStore):
     """
 
     def __init__(self) -> None:
-        self._streams: dict[StreamId, _Stream] = {}
+        self._streams: FIFOCache[StreamId, _Stream] = FIFOCache(MAX_STREAMS)
         self._last = 0
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
@@ -74,8 +75,6 @@ class SessionEvents(EventStore):
         if message is None:
             self._streams[stream_id] = _Stream(first_id=event_id)
             self._is_read_by_this_request(stream_id)
-            while len(self._streams) > MAX_STREAMS:
-                del self._streams[next(iter(self._streams))]
             return event_id
         stream = self._streams.get(stream_id)
         if stream is None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cachetools import TTLCache
+
 from pml_gateway.errors import ErrorCode, ToolCallError
 from pml_gateway.workflow.execute import Run
 
@@ -29,26 +31,21 @@ class _Kept:
     client: str
     request: str
     run: Run
-    until: float
 
 
 class SuspendedRuns:
     """The runs of one gateway that wait for answers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._kept: TTLCache[str, _Kept] = TTLCache(MAX_RUNS, TTL_SECONDS, clock)
 
     def keep(self, client: str, request: str, run: Run) -> str:
         """Keep a run; returns the secret state with which its client goes on. `request` is what it asked for."""
-        self._forget()
         mine = [state for state, kept in self._kept.items() if kept.client == client]
         for state in mine[: max(len(mine) - MAX_PER_CLIENT + 1, 0)]:
-            del self._kept[state]
-        while len(self._kept) >= MAX_RUNS:
-            del self._kept[next(iter(self._kept))]
+            self._kept.pop(state, None)
         state = secrets.token_urlsafe(24)
-        self._kept[state] = _Kept(client, request, run, self._clock() + TTL_SECONDS)
+        self._kept[state] = _Kept(client, request, run)
         return state
 
     def take(self, client: str, request: str, state: str) -> Run:
@@ -57,17 +54,11 @@ class SuspendedRuns:
         Raises:
             RunUnknownError: nothing of this client waits under it for this request.
         """
-        self._forget()
         kept = self._kept.get(state)
         if kept is None or kept.client != client or kept.request != request:
             raise RunUnknownError(
                 "no run of this request waits under this requestState",
                 hint=f"send the same request as before, within {TTL_SECONDS:g} s and once; else start it anew",
             )
-        del self._kept[state]
+        self._kept.pop(state, None)
         return kept.run
-
-    def _forget(self) -> None:
-        now = self._clock()
-        for state in [state for state, kept in self._kept.items() if kept.until <= now]:
-            del self._kept[state]

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -219,3 +222,113 @@ def test_a_table_on_one_line_is_left_to_a_person() -> None:
 def test_broken_toml_is_told_with_its_line() -> None:
     with pytest.raises(ClientFileError, match=r"broken TOML: .*line 2"):
         CODEX.servers("a = 1\nb = \n")
+
+
+SECTIONS = (
+    "[mcp_servers.files]\n# which one\ncommand = 'npx'   # the program\nargs = [\n  '-y',  # yes\n]\n",
+    "[ mcp_servers . files . env ]\nA = '1'\n",
+    "[mcp_servers.'my notes']\nenv = { A = '1', B.c = 2 } # inline\nhttp.url = 'x'\n",
+    '[theme.fast]\nmodel = """\n[mcp_servers.trap]\n"""\n',
+    "  [theme]  # parent behind its child\n  a.b = 1\n",
+    "[[hooks]]\nrun = ['x']\n",
+)
+REMARKS = st.lists(st.sampled_from(["", "# note", "  # indented", "#"]), max_size=3).map(
+    lambda lines: "".join(f"{line}\n" for line in lines)
+)
+
+
+@st.composite
+def codex_files(draw: st.DrawFn) -> tuple[list[str], str]:
+    """The sections of a file, each with what stands before it, and the end of its lines."""
+    sections = draw(st.permutations(SECTIONS))
+    top = draw(st.sampled_from(["", "model = 'o3'  # now\n", "tui.theme = 'x'\ntui.font = { size = 1 }\n"]))
+    return [top, *(draw(REMARKS) + section for section in sections)], draw(st.sampled_from(["\n", "\r\n"]))
+
+
+@given(codex_files(), st.randoms(use_true_random=False), st.sets(st.sampled_from(["files", "my notes"])))
+@settings(max_examples=80, deadline=None)
+def test_what_was_edited_in_between_survives_and_servers_come_back_as_they_were_written(
+    file: tuple[list[str], str], random: Random, gone: set[str]
+) -> None:
+    sections, eol = file
+    text = "".join(sections).replace("\n", eol)
+    between = CODEX.changed(text, gone, {"pml": ENTRY})
+    top, *pieces = re.split(r"(?m)^(?=[ ]*\[[^\]\r\n]*\][^\r\n]*$(?!\r?\n\"\"\"))", between)
+    random.shuffle(pieces)
+    edited = "".join(["# mine", eol, top, *pieces, eol, "[projects.'/x']", eol, "trust = true  # yes", eol])
+
+    after = CODEX.restored(edited, {"pml"}, gone, text)
+
+    assert tomllib.loads(after) == {**tomllib.loads(text), "projects": {"/x": {"trust": True}}}
+    lines = Counter(after.splitlines(keepends=True))
+    assert lines >= Counter(line for line in text.splitlines(keepends=True) if line.strip())
+    assert lines >= Counter(["# mine" + eol, "trust = true  # yes" + eol])
+    ours = CODEX.changed("", (), {"pml": ENTRY}).splitlines()
+    back = [line for section in SECTIONS for name in gone if name in section for line in section.splitlines()]
+    assert statements(after, without=back) == statements(edited, without=ours)
+
+
+def statements(text: str, *, without: list[str]) -> list[str]:
+    """The lines in order, but for remarks, which some have several times."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.strip() not in ("", "#", "# note", "# indented") and line not in without
+    ]
+
+
+def test_a_server_comes_back_with_its_comments_between_the_neighbours_it_had() -> None:
+    before = CODEX_FILE.replace('command = "npx"', '# mine\ncommand = "npx"  # for now')
+    connected = CODEX.changed(before, {"files"}, {"pml": ENTRY})
+    assert "# mine" not in connected
+    edited = connected.replace("# about notes", "# about my notes").replace(
+        "[profiles.fast]", "# quick\n[profiles.fast]"
+    )
+
+    after = CODEX.restored(edited + "\n[projects]\n", {"pml"}, {"files"}, before)
+
+    assert after == (
+        before.replace("# about notes", "# about my notes").replace("[profiles.fast]", "# quick\n[profiles.fast]")
+        + "\n\n[projects]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "edited", "after"),
+    [
+        (
+            "mcp_servers.x.command = 'y' # why\na = 1\n",
+            "a = 1\nb = 2\n",
+            "mcp_servers.x.command = 'y' # why\na = 1\nb = 2\n",
+        ),
+        (
+            "[mcp_servers]\nx = { command = 'y' }\n[tui]\na = 1",
+            "# new\n[tui]\na = 1\n[mcp_servers]\n# empty\n",
+            "# new\n[tui]\na = 1\n[mcp_servers]\nx = { command = 'y' }\n# empty\n",
+        ),
+        (
+            "a = 1\n[mcp_servers.x]\ncommand = 'y' # why\n",
+            "a = 1\nb = 2",
+            "a = 1\nb = 2\n[mcp_servers.x]\ncommand = 'y' # why\n",
+        ),
+        (
+            "\ufeff[mcp_servers.x]\ncommand = 'y' # why",
+            "\ufeff[tui]\n",
+            "\ufeff[mcp_servers.x]\ncommand = 'y' # why\n[tui]\n",
+        ),
+        # A parent that is gone leaves no room for the pair; the server comes back as a table.
+        ("[mcp_servers]\nx.command = 'y' # why\n", "[tui]\n", '[tui]\n\n[mcp_servers.x]\ncommand = "y"\n'),
+    ],
+)
+def test_every_way_to_write_a_server_comes_back(before: str, edited: str, after: str) -> None:
+    assert CODEX.restored(edited, (), {"x"}, before) == after
+
+
+def test_an_array_of_tables_between_servers_stays_where_it_is() -> None:
+    text = "[mcp_servers.x]\ncommand = 'y'\n[[hooks]]\na = 1\n# two\n[[hooks]]\na = 1\nb = 2\n"
+
+    connected = CODEX.changed(text, (), {"pml": ENTRY})
+
+    assert connected.startswith(text)
+    assert CODEX.changed(connected, {"pml"}, {}) == text + "\n"
+    assert CODEX.changed(connected, {"x"}, {}) == connected.removeprefix("[mcp_servers.x]\ncommand = 'y'\n")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -142,6 +143,37 @@ def test_what_was_changed_since_survives_and_our_edit_goes(machine: Machine, cli
     assert disconnect(machine, client, scope).how == "undone"
 
     assert file.path.read_text() == file.text.replace('"dark"', '"light"').replace('"o3"   #', '"o4"   #')
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n"])
+def test_what_codex_adds_at_the_end_of_its_file_leaves_the_way_back_to_the_byte(machine: Machine, eol: str) -> None:
+    file = fixture(machine, "codex", Scope.USER)
+    file.path.write_bytes(before := file.text.replace("\n", eol).encode())
+    connect(machine, machine.file("codex"))
+    added = f"{eol}# mine{eol}[projects.'/x']{eol}trust_level = 'trusted'{eol}".encode()
+    file.path.write_bytes(file.path.read_bytes() + added)
+
+    assert disconnect(machine, "codex").how == "undone"
+
+    assert file.path.read_bytes() == before + added
+
+
+def test_a_server_of_codex_comes_back_as_it_was_written_where_tables_moved(machine: Machine) -> None:
+    file = fixture(machine, "codex", Scope.USER)
+    file.path.write_text(file.text.replace('command = "files"', 'command = "files" # this one'))
+    connect(machine, machine.file("codex"))
+    top, first, second, own = re.split(r"(?m)^(?=\[)", file.path.read_text())
+    file.path.write_text("# moved\n" + top + own + second + first)
+
+    disconnect(machine, "codex")
+
+    assert file.path.read_text().replace("\n\n", "\n") == (
+        '# moved\n# settings of mine\nmodel = "o3"   # for now\n'
+        '[mcp_servers.files]\ncommand = "files" # this one\nargs = ["-v"]\n'
+        "# not served\n"
+        '[profiles.x]\neffort = "high"\n'
+        "[mcp_servers.mine]\ncommand = 'mine'\nenv = { MY_TOKEN = \"hunter2-hunter2\" }\n"
+    )
 
 
 @given(documents())
