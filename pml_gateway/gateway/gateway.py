@@ -1,4 +1,4 @@
-"""The running gateway: upstream listings become snapshots of state, and its parts live and end with it."""
+"""The running gateway: its parts, which live and end with it, and the state that is swapped as one."""
 
 from __future__ import annotations
 

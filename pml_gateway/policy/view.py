@@ -1,4 +1,4 @@
-"""A catalog and a client's rules become that client's view: the one place that says what exists for it."""
+"""What exists for one client: its view of the catalog, the one place that says so."""
 
 from __future__ import annotations
 

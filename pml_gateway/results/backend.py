@@ -1,4 +1,4 @@
-"""The setting `references.store` becomes a key-value store: in memory, on disk or in Redis."""
+"""Where stored results are kept by `references.store`: in memory, on disk or in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results are kept for the client that caused them, and references in its later arguments become their values."""
+"""Stored results of each client, and references to them in later arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The called tool becomes the schema that the SDK checks `Mcp-Param-*` headers against, before any handler runs."""
+"""The gateway as an MCP server of the official SDK, for both protocol eras and every transport."""
 
 from __future__ import annotations
 
