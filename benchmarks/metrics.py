@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -67,7 +70,7 @@ def sign_test_interval(values: Sequence[float], confidence: float = 0.95) -> tup
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[Item], turn: int) -> list[Item]:
     """The names starting with another one each turn, so that none always runs first."""
     shift = turn % len(names) if names else 0
     return [*names[shift:], *names[:shift]]

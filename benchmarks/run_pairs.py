@@ -3,8 +3,8 @@
     python -m benchmarks.run_pairs --before ../old/.venv --after .venv
 
 Both are given as a Python interpreter, or as the folder of a virtual environment, that has the package installed. Only
-the gateway's process is theirs; upstreams and clients are this checkout's for both. A pair starts fresh gateways of
-both and lets them take short turns at the same requests, the other one first each time. Each figure is judged by its
+the gateway's process is theirs; upstreams and clients are this checkout's for both. In each round of a pair fresh
+gateways of both take short turns at the same requests, the other one first each time. Each figure is judged by its
 ratios after/before within the pairs: by their median, and by the upper end of the sign test's 95 % interval, which
 needs six pairs. A wrong answer ends the run. Exit code 1 when a limit is missed or something could not be measured.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -49,24 +50,28 @@ READY_SECONDS = 120
 POLL_SECONDS = 0.5
 IMPORT_SECONDS = 60
 SECONDS_OF_A_TURN = 60.0
+BUSY_LOAD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is measured in a pair. Calls, lists and searches are those of one turn."""
+    """How much is measured: pairs of some rounds, each with fresh gateways that take some turns at the requests."""
 
     pairs: int
-    turns: int = 6
+    rounds: int = 2
+    turns: int = 3
     calls: int = 40
     lists: int = 8
     searches: int = 30
-    starts: int = 3
+    starts: int = 1
     listed_tools: int = 700
     searched_tools: int = 1000
     upstreams: int = 10
 
 
-QUICK = Work(pairs=1, turns=1, calls=3, lists=2, searches=3, starts=1, listed_tools=20, searched_tools=20, upstreams=2)
+QUICK = Work(
+    pairs=1, rounds=1, turns=1, calls=3, lists=2, searches=3, starts=1, listed_tools=20, searched_tools=20, upstreams=2
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,9 @@ MeasureTurn = Callable[[Side, int], Awaitable[list[float]]]
 async def in_turns(sides: Sequence[Side], turns: int, measure: MeasureTurn) -> Values:
     """The median of each side, by its name; sides take turns, and who goes first changes every time."""
     series: dict[str, list[float]] = {side.name: [] for side in sides}
-    names = {side.name: side for side in sides}
     for turn in range(turns):
-        for name in rotated(list(names), turn):
-            series[name] += await measure(names[name], turn)
+        for side in rotated(sides, turn):
+            series[side.name] += await measure(side, turn)
     return {name: median(values) for name, values in series.items()}
 
 
@@ -211,25 +215,36 @@ async def starts(sides: Sequence[Side], work: Work) -> dict[str, Values]:
 
 
 async def measure(sides: Sequence[Side], work: Work) -> list[dict[str, Values]]:
-    """Every figure of both sides, pair by pair. A first pair that fills manifests and caches is left out."""
-    pairs: list[dict[str, Values]] = []
+    """Every figure of both sides, pair by pair. A round before the first, which fills the caches, is left out."""
     for side in sides:
         side.scene.write_config()
         await fill_manifest(side.scene)
+    rounds = []
     async with (
         synthetic_upstream(work.listed_tools) as listed,
         synthetic_upstream(work.searched_tools) as searched,
     ):
-        for number in range(work.pairs + 1):
+        for number in range(work.pairs * work.rounds + 1):
             begun = time.monotonic()
-            ordered = sides if number % 2 else sides[::-1]
-            pair = await calls_and_lists(ordered, listed, work)
-            pair |= await searches_and_memory(ordered, searched, work)
-            pair |= await starts(ordered, work)
-            print(f"pair {number} of {work.pairs}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-            if number:
-                pairs.append(pair)
-    return pairs
+            ordered = rotated(sides, number)
+            found = await calls_and_lists(ordered, listed, work)
+            found |= await searches_and_memory(ordered, searched, work)
+            found |= await starts(ordered, work)
+            rounds.append(found)
+            took = time.monotonic() - begun
+            print(f"round {number} of {work.pairs * work.rounds}: {took:.0f} s", file=sys.stderr)
+    return in_pairs(rounds[1:], work.rounds)
+
+
+def in_pairs(rounds: Sequence[Mapping[str, Values]], size: int) -> list[dict[str, Values]]:
+    """The medians of every `size` rounds, which make a pair."""
+    return [
+        {
+            figure: {name: median([each[figure][name] for each in rounds[start : start + size]]) for name in values}
+            for figure, values in rounds[start].items()
+        }
+        for start in range(0, len(rounds), size)
+    ]
 
 
 def row(figure: str, before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
@@ -301,6 +316,8 @@ async def run(arguments: argparse.Namespace) -> bool:
     packages = {name: package_of(python) for name, python in given.items()}
     for name, package in packages.items():
         print(f"{name}: {package}", file=sys.stderr)
+    if (load := os.getloadavg()[0]) > BUSY_LOAD:
+        print(f"the machine is busy (load {load:.1f}): expect ratios that scatter", file=sys.stderr)
     if packages["before"] == packages["after"]:
         print("both are the same code: the ratios show how far such runs scatter", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="pml-") as folder:

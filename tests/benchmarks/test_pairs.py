@@ -11,7 +11,7 @@ import pytest
 from benchmarks.client import AnswerError
 from benchmarks.metrics import sign_test_interval
 from benchmarks.processes import PeerError
-from benchmarks.run_pairs import Side, check_hits, in_turns, interpreter, package_of, row, rows, shown
+from benchmarks.run_pairs import Side, check_hits, in_pairs, in_turns, interpreter, package_of, row, rows, shown
 from benchmarks.run_start import Scene
 
 
@@ -73,6 +73,14 @@ def test_a_machine_that_slows_down_between_pairs_slows_both_sides_alike() -> Non
     assert line["ratio"] == pytest.approx(1.02)
     assert line["upper"] == pytest.approx(1.02)
     assert shown(line)["holds"] == "yes"
+
+
+def test_a_pair_is_the_median_of_its_rounds() -> None:
+    rounds = [{"call ms": {"before": value, "after": 2 * value}} for value in (1.0, 3.0, 10.0, 20.0)]
+    assert in_pairs(rounds, 2) == [
+        {"call ms": {"before": 2.0, "after": 4.0}},
+        {"call ms": {"before": 15.0, "after": 30.0}},
+    ]
 
 
 def test_who_goes_first_changes_every_turn() -> None:
