@@ -309,6 +309,12 @@ def commit_of(package: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def keep_bytecode(folder: Path) -> None:
+    """Let every process keep its compiled modules here: a checkout that came without any would start more slowly."""
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 async def run(arguments: argparse.Namespace) -> bool:
     """Measure, print, save; whether every limit holds."""
     work = QUICK if arguments.quick else Work(arguments.pairs)
@@ -321,6 +327,7 @@ async def run(arguments: argparse.Namespace) -> bool:
     if packages["before"] == packages["after"]:
         print("both are the same code: the ratios show how far such runs scatter", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="pml-") as folder:
+        keep_bytecode(Path(folder) / "bytecode")
         sides = []
         for name, python in given.items():
             home = Path(folder) / name
