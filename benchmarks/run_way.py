@@ -39,7 +39,7 @@ from benchmarks.peers import UPSTREAM, plain_text
 from benchmarks.results import save
 from benchmarks.synthetic import ECHO, build, synthetic_tools
 from pml_gateway import LoadedSettings, Paths, Settings
-from pml_gateway.server.runtime import open_runtime
+from pml_gateway.serve.runtime import open_runtime
 
 PACKAGE = Path(pml_gateway.__file__).parent
 TOOLS = 20
