@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import anyio
@@ -261,9 +261,11 @@ async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float]:
             seconds = time.perf_counter() - began
             whole = await listed(gateway, WHOLE)
             wanted = next(reversed(scene.expected()))
-            found = await caller.call(RequestScope(), "search_tools", {"query": wanted}, CallOptions())
+            search = partial(caller.call, RequestScope(), "search_tools", {"query": wanted}, CallOptions())
+            await search()
             if not await gateway.indexed(EDIT_SECONDS):
                 raise AnswerError("no index in time")
+            found = await search()
             await anyio.sleep(SETTLE_SECONDS)
             tasks.cancel_scope.cancel()
     finally:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
 
+from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.tokens import count_tokens
 from pml_gateway.policy.client import Client
 from pml_gateway.server.gateway import Gateway
+from pml_gateway.server.listing import ToolList
 from pml_gateway.server.request import RequestScope, effective_mode
 from pml_gateway.server.state import GatewayState, remember
 from pml_gateway.server.tokens import list_tokens
@@ -28,6 +28,7 @@ MAX_REMEMBERED = 512
 class _Given:
     state: GatewayState
     client: Client
+    finished: ToolList
     count: int = 0
 
 
@@ -42,13 +43,13 @@ class ListCosts:
         self._sizes: dict[object, tuple[int, int]] = {}
         self._full: dict[object, int] = {}
 
-    def note(self, scope: RequestScope, tools_json: bytes) -> None:
+    def note(self, scope: RequestScope, finished: ToolList) -> None:
         """A client was given this list."""
         state = self._gateway.state
-        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, tools_json)
+        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, finished.digest)
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        self._pending.setdefault(key, _Given(state, scope.client)).count += 1
+        self._pending.setdefault(key, _Given(state, scope.client, finished)).count += 1
         self._arrived.set()
 
     async def run(self) -> None:
@@ -61,15 +62,15 @@ class ListCosts:
         """Count what has arrived so far."""
         self._arrived = anyio.Event()
         pending, self._pending = self._pending, {}
-        for (mode, _, tools_json), given in pending.items():
-            tools, tokens, full = await anyio.to_thread.run_sync(self._count, tools_json, given)
+        for (mode, _, _), given in pending.items():
+            tools, tokens, full = await anyio.to_thread.run_sync(self._count, given)
             for observer in self._observers:
                 observer.listed(mode.value, given.count, tools, tokens, max(full - tokens, 0))
 
-    def _count(self, tools_json: bytes, given: _Given) -> tuple[int, int, int]:
-        digest = hashlib.sha256(tools_json).digest()
+    def _count(self, given: _Given) -> tuple[int, int, int]:
+        digest, tools_json = given.finished.digest, given.finished.tools_json
         if digest not in self._sizes:
-            size = (len(json.loads(tools_json)), count_tokens(tools_json.decode()))
+            size = (sum(1 for _ in decoded_items(tools_json)), count_tokens(tools_json.decode()))
             remember(self._sizes, digest, size, MAX_REMEMBERED)
         state, client = given.state, given.client
         seen = (client.rules, state.catalog.gates.group(client.abilities))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -65,6 +66,21 @@ class Remembered:
     era: str = ""
     tools: tuple[JsonObject, ...] = ()
     offers: Offers = field(default_factory=Offers)
+
+
+def known_again(tools: Sequence[JsonObject], before: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+    """A listing in which tools that are word for word as before are the very same objects."""
+    known = {str(tool.get("name")): tool for tool in before}
+    return tuple(_same(tool, known.get(str(tool.get("name")))) for tool in tools)
+
+
+def _same(tool: JsonObject, before: JsonObject | None) -> JsonObject:
+    try:
+        # Python holds 1, 1.0 and true for equal; JSON does not.
+        is_same = before is not None and tool == before and json.dumps(tool) == json.dumps(before)
+    except RecursionError:
+        return tool
+    return before if before is not None and is_same else tool
 
 
 class Due:

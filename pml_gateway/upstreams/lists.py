@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import anyio.to_thread
+
 from pml_gateway.upstreams.connection import Connection
-from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered
+from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, known_again
 from pml_gateway.upstreams.offers import list_offers
 from pml_gateway.upstreams.terms import Terms
 from pml_gateway.upstreams.tool_facts import ToolFacts
@@ -25,6 +27,7 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
+        self._tools = remembered.tools
         self._offers = remembered.offers
 
     async def ask(self, connection: Connection, http: HttpSide, *, is_new: bool, poll: bool) -> Listed:
@@ -40,6 +43,8 @@ class Lists:
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
             tools = await list_tools(connection, self._upstream_id, self._timeout, http)
+            if self._tools:
+                tools = await anyio.to_thread.run_sync(known_again, tools, self._tools)
         else:
             tools = before.tools
         self._offers = await list_offers(
@@ -50,6 +55,7 @@ class Lists:
             timeout=self._timeout * OFFERS_SHARE,
         )
         self.tool_facts = ToolFacts(tools)
+        self._tools = tools
         info = connection.session.server_info
         self.last = Listed(
             tools,
