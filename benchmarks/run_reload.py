@@ -4,9 +4,10 @@
 
 The gateway runs in this process, in front of servers in memory whose answers are JSON in pages. A ticker on the same
 event loop wakes every two milliseconds; how late it wakes at most, from the edit until everything that follows from it
-is done (the new list, the whole list, a search, the index, the manifest), is the longest stall. Garbage collection is
-off meanwhile: what was there before is frozen, and what an edit leaves behind is collected after it. Search ranks by
-words alone, so that no model's encoding is measured here. Payloads are checked after the ticker has stopped.
+is done (the new list, the whole list, a search, the index, the manifest), is the longest stall. The processor time of
+the loop's own thread between two ticks is its work: on a machine that does something else besides, stalls are longer.
+Garbage collection is off meanwhile: what was there before is frozen, and what an edit leaves behind is collected after
+it. Search ranks by words alone, so that no model's encoding is measured. Payloads are checked after the ticker stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.memory import create_client_server_memory_streams
 
@@ -59,9 +61,10 @@ WHOLE = RequestScope(mode=ExposureMode.FULL_PROXY)
 
 @dataclass(slots=True)
 class MemoryServer:
-    """One MCP server of the handshake era; every listing is parsed anew from JSON, as from a wire."""
+    """One MCP server of the handshake era; every listing has objects of its own, as if it came over a wire."""
 
     pages: list[str]
+    decoded: list[Any] = field(default_factory=list)
     sessions: list[Any] = field(default_factory=list)
 
     @classmethod
@@ -75,6 +78,11 @@ class MemoryServer:
         """List these tools from now on."""
         starts = range(0, len(tools), PAGE_TOOLS)
         self.pages = [json.dumps(tools[start : start + PAGE_TOOLS]) for start in starts]
+        self.get_ready()
+
+    def get_ready(self) -> None:
+        """Decode the next listing beforehand: the gateway reads no JSON of servers in memory, so none is measured."""
+        self.decoded = [json.loads(page) for page in self.pages]
 
     def server(self) -> Server[Any]:
         """The server of one connection."""
@@ -84,7 +92,8 @@ class MemoryServer:
                 self.sessions.append(ctx.session)
             at = int((ctx.params or {}).get("cursor") or 0)
             more = {"nextCursor": str(at + 1)} if at + 1 < len(self.pages) else {}
-            return {"tools": json.loads(self.pages[at]), **more}
+            page, self.decoded[at] = self.decoded[at] or json.loads(self.pages[at]), None
+            return {"tools": page, **more}
 
         async def unchecked(ctx: Any, call_next: Any) -> Any:
             # Past the SDK's models, whose checks of whole pages would be measured instead.
@@ -121,18 +130,20 @@ class MemoryStreams:
             tasks.cancel_scope.cancel()
 
 
+@dataclass(slots=True)
 class Ticker:
-    """Notes how late the event loop wakes it at most."""
+    """Notes how late the event loop wakes it at most, and how long the loop's own thread computed in between."""
 
-    def __init__(self) -> None:
-        self.longest = 0.0
+    stall: float = 0.0
+    work: float = 0.0
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            due = time.perf_counter() + TICK_SECONDS
+            due, worked = time.perf_counter() + TICK_SECONDS, time.thread_time()
             await anyio.sleep(TICK_SECONDS)
-            self.longest = max(self.longest, time.perf_counter() - due)
+            self.stall = max(self.stall, time.perf_counter() - due)
+            self.work = max(self.work, time.thread_time() - worked)
 
 
 @dataclass(slots=True)
@@ -153,6 +164,18 @@ class Scene:
             for tool in self.tools[server]
         }
 
+    def change(self, number: int) -> None:
+        """Let one server describe one tool in other words."""
+        first = self.tools["server0"]
+        first[-1] = {**first[-1], "description": f"Changed for the {number + 1}. time."}
+        self.servers["server0"].serve(first)
+
+    def last(self) -> str:
+        """The name of the last tool of all."""
+        server = list(self.settings.servers)[-1]
+        name = str(self.tools[server][-1]["name"])
+        return f"{server}__{name}" if self.settings.naming.prefix == "always" else name
+
     def check(self, tools_json: bytes) -> None:
         """The whole list has exactly these tools."""
         listed = {tool["name"]: tool.get("description", "") for tool in json.loads(tools_json)}
@@ -164,7 +187,7 @@ class Scene:
         edited = self.settings.model_dump()
         for name, section in sections.items():
             edited[name] = section if name == "servers" else {**edited[name], **section}
-        self.settings = Settings.model_validate(edited)
+        self.settings = await anyio.to_thread.run_sync(Settings.model_validate, edited)
         await self.gateway.reload(self.settings)
 
 
@@ -199,9 +222,6 @@ async def edit_naming(scene: Scene, number: int) -> None:
 
 async def change_listing(scene: Scene, number: int) -> None:
     """One description of one server, announced."""
-    first = scene.tools["server0"]
-    first[-1] = {**first[-1], "description": f"Changed for the {number + 1}. time."}
-    scene.servers["server0"].serve(first)
     await scene.servers["server0"].announce()
 
 
@@ -240,11 +260,15 @@ async def new_list(gateway: Gateway, scope: RequestScope, before: bytes) -> byte
     return now
 
 
-async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float]:
-    """The longest stall and the time until the new list, in seconds, of one edit and all that follows from it."""
+async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float, float]:
+    """The longest stall and work of the loop, and the time until the new list, of one edit; in seconds."""
     gateway, caller = scene.gateway, build_caller(scene.gateway)
     scope = RequestScope() if kind in SAME_TOOLS else WHOLE
     before = await listed(gateway, scope)
+    if kind == "one list_changed":
+        scene.change(number)
+    for server in scene.servers.values():
+        server.get_ready()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -253,14 +277,14 @@ async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ticker.run)
             await anyio.sleep(10 * TICK_SECONDS)
-            ticker.longest = 0.0
+            ticker.stall = ticker.work = 0.0
             began = time.perf_counter()
             await EDITS[kind](scene, number)
             # A limit shows in the settings alone where no intent selects as many tools.
             now = await (listed(gateway, scope) if kind == "limit" else new_list(gateway, scope, before))
             seconds = time.perf_counter() - began
             whole = await listed(gateway, WHOLE)
-            wanted = next(reversed(scene.expected()))
+            wanted = scene.last()
             search = partial(caller.call, RequestScope(), "search_tools", {"query": wanted}, CallOptions())
             await search()
             if not await gateway.indexed(EDIT_SECONDS):
@@ -276,7 +300,7 @@ async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float]:
         raise AnswerError(f"{wanted} is not found first")
     if kind == "intent" and str(scene.settings.gateway.intent).encode() not in now:
         raise AnswerError(f"{scene.settings.gateway.intent} is not listed")
-    return ticker.longest, seconds
+    return ticker.stall, ticker.work, seconds
 
 
 def scattered(tools: int, servers: int) -> dict[str, list[dict[str, Any]]]:
@@ -314,7 +338,7 @@ async def measure_size(tools: int, servers: int, runs: int) -> list[dict[str, An
             scene.check(await listed(gateway, WHOLE))
             for kind in EDITS:
                 series = [await measured(scene, kind, number) for number in range(runs + 1)][1:]
-                stalls, waits = [stall for stall, _ in series], [wait for _, wait in series]
+                stalls, works, waits = zip(*series, strict=True)
                 rows.append(
                     {
                         "tools": tools,
@@ -322,6 +346,7 @@ async def measure_size(tools: int, servers: int, runs: int) -> list[dict[str, An
                         "runs": runs,
                         "stall_p50_ms": median(stalls) * 1000,
                         "stall_max_ms": max(stalls) * 1000,
+                        "work_max_ms": max(works) * 1000,
                         "new_list_p50_ms": median(waits) * 1000,
                         "new_list_max_ms": max(waits) * 1000,
                     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pml_gateway.types import JsonObject
@@ -25,6 +26,7 @@ _DECODER = json.JSONDecoder()
 _REMOVED_IN: Mapping[str, tuple[str, ...]] = {LATEST_VERSION: ("execution",)}
 
 
+@cache
 def allowed_fields(version: str) -> frozenset[str]:
     """The tool fields that exist in a protocol version."""
     fields = {name for since, names in _FIELDS_SINCE.items() if since <= version for name in names}

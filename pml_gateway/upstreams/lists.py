@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import anyio.to_thread
-
 from pml_gateway.upstreams.connection import Connection
 from pml_gateway.upstreams.listing import Due, Listed, ListKind, Remembered, known_again
 from pml_gateway.upstreams.offers import list_offers
@@ -43,8 +41,7 @@ class Lists:
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
             tools = await list_tools(connection, self._upstream_id, self._timeout, http)
-            if self._tools:
-                tools = await anyio.to_thread.run_sync(known_again, tools, self._tools)
+            tools = await known_again(tools, self._tools) if self._tools else tools
         else:
             tools = before.tools
         self._offers = await list_offers(
@@ -54,8 +51,8 @@ class Lists:
             upstream_id=self._upstream_id,
             timeout=self._timeout * OFFERS_SHARE,
         )
-        self.tool_facts = ToolFacts(tools)
-        self._tools = tools
+        if tools is not self._tools:
+            self._tools, self.tool_facts = tools, ToolFacts(tools)
         info = connection.session.server_info
         self.last = Listed(
             tools,
