@@ -232,7 +232,7 @@ async def test_a_mode_change_needs_no_restart_and_tells_only_clients_whose_list_
     async with serving(tmp_path, servers) as served:
         assert await served.names() == META
         changed = settings_for(servers, gateway={"tools_exposure": "full_proxy"})
-        served.gateway.apply_settings(changed)
+        await served.gateway.apply_settings(changed)
         assert len(await served.names()) == 4
         assert await served.names("/meta_only") == META
         assert servers["fs"].opened == 1, "changing the mode touches no upstream session"

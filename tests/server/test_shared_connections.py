@@ -101,7 +101,7 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
                 tasks.start_soon(call, gateway, "up__t", {}, results)
             with anyio.fail_after(30):
                 await started.wait()
-            gateway.apply_settings(edited)
+            await gateway.apply_settings(edited)
             release.set()
     assert [result["content"][0]["text"] for result in results] == ["done"] * 3
     upstream.hang = True
@@ -113,7 +113,7 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
                 tasks.start_soon(call, gateway, "up__t", {}, waiting)
                 while upstream.opened == opened:
                     await anyio.lowlevel.checkpoint()
-                gateway.apply_settings(edited.model_copy(update={"servers": {}}))
+                await gateway.apply_settings(edited.model_copy(update={"servers": {}}))
     assert waiting[0]["structuredContent"]["error"]["code"] == "UPSTREAM_UNAVAILABLE"
 
 
@@ -135,7 +135,7 @@ async def test_each_way_of_naming_keeps_its_own_names(tmp_path: Path) -> None:
     never = settings_for({"up": upstream}, naming={"prefix": "never"})
     async with open_gateway(always, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         await gateway.refresh(5)
-        gateway.apply_settings(never)
+        await gateway.apply_settings(never)
         upstream.tools.append(tool("two"))
         await gateway.refresh(5)
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["one", "two"]
@@ -173,6 +173,6 @@ async def test_a_removed_key_ends_its_open_streams(tmp_path: Path) -> None:
             with anyio.fail_after(30):
                 async with client.listen(tools_list_changed=True) as subscription:
                     only_b = settings_for({"up": upstream}, clients={"b": both["b"]})
-                    served.gateway.apply_settings(only_b)
+                    await served.gateway.apply_settings(only_b)
                     with pytest.raises((SubscriptionLost, StopAsyncIteration)):
                         await subscription.__anext__()
