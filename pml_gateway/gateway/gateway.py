@@ -213,7 +213,7 @@ class Gateway:
         if not self.pool.upstreams:
             self._first_list.set()
         if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
-            self.pool.request_all()
+            self.pool.connect_missing()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
         if settings.http != before.http:
             logger.warning("changes under `http:` need a restart")

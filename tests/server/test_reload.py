@@ -207,3 +207,13 @@ async def test_workflows_are_the_very_same_tools_after_another_servers_listing(t
         await until(gateway, lambda: gateway.state.catalog.by_name("b__four") is not None)
         for each in before.tools:
             assert gateway.state.catalog.by_name(each.qualified_name) is each
+
+
+async def test_a_new_server_is_listed_and_those_that_are_connected_are_not_asked_again(tmp_path: Path) -> None:
+    upstreams = servers()
+    first = {"a": upstreams["a"]}
+    async with opened(tmp_path, upstreams, settings_for(first)) as gateway:
+        asked = upstreams["a"].lists
+        await gateway.reload(settings_for(upstreams))
+        await until(gateway, lambda: gateway.state.view(LOCAL).resolve("b__three") is not None)
+        assert (upstreams["a"].lists, upstreams["b"].lists) == (asked, 1)
