@@ -33,15 +33,15 @@ __all__ = [
 _HOMES = {
     "ConfigurationError": "errors",
     "ExposureMode": "types",
-    "Gateway": "server.gateway",
+    "Gateway": "gateway.gateway",
     "GatewayError": "errors",
     "LoadedSettings": "config.load",
-    "Paths": "config.paths",
+    "Paths": "paths",
     "Settings": "config.settings",
     "ToolIndex": "index.search",
     "UpstreamError": "errors",
     "load_settings": "config.load",
-    "open_gateway": "server.gateway",
+    "open_gateway": "gateway.gateway",
 }
 
 
