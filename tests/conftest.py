@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,21 @@ def own_logging_only() -> Iterator[None]:
     _forget_set_up()
     yield
     _forget_set_up()
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """An empty Redis server of this process."""
+    fakeredis = pytest.importorskip("fakeredis", reason="an in-process Redis server")
+    server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 @pytest.fixture(scope="session")

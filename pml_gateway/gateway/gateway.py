@@ -25,6 +25,8 @@ from pml_gateway.policy.view import ALIAS_SEPARATORS
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.state.memory import MemoryStore
+from pml_gateway.state.store import Store
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -101,7 +103,8 @@ class Gateway:
         self.remembered = listings.remembered
         self.pool = pool
         self.results = results
-        self.etags = Etags(lambda: self.state.settings.references.ttl_seconds)
+        self.store: Store = MemoryStore()
+        self.etags = Etags(self.store, lambda: self.state.settings.references.ttl_seconds)
         self.shapes = LearnedShapes(
             listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
