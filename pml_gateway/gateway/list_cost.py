@@ -11,12 +11,12 @@ import anyio.to_thread
 from cachetools import FIFOCache
 
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import RequestScope, effective_mode
+from pml_gateway.gateway.events import Listed
+from pml_gateway.gateway.request import effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
-from pml_gateway.telemetry.events import Observer
+from pml_gateway.telemetry.events import Events, ListsCounted
 from pml_gateway.types import ExposureMode
 
 COUNTED_VERSION = "2025-11-25"
@@ -62,25 +62,24 @@ class _Given:
 class ListCosts:
     """Counts each different list once, in a thread: a large one takes longer to count than to send."""
 
-    def __init__(self, gateway: Gateway, observers: tuple[Observer, ...]) -> None:
-        self._gateway = gateway
-        self._observers = observers
+    def __init__(self, events: Events) -> None:
+        self._events = events
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
         self._arrived = anyio.Event()
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
-    def note(self, scope: RequestScope, tools_json: bytes) -> None:
-        """A client was given this list."""
-        state = self._gateway.state
-        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, tools_json)
+    def listed(self, event: Listed) -> None:
+        """Take a list up to be counted."""
+        client = event.scope.client
+        key = (effective_mode(event.scope, event.state.settings.gateway), client.rules, event.tools_json)
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        self._pending.setdefault(key, _Given(state, scope.client)).count += 1
+        self._pending.setdefault(key, _Given(event.state, client)).count += 1
         self._arrived.set()
 
     async def run(self) -> None:
-        """Count what arrives, for as long as the owner's task group lives."""
+        """Count the lists that clients are given, for as long as the owner's task group lives."""
         while True:
             await self._arrived.wait()
             await self.settle()
@@ -91,8 +90,7 @@ class ListCosts:
         pending, self._pending = self._pending, {}
         for (mode, _, tools_json), given in pending.items():
             tools, tokens, full = await anyio.to_thread.run_sync(self._count, tools_json, given)
-            for observer in self._observers:
-                observer.listed(mode.value, given.count, tools, tokens, max(full - tokens, 0))
+            self._events.publish(ListsCounted(mode.value, given.count, tools, tokens, max(full - tokens, 0)))
 
     def _count(self, tools_json: bytes, given: _Given) -> tuple[int, int, int]:
         digest = hashlib.sha256(tools_json).digest()

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
-from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from pml_gateway.config.servers import LOOPBACK_HOSTS, AuthDefinition, Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.http import plain
+from pml_gateway.mcp.sdk import stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
