@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+import mcp
 
 import pml_gateway
 
@@ -149,7 +151,7 @@ def test_no_modules_and_no_folders_import_each_other_in_a_circle() -> None:
             folder = target if PACKAGE.joinpath(*target).is_dir() else target[:-1]
             if folder != own[:-1]:
                 between_folders.setdefault("/".join(own[:-1]), set()).add("/".join(folder))
-    assert circles(between_modules) == [["gateway/calling", "gateway/steps"], ["telemetry/events", "telemetry/trace"]]
+    assert circles(between_modules) == [["gateway/calling", "gateway/steps"]]
     assert not circles(between_folders)
 
 
@@ -207,3 +209,56 @@ def test_only_the_configuration_reads_yaml_and_toml() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in loaders
     }
     assert not [module for module in readers if not module.startswith(("config/", "clients/", "secrets/"))]
+
+
+def private(names: Iterable[str]) -> set[str]:
+    """The names that are meant for their owner."""
+    return {name for name in names if name.startswith("_") and not name.endswith("__")}
+
+
+def methods(node: ast.AST) -> set[str]:
+    """What the classes in a tree define as functions."""
+    return {
+        part.name
+        for each in ast.walk(node)
+        if isinstance(each, ast.ClassDef)
+        for part in each.body
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def attributes(tree: ast.Module, *uses: type[ast.expr_context]) -> set[str]:
+    """The attributes that are used so, of whatever object."""
+    return {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, uses)}
+
+
+def fields(tree: ast.Module) -> set[str]:
+    """Names that are declared with a type."""
+    declared = (each.target for each in ast.walk(tree) if isinstance(each, ast.AnnAssign))
+    return {target.id for target in declared if isinstance(target, ast.Name)}
+
+
+def test_the_private_parts_of_the_sdk_are_used_in_one_module_only() -> None:
+    root = Path(mcp.__file__).parent
+    sdk = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+    hidden = private({name for tree in sdk for name in methods(tree) | attributes(tree, ast.Store)})
+    offenders = []
+    for module, tree in modules().items():
+        if module == "mcp/sdk.py":
+            continue
+        imports = [
+            (f"{node.module}.{alias.name}", alias.asname or alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("mcp", "mcp_types")
+            for alias in node.names
+        ]
+        used = attributes(tree, ast.Load) - attributes(tree, ast.Store) - methods(tree) - fields(tree)
+        for node in ast.walk(tree):
+            bases = (
+                {ast.unparse(base).partition("[")[0] for base in node.bases} if isinstance(node, ast.ClassDef) else ()
+            )
+            if {name for _, name in imports} & set(bases):
+                used |= methods(node)
+        offenders += [f"{module} uses {name}" for name in sorted(used & hidden)]
+        offenders += [f"{module} imports {path}" for path, _ in imports if private(path.split("."))]
+    assert not offenders

@@ -25,6 +25,7 @@ from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import ACTION, call_signature
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
+from pml_gateway.gateway.events import calling
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools, meta_tools_beside_namespaces
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
@@ -32,7 +33,6 @@ from pml_gateway.gateway.settle import Call, Route, Settled, Settler, started
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.steps import CompositeCalls
 from pml_gateway.gateway.tool_list import expose
-from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.results.store import Resolved
@@ -118,9 +118,8 @@ def _internal(fault: Exception) -> GatewayError:
 class Caller:
     """Serves every call of one gateway; meta-tools are handed in by name."""
 
-    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool], usage: UsageNotes) -> None:
+    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
         self._gateway = gateway
-        self._usage = usage
         self._meta_tools = meta_tools
         self.outcomes = Settler(gateway)
         self.suspended = SuspendedRuns()
@@ -207,9 +206,9 @@ class Caller:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        with self._usage.calling(self._gateway.state, scope, tool, route, run, arguments) as note:
+        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments) as running:
             outcome = await self._run(scope, tool, arguments, options, route, if_none_match, run, check, refs)
-            note.result = outcome.result
+            running.result = outcome.result
             return outcome
 
     async def _run(

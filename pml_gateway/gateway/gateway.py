@@ -27,6 +27,8 @@ from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import Store
+from pml_gateway.telemetry.events import Events
+from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -96,7 +98,9 @@ class Gateway:
         results: ResultStore,
         read_ranking: ReadRanking,
         ranking: tuple[ToolKey, ...],
+        events: Events,
     ) -> None:
+        self.events = events
         self._read_ranking = read_ranking
         self._ranking = ranking
         self._listings = listings
@@ -358,6 +362,7 @@ async def open_gateway(
     connect: bool = True,
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
+    events: Events | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -368,6 +373,7 @@ async def open_gateway(
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
         client: whose every request will be, where one client only is served.
+        events: takes what happens to requests; the log alone tells of them unless given.
     """
     async with (
         open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
@@ -385,7 +391,7 @@ async def open_gateway(
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
         listings = Listings(manifests, settings.naming)
-        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking)
+        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking, events or logged_events())
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)

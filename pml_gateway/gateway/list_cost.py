@@ -10,12 +10,12 @@ from cachetools import FIFOCache
 
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import RequestScope, effective_mode
+from pml_gateway.gateway.events import Listed
+from pml_gateway.gateway.request import effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.tool_list import ToolList, own_definitions, render
+from pml_gateway.gateway.tool_list import own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
-from pml_gateway.telemetry.events import Observer
+from pml_gateway.telemetry.events import Events, ListsCounted
 from pml_gateway.types import ExposureMode
 
 COUNTED_VERSION = "2025-11-25"
@@ -53,34 +53,31 @@ MAX_REMEMBERED = 512
 
 @dataclass(slots=True)
 class _Given:
-    state: GatewayState
-    client: Client
-    finished: ToolList
+    event: Listed
     count: int = 0
 
 
 class ListCosts:
     """Counts each different list once, in a thread: a large one takes longer to count than to send."""
 
-    def __init__(self, gateway: Gateway, observers: tuple[Observer, ...]) -> None:
-        self._gateway = gateway
-        self._observers = observers
+    def __init__(self, events: Events) -> None:
+        self._events = events
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
         self._arrived = anyio.Event()
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
-    def note(self, scope: RequestScope, finished: ToolList) -> None:
-        """A client was given this list."""
-        state = self._gateway.state
-        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, finished.digest)
+    def listed(self, event: Listed) -> None:
+        """Take a list up to be counted."""
+        client = event.scope.client
+        key = (effective_mode(event.scope, event.state.settings.gateway), client.rules, event.digest)
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        self._pending.setdefault(key, _Given(state, scope.client, finished)).count += 1
+        self._pending.setdefault(key, _Given(event)).count += 1
         self._arrived.set()
 
     async def run(self) -> None:
-        """Count what arrives, for as long as the owner's task group lives."""
+        """Count the lists that clients are given, for as long as the owner's task group lives."""
         while True:
             await self._arrived.wait()
             await self.settle()
@@ -90,15 +87,14 @@ class ListCosts:
         self._arrived = anyio.Event()
         pending, self._pending = self._pending, {}
         for (mode, _, _), given in pending.items():
-            tools, tokens, full = await anyio.to_thread.run_sync(self._count, given)
-            for observer in self._observers:
-                observer.listed(mode.value, given.count, tools, tokens, max(full - tokens, 0))
+            tools, tokens, full = await anyio.to_thread.run_sync(self._count, given.event)
+            self._events.publish(ListsCounted(mode.value, given.count, tools, tokens, max(full - tokens, 0)))
 
-    def _count(self, given: _Given) -> tuple[int, int, int]:
-        digest, tools_json = given.finished.digest, given.finished.tools_json
+    def _count(self, given: Listed) -> tuple[int, int, int]:
+        digest, tools_json = given.digest, given.tools_json
         if digest not in self._sizes:
             self._sizes[digest] = sum(1 for _ in decoded_items(tools_json)), count_tokens(tools_json.decode())
-        state, client = given.state, given.client
+        state, client = given.state, given.scope.client
         seen = (client.rules, state.catalog.visibility.group(client.client_capabilities))
         key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
         if key not in self._full:

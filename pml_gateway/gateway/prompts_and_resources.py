@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import mcp_types
-from mcp.server.context import CallNext, HandlerResult
-from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.jsonrpc import INVALID_PARAMS
 from pydantic import BaseModel
 
 from pml_gateway.catalog.fields import offer_for_version
@@ -28,7 +25,7 @@ from pml_gateway.gateway.answers import (
 )
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import Context, options_of, scope_of
+from pml_gateway.gateway.request import Context, options_of
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.state import MAX_LISTS, GatewayState, remember
 from pml_gateway.policy.view import View
@@ -42,7 +39,7 @@ _LISTS: Mapping[str, tuple[OfferKind, str]] = {
     "resources/list": (OfferKind.RESOURCE, "resources"),
     "resources/templates/list": (OfferKind.TEMPLATE, "resourceTemplates"),
 }
-_EMPTY: Mapping[str, tuple[type[BaseModel], BaseModel]] = {
+EMPTY_ANSWERS: Mapping[str, tuple[type[BaseModel], BaseModel]] = {
     "prompts/list": (mcp_types.PaginatedRequestParams, mcp_types.ListPromptsResult(prompts=[])),
     "resources/list": (mcp_types.PaginatedRequestParams, mcp_types.ListResourcesResult(resources=[])),
     "resources/templates/list": (
@@ -78,24 +75,11 @@ class PromptAndResourceRequests:
             "resources/unsubscribe": self._unsubscribe,
         }
 
-    def register(self, server: Server[Any]) -> None:
-        """Serve the methods; the SDK checks what comes in and the envelope of what goes out."""
-        for method, (params_type, empty) in _EMPTY.items():
-            server.add_request_handler(method, params_type, _always(empty))
-        server.middleware.append(self._answer)
-
-    async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        if ctx.method.startswith("tasks/"):
-            raise MCPError(
-                METHOD_NOT_FOUND, f"{ctx.method}: tasks are not relayed; connect to the server directly", ctx.method
-            )
-        envelope = await call_next(ctx)
-        answer = self._answers.get(ctx.method)
-        if answer is None or not isinstance(envelope, dict):
-            return envelope
+    async def answer(self, ctx: Context, envelope: JsonObject) -> JsonObject:
+        """The answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
         state = await self._gateway.ready()
         try:
-            result = writable(await answer(ctx, state.view(scope_of(ctx).client)))
+            result = writable(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
         except GatewayError as error:
             raise as_rpc_error(error) from error
         return self._finished(ctx, envelope, result)
@@ -164,7 +148,7 @@ class PromptAndResourceRequests:
         if not view.offers.routes(uri):
             raise resource_not_found(uri, ctx.protocol_version)
         try:
-            await self._followers.subscribe_session(ctx, scope_of(ctx), uri)
+            await self._followers.subscribe_session(ctx, uri)
         except GatewayError as error:
             # What is listed is no secret; of the rest, a server's own words would tell what is hidden.
             is_listed = view.offers.find(OfferKind.RESOURCE, uri) is not None
@@ -180,13 +164,6 @@ class PromptAndResourceRequests:
     async def _ask(self, ctx: Context, upstream_id: str, params: JsonObject) -> JsonObject:
         result = await ask_upstream(self._gateway, upstream_id, ctx.method, params, options_of(ctx))
         return with_public_uris(result, upstream_id, self._gateway.state.catalog.offers)
-
-
-def _always(empty: BaseModel) -> Callable[[Context, Any], Awaitable[BaseModel]]:
-    async def answer(_ctx: Context, _params: Any) -> BaseModel:
-        return empty
-
-    return answer
 
 
 def _own_params(ctx: Context) -> JsonObject:

@@ -16,6 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Audience, Capabilities, capabilities_of
+from pml_gateway.mcp.sdk import connection_of, request_channel
 from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -95,14 +96,21 @@ MODES_SINCE = "2025-11-25"
 _ABILITIES_KEY = "pml_gateway.abilities"
 LOG_LEVEL_KEY = "pml_gateway.log_level"
 
-Context = ServerRequestContext[Any, Any]
+
+@dataclass(kw_only=True)
+class Context(ServerRequestContext[Any, Any]):
+    """The SDK's context of one message, with what the transport left for it, which is found once."""
+
+    scope: RequestScope
 
 
 class RequestAudience:
     """`Audience` over the SDK's context of one request."""
 
-    def __init__(self, ctx: Context, client: Client, client_capabilities: Capabilities | None = None) -> None:
-        self._session = ctx.session
+    def __init__(self, ctx: Context) -> None:
+        client, client_capabilities = ctx.scope.client, ctx.scope.client_capabilities
+        self._request = request_channel(ctx)
+        self._connection = connection_of(ctx)
         self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
@@ -114,19 +122,18 @@ class RequestAudience:
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
         """The client's answer, over the channel of its own request; over its session's, once that is answered."""
         options: SendOptions = {} if on_progress is None else {"on_progress": on_progress}
-        request = self._session._request_outbound  # the SDK's public methods rebuild what they send and get
-        channel: Outbound = request if request.can_send_request else self._session._connection.outbound
+        channel: Outbound = self._request if self._request.can_send_request else self._connection.outbound
         return await channel.send_raw_request(method, question_for(method, params, self._version), options)
 
     async def tell(self, method: str, params: JsonObject) -> None:
         """Pass on a notification; what is told after the request goes over the session's own channel."""
         if method == ELICITATION_COMPLETE:
-            await self._session._connection.notify(method, params)
+            await self._connection.notify(method, params)
             return
         if self.answers_later and self.log_level is None:
             # A stateless client gets no logs unless its request asks for them.
             return
-        await self._session._request_outbound.notify(method, params)
+        await self._request.notify(method, params)
 
     async def let_go(self) -> None:
         """Where the transport and the client's version know how to come back."""
@@ -149,12 +156,12 @@ def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonOb
     return given
 
 
-def given_capabilities(ctx: Context) -> Capabilities:
+def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
     """What the client of a request announced that it can be asked."""
     given = ctx.session.client_capabilities
     if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return capabilities_of(given)
-    state = ctx.session._connection.state
+    state = connection_of(ctx).state
     if _ABILITIES_KEY not in state:
         state[_ABILITIES_KEY] = capabilities_of(given)
     client_capabilities: Capabilities = state[_ABILITIES_KEY]
@@ -163,7 +170,7 @@ def given_capabilities(ctx: Context) -> Capabilities:
 
 def _log_level(ctx: Context) -> str | None:
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        level = ctx.session._connection.state.get(LOG_LEVEL_KEY)
+        level = connection_of(ctx).state.get(LOG_LEVEL_KEY)
     else:
         level = ctx.meta.get(LOG_LEVEL_META_KEY) if ctx.meta else None
     return level if level in LOG_LEVELS else None
@@ -175,24 +182,22 @@ SCOPE_KEY = "pml_gateway.scope"
 _OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
 
 
-def scope_of(ctx: Context) -> RequestScope:
-    """The scope the transport left for this request; without one it is the local process's."""
-    if ctx.request is None:
-        return CURRENT.get() or RequestScope()
-    scope: RequestScope = ctx.request.scope[SCOPE_KEY]
-    return scope
+def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
+    """A message's context with the scope the transport left for it; without one it is the local process's."""
+    scope = (CURRENT.get() or RequestScope()) if ctx.request is None else ctx.request.scope[SCOPE_KEY]
+    return Context(**vars(ctx), scope=scope)
 
 
 def options_of(ctx: Context) -> CallOptions:
     """What accompanies a request that an upstream is to answer."""
-    raw, scope = ctx.params or {}, scope_of(ctx)
+    raw = ctx.params or {}
     return CallOptions(
         on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
         meta=_relayed_meta(raw),
         input_responses=raw.get("inputResponses"),
         request_state=raw.get("requestState"),
         may_ask=is_modern(ctx.protocol_version),
-        audience=RequestAudience(ctx, scope.client, scope.client_capabilities),
+        audience=RequestAudience(ctx),
     )
 
 

@@ -15,6 +15,7 @@ from pml_gateway.gateway.answers import resource_not_found
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, RequestAudience, RequestScope
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import ANONYMOUS, Client, current_client
 from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.upstreams.upstream import Upstream
@@ -76,13 +77,13 @@ class ResourceFollowers:
                         tasks.start_soon(self._tell, follower, uri)
                     follower.pending.clear()
 
-    async def subscribe_session(self, ctx: Context, scope: RequestScope, uri: str) -> None:
+    async def subscribe_session(self, ctx: Context, uri: str) -> None:
         """Let a handshake session follow a resource until it ends or no longer wants to.
 
         Raises:
             GatewayError: the upstream refused, or cannot be reached.
         """
-        connection = ctx.session._connection  # the SDK offers no public way to reach a session later
+        connection = connection_of(ctx)
         if _SESSION_KEY not in connection.state:
             connection.state[_SESSION_KEY] = {}
             connection.exit_stack.callback(lambda: self.end(connection.state[_SESSION_KEY].values()))
@@ -93,15 +94,14 @@ class ResourceFollowers:
         async def notify(updated: str) -> None:
             await connection.notify("notifications/resources/updated", {"uri": updated})
 
-        follower = Follower(scope.client, uri, notify)
+        follower = Follower(ctx.scope.client, uri, notify)
         routed = self._route(follower)
         if routed is None:
             raise resource_not_found(uri, ctx.protocol_version)
         upstream, route = routed
         own[uri] = follower
         try:
-            audience = RequestAudience(ctx, scope.client, scope.client_capabilities)
-            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), audience)
+            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), RequestAudience(ctx))
         except BaseException:
             own.pop(uri, None)
             raise
@@ -115,7 +115,7 @@ class ResourceFollowers:
 
     def unsubscribe_session(self, ctx: Context, uri: str) -> None:
         """End what `subscribe_session` began; nothing happens where nothing is followed."""
-        own = ctx.session._connection.state.get(_SESSION_KEY, {})
+        own = connection_of(ctx).state.get(_SESSION_KEY, {})
         follower = own.pop(uri, None)
         if follower is not None:
             self.end([follower])

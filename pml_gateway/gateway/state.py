@@ -22,7 +22,7 @@ from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.telemetry.events import searching
+from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import (
     CallOptions,
     DispatchContext,
@@ -18,7 +17,6 @@ from mcp.shared.dispatcher import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
@@ -32,6 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import noting_refusal
+from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
 
@@ -63,7 +62,7 @@ HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 """Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
 
 
-class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
+class WatchedDispatcher(OpenDispatcher):
     """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself.
 
     What the peer sends unasked is taken at a bounded pace: the SDK begins a task for each.
@@ -72,10 +71,10 @@ class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
     lost: anyio.Event
     pace: RateLimiter
 
-    async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
+    async def arrived(self, item: SessionMessage | Exception) -> None:
+        """Wait where the peer sends too much."""
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
             await self.pace.keep()
-        await super()._dispatch(item, *rest)
 
     async def run(
         self,
@@ -92,7 +91,7 @@ class WatchedDispatcher(JSONRPCDispatcher[TransportContext]):
             self.lost.set()
 
 
-class PassthroughSession(ClientSession):
+class PassthroughSession(OpenSession):
     """`ClientSession` with raw requests.
 
     `ClientSession.call_tool` re-lists upstream before it trusts a tool, raises on an output schema mismatch and omits
@@ -105,6 +104,7 @@ class PassthroughSession(ClientSession):
         self, dispatcher: WatchedDispatcher, header_maps: HeaderMaps, questions: Questions, **options: Any
     ) -> None:
         super().__init__(dispatcher=dispatcher, **options)
+        self._sender = dispatcher
         self._header_maps = header_maps
         self.questions = questions
 
@@ -131,7 +131,7 @@ class PassthroughSession(ClientSession):
             options["on_progress"] = on_progress
         with noting_refusal() as refusal:
             try:
-                return await self._dispatcher.send_raw_request(method, data["params"], options)
+                return await self._sender.send_raw_request(method, data["params"], options)
             except MCPError:
                 if refusal.error is not None:
                     raise refusal.error from None
@@ -147,7 +147,7 @@ class PassthroughSession(ClientSession):
 
     async def notify_raw(self, method: str, params: JsonObject) -> None:
         """Send one notification."""
-        await self._dispatcher.notify(method, params, {})
+        await self._sender.notify(method, params, {})
 
     def _stamped(
         self, method: str, params: JsonObject | None, options: CallOptions, call: OpenCall | None = None
@@ -156,7 +156,7 @@ class PassthroughSession(ClientSession):
         if "_meta" in data["params"]:
             # The stamp writes into it, and it is the caller's.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
-        self._stamp(data, options)
+        self.stamp(data, options)
         if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
             meta = data["params"]["_meta"]
             meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.client_capabilities.announced
@@ -165,25 +165,24 @@ class PassthroughSession(ClientSession):
         stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
-    def _build_capabilities(self, version: str) -> ClientCapabilities:
+    def capabilities(self) -> ClientCapabilities:
+        """What clients can be asked through this session."""
         return ClientCapabilities.model_validate(self.questions.client_capabilities.announced)
 
-    async def _on_request(
-        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
-    ) -> JsonObject:
+    async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
+        """The client's answer to a question of the peer."""
         if method == "ping":
             return {}
-        given = dict(params or {})
-        wants_progress = "progressToken" in (given.get("_meta") or {})
-        return await self.questions.answer(method, given, on_progress=dctx.progress if wants_progress else None)
+        wants_progress = "progressToken" in (params.get("_meta") or {})
+        return await self.questions.answer(method, params, on_progress=ctx.progress if wants_progress else None)
 
-    async def _on_notify(
-        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
-    ) -> None:
-        if method in TOLD:
-            await self.questions.tell(method, dict(params or {}))
-            return
-        await super()._on_notify(dctx, method, params)
+    async def is_told(self, method: str, params: JsonObject) -> bool:
+        """Pass on what clients are told."""
+        if method not in TOLD:
+            return False
+        await self.questions.tell(method, params)
+        return True
 
-    def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    def param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """The headers of a call, by what the catalog knows of the tool."""
         return mcp_param_headers(self._header_maps(name), arguments)

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import httpx2
 from mcp.client.stdio import StdioServerParameters
@@ -15,15 +15,12 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
+from pml_gateway.mcp.sdk import TransportStreams
 from pml_gateway.processes.child_log import log_path
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.references import resolve
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
 
 ALLOWED = frozenset(
     {

@@ -14,11 +14,11 @@ from pml_gateway.exposure.signature import first_sentence, signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.answers import data_result
 from pml_gateway.gateway.calling import Caller, MetaTool, find
+from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.meta_definitions import AVAILABLE, MAX_LIMIT
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.meta.arguments import choice, integer, json_object, string
 from pml_gateway.meta.gateway_info import GatewayInfo
 from pml_gateway.meta.read_result import StoredResults
@@ -32,12 +32,11 @@ MAX_NAMES = 50
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
-def build_caller(gateway: Gateway, usage: UsageNotes | None = None) -> Caller:
-    """The caller of a gateway with its meta-tools; `usage` takes note of what they do."""
+def build_caller(gateway: Gateway) -> Caller:
+    """The caller of a gateway with its meta-tools."""
     tools: dict[str, MetaTool] = {}
-    notes = usage or UsageNotes()
-    caller = Caller(gateway, tools, notes)
-    meta = MetaTools(gateway, caller, notes)
+    caller = Caller(gateway, tools)
+    meta = MetaTools(gateway, caller)
     stored = StoredResults(gateway)
     workflows = WorkflowTools(gateway, caller)
     tools |= {
@@ -55,10 +54,9 @@ def build_caller(gateway: Gateway, usage: UsageNotes | None = None) -> Caller:
 class MetaTools:
     """Each method answers one meta-tool; all of them see the catalog through the client's view only."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, usage: UsageNotes) -> None:
+    def __init__(self, gateway: Gateway, caller: Caller) -> None:
         self._gateway = gateway
         self._caller = caller
-        self._usage = usage
 
     async def search_tools(self, scope: RequestScope, arguments: JsonObject, _: CallOptions) -> JsonObject:
         """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
@@ -95,7 +93,7 @@ class MetaTools:
         ]
         answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
         shown = [tool for tool, _ in page[: len(answer["hits"])]]
-        self._usage.searched(state, scope, query, shown, offset)
+        self._gateway.events.publish(Searched(state, scope, query, shown, offset))
         if len(answer["hits"]) < len(hits):
             answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
         if len(matching) > offset + limit:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -19,10 +18,6 @@ from pml_gateway.log import get_logger
 from pml_gateway.processes.child_log import ChildLog, open_child_log
 from pml_gateway.processes.children import Children
 from pml_gateway.processes.framing import Lines, Skipped, read_line
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
 
 logger = get_logger(__name__)
 
@@ -44,7 +39,9 @@ _BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceErr
 @asynccontextmanager
 async def open_child(
     upstream_id: str, parameters: StdioServerParameters, *, log_file: Path, max_bytes: int, children: Children
-) -> AsyncIterator[TransportStreams]:
+) -> AsyncIterator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
     Raises:

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import anyio
 import mcp_types
 from mcp.server.connection import Connection
-from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
-from mcp.server.lowlevel import Server
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from pydantic import ValidationError
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for, scope_of
+from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for
 from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, Capabilities, capabilities_of
 from pml_gateway.mcp.listing import TOOLS
+from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 
-_NOT_WAITING = frozenset({"initialize", "server/discover", "ping", "logging/setLevel"})
-"""Requests whose answers do not depend on lists. What servers can do does, but it must not be waited for."""
 
+class ManyClients:
+    """Has upstreams listed for each client that can be asked something, and lets it see that list."""
 
-def note_capabilities(listings: CapabilityListings) -> ServerMiddleware[Any]:
-    """A middleware that has upstreams listed for each client that can be asked something, and lets it see that list."""
+    def __init__(self, listings: CapabilityListings) -> None:
+        self._listings = listings
 
-    async def noted(ctx: Context, call_next: CallNext) -> HandlerResult:
-        client_capabilities = _announced(ctx) if ctx.method == "initialize" else given_capabilities(ctx)
-        scope = scope_of(ctx)
-        if ctx.method != "initialize":
-            scope.client_capabilities = client_capabilities
+    async def admit(self, ctx: Context, *, may_wait: bool) -> None:
+        """Note what the client can be asked, and wait until upstreams were listed for such clients."""
+        scope = ctx.scope
+        if ctx.method == "initialize":
+            client_capabilities = _announced(ctx)
+        else:
+            client_capabilities = scope.client_capabilities = given_capabilities(ctx)
         if client_capabilities:
-            key = listings.note_client(client_capabilities)
+            key = self._listings.note_client(client_capabilities)
             scope.client = replace(scope.client, client_capabilities=key)
-            if not listings.is_ready(key) and not _is_answered_at_once(ctx.method):
-                await listings.wait(key)
-        return await call_next(ctx)
-
-    return noted
+            if may_wait and not self._listings.is_ready(key):
+                await self._listings.wait(key)
 
 
 def _announced(ctx: Context) -> Capabilities:
@@ -58,10 +53,6 @@ def _announced(ctx: Context) -> Capabilities:
         )
     except ValidationError:
         return NO_CAPABILITIES
-
-
-def _is_answered_at_once(method: str) -> bool:
-    return method in _NOT_WAITING or method.startswith("notifications/")
 
 
 MAX_SERVER_INSTRUCTIONS = 2_000
@@ -122,8 +113,12 @@ def gathered_instructions(view: View) -> str:
     return "\n\n".join(parts)
 
 
-STATE_SECONDS = 900.0
-"""How long a sealed `requestState` is valid: as long as a run or a call may wait for its client at most."""
+def with_announcements(view: View, answer: JsonObject) -> JsonObject:
+    """The SDK's answer to a client's first request, with what the servers it sees can do and have to say."""
+    own = {key: value for key, value in answer["capabilities"].items() if key not in OFFERED}
+    capabilities = {**own, **offered_capabilities(view)}
+    return {**answer, "capabilities": capabilities, "instructions": gathered_instructions(view)}
+
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
 
@@ -135,28 +130,16 @@ class ClientSessions:
         self._gateway = gateway
         self._sessions: Counter[str] = Counter()
 
-    def serve(self, server: Server[Any]) -> None:
-        """Take part in the requests and notifications of a server."""
-        server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
-        server.add_notification_handler(ROOTS_CHANGED, mcp_types.NotificationParams, self.roots_changed)
-        server.middleware.append(self.follow)
-        # State that a client gives back is its own and of the same request, or it is refused.
-        security = RequestStateSecurity(keys=[os.urandom(32)], ttl=STATE_SECONDS, bind_principal=_principal)
-        server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
-
-    async def follow(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    def begin(self, ctx: Context) -> None:
         """Note a session that begins, and its end."""
-        result = await call_next(ctx)
-        if ctx.method == "notifications/initialized":
-            client_id, connection = scope_of(ctx).client.id, ctx.session._connection
-            self._sessions[client_id] += 1
-            connection.exit_stack.callback(partial(self._left, client_id))
-        return result
+        client_id = ctx.scope.client.id
+        self._sessions[client_id] += 1
+        connection_of(ctx).exit_stack.callback(partial(self._left, client_id))
 
     async def set_level(self, ctx: Context, params: mcp_types.SetLevelRequestParams) -> mcp_types.EmptyResult:
         """How much a client wants to be told, from now on."""
-        ctx.session._connection.state[LOG_LEVEL_KEY] = params.level
-        client_id = scope_of(ctx).client.id
+        connection_of(ctx).state[LOG_LEVEL_KEY] = params.level
+        client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
             for upstream in self._gateway.pool.upstreams.values():
                 tasks.start_soon(upstream.set_log_level, client_id, params.level)
@@ -164,7 +147,7 @@ class ClientSessions:
 
     async def roots_changed(self, ctx: Context, _: mcp_types.NotificationParams) -> None:
         """A client's roots changed."""
-        client_id = scope_of(ctx).client.id
+        client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
             for upstream in self._gateway.pool.upstreams.values():
                 tasks.start_soon(upstream.tell_of_client, client_id, ROOTS_CHANGED)
@@ -176,10 +159,6 @@ class ClientSessions:
         del self._sessions[client_id]
         for upstream in self._gateway.pool.upstreams.values():
             upstream.end_client(client_id)
-
-
-def _principal(ctx: Context) -> str:
-    return scope_of(ctx).client.id
 
 
 class ConnectionAudience:
@@ -216,26 +195,27 @@ class ConnectionAudience:
         """Over stdio there is one stream, which stays."""
 
 
-def introduce_client(gateway: Gateway, client: StdioClient) -> ServerMiddleware[Any]:
-    """A middleware that notes what the client can be asked, and has upstreams that were told otherwise told again."""
+class OneClient:
+    """Notes what the one client can be asked, and has upstreams that were told otherwise told again."""
 
-    def introduce(client_capabilities: Capabilities, audience: Audience | None) -> None:
-        client.introduce(client_capabilities, audience)
-        for upstream in gateway.pool.upstreams.values():
-            upstream.meet_client()
+    def __init__(self, gateway: Gateway, client: StdioClient) -> None:
+        self._gateway = gateway
+        self._client = client
 
-    async def introduced(ctx: Context, call_next: CallNext) -> HandlerResult:
-        if is_modern(ctx.protocol_version) and not client.known.is_set():
+    async def admit(self, ctx: Context, *, may_wait: bool) -> None:
+        """Take a stateless client's word from its first request; nothing waits for lists, which start with it."""
+        if is_modern(ctx.protocol_version) and not self._client.known.is_set():
             # Later requests may say otherwise, each for itself; a list must not change with them.
-            introduce(capabilities_of(ctx.session.client_capabilities), None)
-        result = await call_next(ctx)
-        if ctx.method == "initialize" and isinstance(result, dict):
-            given = mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {})
-            client_capabilities = capabilities_of(given)
-            introduce(
-                client_capabilities,
-                ConnectionAudience(ctx.session._connection, result["protocolVersion"], client_capabilities),
-            )
-        return result
+            self._introduce(capabilities_of(ctx.session.client_capabilities), None)
 
-    return introduced
+    def introduce(self, ctx: Context, answer: JsonObject) -> None:
+        """Take a handshake's word, which the SDK has accepted."""
+        if ctx.method == "initialize":
+            client_capabilities = _announced(ctx)
+            version = answer["protocolVersion"]
+            self._introduce(client_capabilities, ConnectionAudience(connection_of(ctx), version, client_capabilities))
+
+    def _introduce(self, client_capabilities: Capabilities, audience: Audience | None) -> None:
+        self._client.introduce(client_capabilities, audience)
+        for upstream in self._gateway.pool.upstreams.values():
+            upstream.meet_client()

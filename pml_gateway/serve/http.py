@@ -22,8 +22,10 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.sdk import live_sessions
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
-from pml_gateway.serve.observing import shown_client
+from pml_gateway.serve.finished_list import spliced
+from pml_gateway.serve.methods import shown_client
 from pml_gateway.serve.resumption import RETRY_MILLISECONDS, ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
 from pml_gateway.serve.signals import stop_on_signals
@@ -46,7 +48,6 @@ logger = get_logger(__name__)
 ENDPOINT = "/mcp"
 METRICS_PATH = "/metrics"
 SESSION_HEADER = b"mcp-session-id"
-EMPTY_LIST = b'"tools":[]'
 BLANKS = b" \t"
 """No part of a header's value, but the HTTP parser leaves those at its end."""
 
@@ -84,7 +85,7 @@ class HttpApp:
         # prometheus-client is loaded only where metrics are served.
         from pml_gateway.serve.metrics import GatewayGauges, MetricsPage
 
-        runtime.metrics.add(GatewayGauges(runtime.gateway, lambda: len(self._manager._server_instances)))
+        runtime.metrics.add(GatewayGauges(runtime.gateway, lambda: len(live_sessions(self._manager))))
         return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
 
     def begin_shutdown(self) -> None:
@@ -177,16 +178,9 @@ class HttpApp:
 
         async def passing(message: Message) -> None:
             nonlocal complete
-            if message["type"] == "http.response.start":
-                headers = list(message["headers"])
-                if may_open_session and message["status"] < 400:
-                    self._bind(headers, request_scope)
-                message = {**message, "headers": _with_list_length(headers, request_scope)}
-            elif request_scope.tools_json is not None and EMPTY_LIST in message.get("body", b""):
-                finished = b'"tools":' + request_scope.tools_json
-                message = {**message, "body": message["body"].replace(EMPTY_LIST, finished, 1)}
-                request_scope.tools_json = None
-            await send(message)
+            if may_open_session and message["type"] == "http.response.start" and message["status"] < 400:
+                self._bind(message["headers"], request_scope)
+            await send(spliced(message, request_scope))
             complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
@@ -215,12 +209,12 @@ class HttpApp:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         return self._keys.find(key.strip()) if scheme.lower() == "bearer" and key else None
 
-    def _bind(self, headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
+    def _bind(self, headers: Iterable[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
         session_id = next((value for name, value in headers if name == SESSION_HEADER), None)
         if session_id is None:
             return
         if len(self._sessions) >= self._prune_at:
-            live = self._manager._server_instances  # the SDK has no public word for a session's end
+            live = live_sessions(self._manager)
             self._sessions = {key: bound for key, bound in self._sessions.items() if key.decode("latin-1") in live}
             self._prune_at = max(PRUNE_SESSIONS_AT, 2 * len(self._sessions))
         self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
@@ -280,16 +274,6 @@ def _security(settings: HttpSettings) -> TransportSecuritySettings:
         allowed_hosts=hosts,
         allowed_origins=[*origins, *settings.allowed_origins],
     )
-
-
-def _with_list_length(headers: list[tuple[bytes, bytes]], request_scope: RequestScope) -> list[tuple[bytes, bytes]]:
-    if request_scope.tools_json is None:
-        return headers
-    added = len(request_scope.tools_json) - len(b"[]")
-    return [
-        (name, str(int(value) + added).encode()) if name == b"content-length" else (name, value)
-        for name, value in headers
-    ]
 
 
 def _not_found(path: str) -> Response:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 import mcp_types
-from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import (
@@ -25,11 +23,12 @@ from mcp.shared.subscriptions import (
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.prompts_and_resources import offers_json
-from pml_gateway.gateway.request import RequestScope, list_intent, scope_of
+from pml_gateway.gateway.request import Context, RequestScope, list_intent
 from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import ListKind
+from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import current_client
 
 logger = get_logger(__name__)
@@ -80,9 +79,9 @@ class Subscribers:
                         # Each for itself: one that takes nothing must not keep the others waiting.
                         tasks.start_soon(self._tell, key, subscriber)
 
-    async def add_session(self, ctx: ServerRequestContext[Any, Any], scope: RequestScope) -> None:
+    async def add_session(self, ctx: Context) -> None:
         """Notify a handshake session from now on, until it ends."""
-        connection = ctx.session._connection  # the SDK offers no public way to reach a session later
+        connection = connection_of(ctx)
         if "pml_gateway.subscribed" in connection.state:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
@@ -90,11 +89,11 @@ class Subscribers:
         async def notify(kind: ListKind) -> None:
             await connection.notify(f"notifications/{kind}/list_changed", None)
 
-        await self._add(key, scope, ctx.protocol_version, notify)
+        await self._add(key, ctx.scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._subscribers.pop, key, None)
 
     async def listen(
-        self, ctx: ServerRequestContext[Any, Any], params: mcp_types.SubscriptionsListenRequestParams
+        self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams
     ) -> mcp_types.SubscriptionsListenResult:
         """Serve one `subscriptions/listen` stream with the events of this client's own lists and resources."""
         bus = InMemorySubscriptionBus()
@@ -103,10 +102,9 @@ class Subscribers:
         async def notify(kind: ListKind) -> None:
             await bus.publish(_EVENTS[kind])
 
-        scope = scope_of(ctx)
-        await self._add(key, scope, ctx.protocol_version, notify)
+        await self._add(key, ctx.scope, ctx.protocol_version, notify)
         uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_FOLLOWED]
-        followed = [self._followers.follow(scope, uri, _publish(bus, uri)) for uri in uris]
+        followed = [self._followers.follow(ctx.scope, uri, _publish(bus, uri)) for uri in uris]
         try:
             return await ListenHandler(bus)(ctx, params)
         finally:

@@ -1,42 +1,41 @@
-"""The gateway as an MCP server of the official SDK, for both protocol eras and every transport."""
+"""The MCP server in front of a gateway: the table of its methods, and what the SDK asks beforehand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, cast
 
-import anyio.to_thread
 import mcp_types
 from cachetools import FIFOCache
-from mcp.server.context import CallNext, HandlerResult
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.inbound import x_mcp_header_map
+from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from pml_gateway import __version__
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.list_cost import ListCosts
 from pml_gateway.gateway.meta_definitions import AVAILABLE
-from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
-from pml_gateway.gateway.request import CURRENT, Context, RequestScope, list_intent, options_of, scope_of
-from pml_gateway.gateway.tool_list import list_tools
-from pml_gateway.gateway.usage import UsageNotes
+from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndResourceRequests
+from pml_gateway.gateway.request import CURRENT, Context, RequestScope, options_of
+from pml_gateway.serve import finished_list
 from pml_gateway.serve.clients import (
-    OFFERED,
     OWN_INSTRUCTIONS,
+    ROOTS_CHANGED,
     ClientSessions,
-    gathered_instructions,
-    introduce_client,
-    note_capabilities,
-    offered_capabilities,
+    ManyClients,
+    OneClient,
+    with_announcements,
 )
-from pml_gateway.serve.draining import count_requests
 from pml_gateway.serve.list_changes import Subscribers
-from pml_gateway.serve.observing import watch_requests
-from pml_gateway.telemetry.events import Telemetry
+from pml_gateway.serve.methods import LISTEN, Dispatch, Method, always
+from pml_gateway.telemetry.spans import Spans
+from pml_gateway.types import JsonObject
 
 MAX_REMEMBERED = 1000
 
@@ -82,58 +81,45 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Handlers:
-    """What the SDK calls for tools, and around every request."""
+STATE_SECONDS = 900.0
+"""How long a sealed `requestState` is valid: as long as a run or a call may wait for its client at most."""
 
-    gateway: Gateway
-    caller: Caller
-    subscribers: Subscribers
-    costs: ListCosts | None
-    usage: UsageNotes | None
 
-    async def list_tools(self, ctx: Context, _: mcp_types.PaginatedRequestParams | None) -> Any:
-        """The empty answer of `tools/list`."""
-        # The list itself is put in by `finished_list`; this empty one passes the SDK's checks for it. Lists change
-        # without notice whenever their owner wants, so that none may be kept.
-        scoped = bool(self.gateway.state.settings.clients)
-        private = scoped or list_intent(ctx.params, scope_of(ctx), self.gateway.state.settings.gateway) is not None
-        return mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="private" if private else "public")
+def method_table(
+    gateway: Gateway,
+    caller: Caller,
+    subscribers: Subscribers,
+    offers: PromptAndResourceRequests,
+    sessions: ClientSessions,
+    one_client: OneClient | None,
+) -> Iterator[Method]:
+    """How each method is served."""
 
-    async def call_tool(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> Any:
-        """The result of `tools/call`."""
-        return await self.caller.call(
-            scope_of(ctx), params.name, dict(params.arguments or {}), options_of(ctx), ctx.protocol_version
-        )
+    async def call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> JsonObject:
+        arguments = dict(params.arguments or {})
+        return await caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
 
-    async def finished_list(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Put the finished list into the checked, empty answer of `tools/list`."""
-        result = await call_next(ctx)
-        if ctx.method == "notifications/initialized":
-            await self.subscribers.add_session(ctx, scope_of(ctx))
-        if ctx.method != "tools/list" or not isinstance(result, dict):
-            return result
-        scope = scope_of(ctx)
-        intent = list_intent(ctx.params, scope, self.gateway.state.settings.gateway)
-        finished = await list_tools(self.gateway, scope, intent, ctx.protocol_version)
-        if self.costs is not None:
-            self.costs.note(scope, finished)
-        if self.usage is not None:
-            self.usage.listed(self.gateway.state, scope, intent, finished.tools_json, ctx.protocol_version)
-        if scope.accepts_bytes:
-            scope.tools_json = finished.tools_json
-            return result
-        return {**result, "tools": await anyio.to_thread.run_sync(finished.decoded)}
+    async def begin_session(ctx: Context, _: mcp_types.NotificationParams) -> None:
+        sessions.begin(ctx)
+        await subscribers.add_session(ctx)
 
-    async def announced(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Announce to a client what the servers it may see can do, and what they have to say."""
-        result = await call_next(ctx)
-        if ctx.method not in ("initialize", "server/discover") or not isinstance(result, dict):
-            return result
-        view = self.gateway.state.view(scope_of(ctx).client)
-        own = {key: value for key, value in result["capabilities"].items() if key not in OFFERED}
-        capabilities = {**own, **offered_capabilities(view)}
-        return {**result, "capabilities": capabilities, "instructions": gathered_instructions(view)}
+    async def announce(ctx: Context, answer: JsonObject) -> JsonObject:
+        if one_client is not None:
+            one_client.introduce(ctx, answer)
+        return with_announcements(gateway.state.view(ctx.scope.client), answer)
+
+    yield Method("initialize", finish=announce, depends_on_lists=False)
+    yield Method("server/discover", finish=announce, depends_on_lists=False)
+    yield Method("ping", depends_on_lists=False)
+    yield Method("notifications/initialized", mcp_types.NotificationParams, begin_session)
+    yield Method(ROOTS_CHANGED, mcp_types.NotificationParams, sessions.roots_changed)
+    yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, depends_on_lists=False)
+    yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
+    fill = partial(finished_list.fill, gateway)
+    yield Method("tools/list", mcp_types.PaginatedRequestParams, always(finished_list.EMPTY), fill)
+    yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, carries_state=True)
+    for name, (params, empty) in EMPTY_ANSWERS.items():
+        yield Method(name, params, always(empty), offers.answer, carries_state=name in INPUT_REQUIRED_METHODS)
 
 
 def build_server(
@@ -141,30 +127,25 @@ def build_server(
     caller: Caller,
     subscribers: Subscribers,
     offers: PromptAndResourceRequests,
-    telemetry: Telemetry | None = None,
-    costs: ListCosts | None = None,
-    usage: UsageNotes | None = None,
+    spans: Spans | None = None,
 ) -> GatewayServer:
     """The MCP server in front of a gateway."""
-    handlers = _Handlers(gateway, caller, subscribers, costs, usage)
     server = GatewayServer(
         "pml-gateway",
         version=__version__,
         title="PML Gateway",
         instructions=OWN_INSTRUCTIONS,
         get_tool_input_schema=HeaderSchemas(gateway),
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-        on_subscriptions_listen=subscribers.listen,
     )
-    server.middleware.append(handlers.announced)
-    if gateway.pool.client is None:
-        server.middleware.insert(0, note_capabilities(gateway.capability_listings))
-    server.middleware.insert(0, count_requests(gateway.call_in_flight))
-    watch_requests(server, scope_of, telemetry)
-    server.middleware.append(handlers.finished_list)
-    ClientSessions(gateway).serve(server)
-    if gateway.pool.client is not None:
-        server.middleware.append(introduce_client(gateway, gateway.pool.client))
-    offers.register(server)
+    one_client = None if gateway.pool.client is None else OneClient(gateway, gateway.pool.client)
+    admission = one_client or ManyClients(gateway.capability_listings)
+    methods = method_table(gateway, caller, subscribers, offers, ClientSessions(gateway), one_client)
+    # State that a client gives back is its own and of the same request, or it is refused.
+    security = RequestStateSecurity(keys=[os.urandom(32)], ttl=STATE_SECONDS, bind_principal=_principal)
+    boundary = RequestStateBoundary(security, default_audience=server.name)
+    Dispatch(methods, gateway, admission, boundary, spans).serve_by(server)
     return server
+
+
+def _principal(ctx: ServerRequestContext[Any, Any]) -> str:
+    return cast(Context, ctx).scope.client.id

@@ -14,6 +14,7 @@ import anyio
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.events import Listed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.list_cost import ListCosts
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
@@ -27,6 +28,7 @@ from pml_gateway.serve.control import serve_control
 from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
+from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.usage.recorder import Recorder, open_recorder
@@ -72,20 +74,26 @@ async def open_runtime(
     client = StdioClient() if one_client else None
     async with (
         open_watching(loaded.settings) as watching,
-        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams, client=client) as gateway,
+        open_gateway(
+            loaded.settings,
+            paths,
+            identity=identity,
+            open_streams=open_streams,
+            client=client,
+            events=watching.events,
+        ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
     ):
-        usage = UsageNotes(identity, recorder)
-        caller = build_caller(gateway, usage)
+        UsageNotes(identity, recorder).subscribe_to(gateway.events)
+        caller = build_caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
-        telemetry = watching.telemetry
-        costs = ListCosts(gateway, telemetry.observers) if telemetry is not None and telemetry.observers else None
-        server = build_server(
-            gateway, caller, subscribers, PromptAndResourceRequests(gateway, followers), telemetry, costs, usage
-        )
-        if costs is not None:
+        offers = PromptAndResourceRequests(gateway, followers)
+        server = build_server(gateway, caller, subscribers, offers, watching.spans)
+        if gateway.events.reach(ListsCounted):
+            costs = ListCosts(gateway.events)
+            gateway.events.subscribe(Listed, costs.listed)
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)

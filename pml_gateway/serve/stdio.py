@@ -7,13 +7,60 @@ import sys
 
 import anyio
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from pml_gateway.serve.draining import Unanswered
+from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, TappedSend
+from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import stop_on_signals
 
 DRAIN_SECONDS = 5.0
 """How long calls in flight may go on after a signal; children then get their own grace, all within ten seconds."""
+
+
+class Unanswered:
+    """The requests of one client over a pair of streams that have no answer yet.
+
+    A request that has been worked on is not yet answered: over stdio, its answer is still to be written.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[str | int] = set()
+        self._changed = anyio.Event()
+
+    async def answered(self, timeout: float) -> None:
+        """Wait until every request has its answer, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            while self._ids:
+                await self._changed.wait()
+
+    def read(self, stream: ContextReceiveStream[SessionMessage | Exception]) -> TappedReceive:
+        """The stream of what the client sends."""
+        return TappedReceive(stream, self._note_request)
+
+    def write(self, stream: ContextSendStream[SessionMessage]) -> TappedSend:
+        """The stream of what it is sent."""
+        return TappedSend(stream, self._note_answer)
+
+    def _note_request(self, item: SessionMessage | Exception) -> None:
+        match item.message if isinstance(item, SessionMessage) else None:
+            case JSONRPCRequest(method=method, id=request_id) if method != LISTEN:
+                self._ids.add(request_id)
+            case JSONRPCNotification(
+                method="notifications/cancelled", params={"requestId": str() | int() as request_id}
+            ):
+                # What is cancelled may never be answered.
+                self._forget(request_id)
+
+    def _note_answer(self, item: SessionMessage) -> None:
+        if isinstance(item.message, JSONRPCResponse | JSONRPCError) and item.message.id is not None:
+            self._forget(item.message.id)
+
+    def _forget(self, request_id: str | int) -> None:
+        self._ids.discard(request_id)
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 async def serve_stdio(open_runtime: OpenRuntime) -> None:

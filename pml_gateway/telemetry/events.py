@@ -1,20 +1,14 @@
-"""What happens to requests, told to whoever watches: metrics, spans, and a log line for what failed."""
+"""What happens to requests, as one stream of events: log lines, spans, metrics and recorded usage subscribe to it."""
 
 from __future__ import annotations
 
-import functools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pml_gateway.errors import ErrorCode, GatewayError
 from pml_gateway.log import get_logger
-from pml_gateway.telemetry.spans import Spans
-from pml_gateway.telemetry.trace import CURRENT_TRACE
-from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
@@ -29,94 +23,6 @@ PROTOCOL_ERROR = "PROTOCOL_ERROR"
 """A JSON-RPC error instead of a result."""
 
 OUTCOMES = frozenset({OK, TOOL_ERROR, INPUT_REQUIRED, PROTOCOL_ERROR, *(code.value for code in ErrorCode)})
-_WORTH_A_WARNING = frozenset(
-    {
-        ErrorCode.UPSTREAM_UNAVAILABLE.value,
-        ErrorCode.UPSTREAM_AUTH.value,
-        ErrorCode.UPSTREAM_ERROR.value,
-        ErrorCode.TIMEOUT.value,
-        ErrorCode.BUSY.value,
-        ErrorCode.INTERNAL.value,
-    }
-)
-
-P = ParamSpec("P")
-
-
-class Observer(Protocol):
-    """Takes note of what happened; the same events become Prometheus' and OpenTelemetry's metrics."""
-
-    def requested(self, method: str, client: str, code: str, seconds: float) -> None:
-        """A client's request was answered."""
-
-    def called(self, upstream: str, method: str, tool: str, code: str, seconds: float) -> None:
-        """An upstream answered a request, or did not."""
-
-    def searched(self, seconds: float) -> None:
-        """The catalog was searched."""
-
-    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
-        """`count` clients were given a list of that many tools and tokens, which spared each of them `saved` tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Telemetry:
-    """What watches one gateway's requests; without any, there is none of this."""
-
-    observers: tuple[Observer, ...] = ()
-    spans: Spans | None = None
-
-
-class _Named(Protocol):
-    @property
-    def upstream_id(self) -> str: ...
-
-
-UpstreamT = TypeVar("UpstreamT", bound=_Named)
-Request = Callable[Concatenate[UpstreamT, str, JsonObject, P], Awaitable[JsonObject]]
-
-
-def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
-    """Watch an upstream's `(method, params)` requests: how long they take and how they end, never what they carry."""
-
-    @functools.wraps(send)
-    async def request(
-        upstream: UpstreamT, method: str, params: JsonObject, /, *args: P.args, **kwargs: P.kwargs
-    ) -> JsonObject:
-        trace = CURRENT_TRACE.get()
-        telemetry = None if trace is None else trace.telemetry
-        spans = None if telemetry is None else telemetry.spans
-        target = target_of(method, params)
-        code = ErrorCode.CANCELLED.value
-        started = time.perf_counter()
-        with spans.upstream(upstream.upstream_id, method, target) if spans is not None else nullcontext():
-            try:
-                result = await send(upstream, method, params, *args, **kwargs)
-                code = outcome_of(result)
-                return result
-            except GatewayError as error:
-                code = error.code.value
-                raise
-            # Counted, whatever it is, and raised again.
-            except Exception:
-                code = ErrorCode.INTERNAL.value
-                raise
-            finally:
-                seconds = time.perf_counter() - started
-                if telemetry is not None:
-                    for observer in telemetry.observers:
-                        observer.called(upstream.upstream_id, method, target, code, seconds)
-                    if spans is not None:
-                        spans.ended(code)
-                _log_call(upstream.upstream_id, method, target, code, seconds)
-
-    return request
-
-
-def target_of(method: str, params: JsonObject | None) -> str:
-    """The tool or prompt a request names; URIs stay out, since they may carry values."""
-    name = (params or {}).get("name") if method in ("tools/call", "prompts/get") else None
-    return name if isinstance(name, str) else ""
 
 
 def outcome_of(result: object) -> str:
@@ -128,23 +34,75 @@ def outcome_of(result: object) -> str:
     return INPUT_REQUIRED if result.get("resultType") == "input_required" else OK
 
 
-@contextmanager
-def searching() -> Iterator[None]:
-    """Watch one search of the catalog."""
-    trace = CURRENT_TRACE.get()
-    telemetry = None if trace is None else trace.telemetry
-    if telemetry is None:
-        yield
-        return
-    started = time.perf_counter()
-    with telemetry.spans.search() if telemetry.spans is not None else nullcontext():
-        yield
-    for observer in telemetry.observers:
-        observer.searched(time.perf_counter() - started)
+def code_of(error: BaseException) -> str:
+    """How a step counts that ended with an exception; what is no error is a cancellation."""
+    if isinstance(error, GatewayError):
+        return error.code.value
+    return (ErrorCode.INTERNAL if isinstance(error, Exception) else ErrorCode.CANCELLED).value
 
 
-def _log_call(upstream: str, method: str, target: str, code: str, seconds: float) -> None:
-    level = logging.WARNING if code in _WORTH_A_WARNING else logging.DEBUG
-    if logger.isEnabledFor(level):
-        fields = {"upstream": upstream, "tool": target, "code": code, "seconds": seconds}
-        logger.log(level, "%s ended with %s", method, code, extra=fields)
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A client's request was answered, or failed."""
+
+    method: str
+    client: str
+    code: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswered:
+    """An upstream answered a request, or did not; `target` is the tool or prompt it names."""
+
+    upstream_id: str
+    method: str
+    target: str
+    code: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSearched:
+    """The search index was asked."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListsCounted:
+    """`count` clients were given a list of that many tools and tokens, which spared each of them `saved` tokens."""
+
+    mode: str
+    count: int
+    tools: int
+    tokens: int
+    saved: int
+
+
+EventT = TypeVar("EventT")
+
+
+class Events:
+    """Hands each event to the subscribers of its class, at once and in their order."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type, list[Callable[[Any], None]]] = {}
+
+    def subscribe(self, kind: type[EventT], take: Callable[[EventT], None]) -> None:
+        """Have `take` called with every event of a class; it must be quick, since requests wait for it."""
+        self._subscribers.setdefault(kind, []).append(take)
+
+    def reach(self, kind: type) -> bool:
+        """Whether anybody subscribed; where nobody did, an event need not be made."""
+        return kind in self._subscribers
+
+    def publish(self, event: object) -> None:
+        """Tell the subscribers; a fault of one ends neither the request nor the others."""
+        for take in self._subscribers.get(type(event), ()):
+            try:
+                take(event)
+            # What watches a request must not break it, and the fault's text may quote what was sent.
+            except Exception as fault:
+                shown = logger.isEnabledFor(logging.DEBUG)
+                logger.error("%s in a subscriber of %s", type(fault).__name__, type(event).__name__, exc_info=shown)

@@ -12,7 +12,15 @@ from opentelemetry import metrics, trace
 from pml_gateway import __version__
 from pml_gateway.config.environment import OtlpTarget
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.telemetry.events import INPUT_REQUIRED, OK
+from pml_gateway.telemetry.events import (
+    INPUT_REQUIRED,
+    OK,
+    Events,
+    IndexSearched,
+    ListsCounted,
+    RequestEnded,
+    UpstreamAnswered,
+)
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
 
 try:
@@ -46,25 +54,34 @@ class OtelMetrics:
         self._tokens = meter.create_counter("pml.list.tokens", "{token}", "Tokens of these lists.")
         self._saved = meter.create_counter("pml.list.tokens_saved", "{token}", "Tokens spared by these lists.")
 
-    def requested(self, method: str, client: str, code: str, seconds: float) -> None:
+    def subscribe_to(self, events: Events) -> None:
+        """Measure what happens from now on."""
+        events.subscribe(RequestEnded, self.request_ended)
+        events.subscribe(UpstreamAnswered, self.upstream_answered)
+        events.subscribe(IndexSearched, self.index_searched)
+        events.subscribe(ListsCounted, self.lists_counted)
+
+    def request_ended(self, event: RequestEnded) -> None:
         """A client's request was answered."""
-        self._server.record(seconds, {"mcp.method.name": known_method(method), "pml.client": client, **_error(code)})
+        attributes = {"mcp.method.name": known_method(event.method), "pml.client": event.client}
+        self._server.record(event.seconds, {**attributes, **_error(event.code)})
 
-    def called(self, upstream: str, method: str, tool: str, code: str, seconds: float) -> None:
+    def upstream_answered(self, event: UpstreamAnswered) -> None:
         """An upstream answered a request, or did not."""
-        name = self._tools.label(upstream, tool)
-        attributes = {"mcp.method.name": known_method(method), "pml.upstream": upstream, **_error(code)}
-        self._client.record(seconds, {**attributes, "gen_ai.tool.name": name} if name else attributes)
+        name = self._tools.label(event.upstream_id, event.target)
+        attributes = {"mcp.method.name": known_method(event.method), "pml.upstream": event.upstream_id}
+        attributes |= _error(event.code)
+        self._client.record(event.seconds, {**attributes, "gen_ai.tool.name": name} if name else attributes)
 
-    def searched(self, seconds: float) -> None:
+    def index_searched(self, event: IndexSearched) -> None:
         """The catalog was searched."""
-        self._search.record(seconds)
+        self._search.record(event.seconds)
 
-    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
-        """`count` clients were given a list of that many tokens."""
-        self._lists.add(count, {"pml.mode": mode})
-        self._tokens.add(count * tokens, {"pml.mode": mode})
-        self._saved.add(count * saved, {"pml.mode": mode})
+    def lists_counted(self, event: ListsCounted) -> None:
+        """Clients were given lists."""
+        self._lists.add(event.count, {"pml.mode": event.mode})
+        self._tokens.add(event.count * event.tokens, {"pml.mode": event.mode})
+        self._saved.add(event.count * event.saved, {"pml.mode": event.mode})
 
 
 def _error(code: str) -> dict[str, str]:

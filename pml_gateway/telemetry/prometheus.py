@@ -6,7 +6,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from pml_gateway.telemetry.events import INPUT_REQUIRED, OK
+from pml_gateway.telemetry.events import (
+    INPUT_REQUIRED,
+    OK,
+    Events,
+    IndexSearched,
+    ListsCounted,
+    RequestEnded,
+    UpstreamAnswered,
+)
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
 
 _SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -62,30 +70,38 @@ class PrometheusMetrics:
         """Also show what `collector` finds at the moment of a scrape."""
         self.registry.register(collector)
 
-    def requested(self, method: str, client: str, code: str, seconds: float) -> None:
+    def subscribe_to(self, events: Events) -> None:
+        """Count what happens from now on."""
+        events.subscribe(RequestEnded, self.request_ended)
+        events.subscribe(UpstreamAnswered, self.upstream_answered)
+        events.subscribe(IndexSearched, self.index_searched)
+        events.subscribe(ListsCounted, self.lists_counted)
+
+    def request_ended(self, event: RequestEnded) -> None:
         """A client's request was answered."""
-        shown, outcome = known_method(method), known_outcome(code)
-        self._requests.labels(shown, client, outcome).inc()
-        self._request_seconds.labels(shown).observe(seconds)
+        shown, outcome = known_method(event.method), known_outcome(event.code)
+        self._requests.labels(shown, event.client, outcome).inc()
+        self._request_seconds.labels(shown).observe(event.seconds)
         if outcome not in (OK, INPUT_REQUIRED):
             self._errors.labels(outcome).inc()
 
-    def called(self, upstream: str, method: str, tool: str, code: str, seconds: float) -> None:
+    def upstream_answered(self, event: UpstreamAnswered) -> None:
         """An upstream answered a request, or did not."""
-        labels = (upstream, known_method(method), self._tools.label(upstream, tool))
-        self._calls.labels(*labels, known_outcome(code)).inc()
-        self._call_seconds.labels(*labels).observe(seconds)
+        tool = self._tools.label(event.upstream_id, event.target)
+        labels = (event.upstream_id, known_method(event.method), tool)
+        self._calls.labels(*labels, known_outcome(event.code)).inc()
+        self._call_seconds.labels(*labels).observe(event.seconds)
 
-    def searched(self, seconds: float) -> None:
+    def index_searched(self, event: IndexSearched) -> None:
         """The catalog was searched."""
-        self._search_seconds.observe(seconds)
+        self._search_seconds.observe(event.seconds)
 
-    def listed(self, mode: str, count: int, tools: int, tokens: int, saved: int) -> None:
-        """`count` clients were given a list of that many tools and tokens."""
-        self._lists.labels(mode).inc(count)
-        self._list_tools.labels(mode).inc(count * tools)
-        self._list_tokens.labels(mode).inc(count * tokens)
-        self._list_tokens_saved.labels(mode).inc(count * saved)
+    def lists_counted(self, event: ListsCounted) -> None:
+        """Clients were given lists."""
+        self._lists.labels(event.mode).inc(event.count)
+        self._list_tools.labels(event.mode).inc(event.count * event.tools)
+        self._list_tokens.labels(event.mode).inc(event.count * event.tokens)
+        self._list_tokens_saved.labels(event.mode).inc(event.count * event.saved)
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
         """The page for a scraper that accepts `accept`, and its content type."""

@@ -1,4 +1,4 @@
-"""What watches a gateway by its settings: nothing, Prometheus, OpenTelemetry, or both."""
+"""What watches a gateway by its settings: the log alone, or Prometheus and OpenTelemetry too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pml_gateway.config.environment import otlp_target
 from pml_gateway.config.settings import Settings
-from pml_gateway.telemetry.events import Observer, Telemetry
+from pml_gateway.telemetry.events import Events, UpstreamAnswered
+from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.telemetry.spans import Spans
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What watches one gateway; `telemetry` is None where nothing does."""
+    """What watches one gateway's requests: the stream of their events, and spans and metrics where they are wanted."""
 
-    telemetry: Telemetry | None = None
+    events: Events
+    spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None
 
 
@@ -32,7 +34,7 @@ async def open_watching(settings: Settings) -> AsyncIterator[Watching]:
         ConfigurationError: OpenTelemetry is configured and not installed.
     """
     target = otlp_target(settings.telemetry)
-    observers: list[Observer] = []
+    events = logged_events()
     spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None
     async with AsyncExitStack() as stack:
@@ -41,12 +43,14 @@ async def open_watching(settings: Settings) -> AsyncIterator[Watching]:
             from pml_gateway.telemetry.prometheus import PrometheusMetrics
 
             prometheus = PrometheusMetrics(settings.telemetry.max_tools)
-            observers.append(prometheus)
+            prometheus.subscribe_to(events)
         if target is not None:
             from pml_gateway.telemetry.otel import OtelMetrics, open_otel
 
             await stack.enter_async_context(open_otel(target))
-            spans = Spans() if target.traces else None
-            observers += [OtelMetrics(settings.telemetry.max_tools)] if target.metrics else []
-        watched = bool(observers) or spans is not None
-        yield Watching(Telemetry(tuple(observers), spans) if watched else None, prometheus)
+            if target.metrics:
+                OtelMetrics(settings.telemetry.max_tools).subscribe_to(events)
+            if target.traces:
+                spans = Spans()
+                events.subscribe(UpstreamAnswered, spans.upstream_answered)
+        yield Watching(events, spans, prometheus)

@@ -10,9 +10,10 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, get_curren
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pml_gateway import __version__
+from pml_gateway.telemetry.events import INPUT_REQUIRED, OK, UpstreamAnswered
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_FINE = ("OK", "INPUT_REQUIRED")
+_FINE = (OK, INPUT_REQUIRED)
 
 
 class Spans:
@@ -34,7 +35,7 @@ class Spans:
             f"{method} {target}".rstrip(),
             kind=SpanKind.CLIENT,
             attributes=attributes,
-            # An error's text may quote arguments; its code is told by `ended`.
+            # An error's text may quote arguments; its code is told by `upstream_answered`.
             record_exception=False,
             set_status_on_exception=False,
         ):
@@ -46,11 +47,11 @@ class Spans:
         with self._tracer.start_as_current_span("search tools", record_exception=False):
             yield
 
-    def ended(self, code: str) -> None:
-        """Say how the current span's step ended."""
-        if code not in _FINE:
+    def upstream_answered(self, event: UpstreamAnswered) -> None:
+        """Say how the request to an upstream ended whose span is the current one."""
+        if event.code not in _FINE:
             span = get_current_span()
-            span.set_attribute("error.type", code)
+            span.set_attribute("error.type", event.code)
             span.set_status(Status(StatusCode.ERROR))
 
     def about_request(self, request_id: str, client: str) -> None:

@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pml_gateway.telemetry.events import Events
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    from pml_gateway.telemetry.events import Telemetry
+    from pml_gateway.telemetry.spans import Spans
 
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -28,13 +29,15 @@ MAX_TRACE_STATE = 512
 class Trace:
     """One client request, as far as operators need to tell it from others.
 
-    `parent` is the trace context the client sent; `telemetry` what watches the request, None while all of it is off.
+    `parent` is the trace context the client sent; `events` takes what happens to the request, and `spans` its steps,
+    where an operator wants them.
     """
 
     request_id: str
     client: str = ""
     parent: tuple[tuple[str, str], ...] = ()
-    telemetry: Telemetry | None = None
+    events: Events | None = None
+    spans: Spans | None = None
     code: str = ""
 
     @property
@@ -75,8 +78,7 @@ def stamp_request(params: JsonObject, headers: dict[str, str]) -> None:
     if trace is None:
         return
     headers[REQUEST_ID_HEADER] = trace.request_id
-    spans = trace.telemetry.spans if trace.telemetry is not None else None
-    carried = dict(trace.parent) if spans is None else spans.carried()
+    carried = dict(trace.parent) if trace.spans is None else trace.spans.carried()
     if carried:
         headers.update(carried)
         params["_meta"] = {**params.get("_meta", {}), **carried}

@@ -16,7 +16,7 @@ from pml_gateway.mcp.deadlines import within
 from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
-from pml_gateway.telemetry.events import observed
+from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.concurrency import Activity

@@ -17,6 +17,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.list_cost import list_tokens
 from pml_gateway.serve.metrics import metrics_key
+from pml_gateway.telemetry.events import RequestEnded, UpstreamAnswered
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.types import ExposureMode
 from tests.support.memory import FakeUpstream, text_result, tool
@@ -198,8 +199,8 @@ def test_a_literal_key_is_refused() -> None:
 def test_series_stay_bounded_whatever_is_called() -> None:
     metrics = PrometheusMetrics(max_tools=2)
     for number in range(100):
-        metrics.called("up", "tools/call", f"t{number}", "OK", 0.1)
-        metrics.requested(f"made/up{number}", "anonymous", f"CODE{number}", 0.1)
+        metrics.upstream_answered(UpstreamAnswered("up", "tools/call", f"t{number}", "OK", 0.1))
+        metrics.request_ended(RequestEnded(f"made/up{number}", "anonymous", f"CODE{number}", 0.1))
     samples = parsed(metrics.exposed("")[0].decode())
     tools = {dict(labels)["tool"] for name, labels in samples if name == "pml_upstream_requests_total"}
     assert tools == {"t0", "t1", "other"}

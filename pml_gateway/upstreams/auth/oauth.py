@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
-from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from pml_gateway.config.servers import LOOPBACK_HOSTS, AuthDefinition, Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.http import plain
+from pml_gateway.mcp.sdk import refresh_request, stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
@@ -76,10 +76,6 @@ class _Restored(OAuthClientProvider):
         self.context.protected_resource_metadata = login.resource
         self.context.protocol_version = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 
-    async def refresh_request(self) -> httpx2.Request:
-        """The request for new tokens."""
-        return await self._refresh_token()
-
 
 def stored_login(context: OAuthContext, tokens: OAuthToken) -> StoredLogin:
     """What a finished flow leaves behind."""
@@ -111,7 +107,7 @@ async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
         UpstreamUnavailableError: the authorization server gave no usable answer; the refresh token may still be good.
     """
     try:
-        request = await _Restored(login).refresh_request()
+        request = await refresh_request(_Restored(login))
         async with oauth_client() as client:
             response = await client.send(request)
     except OAuthFlowError:

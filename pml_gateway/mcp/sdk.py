@@ -1,0 +1,158 @@
+"""Every use of the MCP SDK's private parts, each with its reason: the one place to look at when the SDK is updated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx2
+from mcp.client._transport import TransportStreams
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.session import ClientSession
+from mcp.server._otel import OpenTelemetryMiddleware
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream
+from mcp.shared._httpx_utils import stream_within_origin
+from mcp.shared.dispatcher import CallOptions, DispatchContext
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import ClientCapabilities
+
+from pml_gateway.types import JsonObject
+
+__all__ = [
+    "ContextReceiveStream",
+    "ContextSendStream",
+    "OpenDispatcher",
+    "OpenSession",
+    "OpenTelemetryMiddleware",
+    "TappedReceive",
+    "TappedSend",
+    "TransportStreams",
+    "connection_of",
+    "live_sessions",
+    "refresh_request",
+    "request_channel",
+    "stream_within_origin",
+]
+"""Taken over as they are: the type of a transport's streams, that of stdio's, the middleware that opens a request's
+span, and a request that is redirected within one origin only."""
+
+
+def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
+    """The connection of a handshake session, which lives on after the request; there is no public way to it."""
+    return ctx.session._connection
+
+
+def request_channel(ctx: ServerRequestContext[Any, Any]) -> DispatchContext[TransportContext]:
+    """The way back to the client in one request; the public methods rebuild what they send and get."""
+    return ctx.session._request_outbound
+
+
+def live_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Any]:
+    """The open sessions by id: nothing public tells of a session's end."""
+    return manager._server_instances
+
+
+class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
+    """What a client sends, told to `note` as it is read: the same stream, seen through another wrapper."""
+
+    __slots__ = ("_note",)
+
+    def __init__(
+        self,
+        stream: ContextReceiveStream[SessionMessage | Exception],
+        note: Callable[[SessionMessage | Exception], None],
+    ) -> None:
+        super().__init__(stream._inner)
+        self._note = note
+
+    def __aiter__(self) -> TappedReceive:
+        return self
+
+    async def __aenter__(self) -> TappedReceive:
+        return self
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        item = await super().receive()
+        self._note(item)
+        return item
+
+
+class TappedSend(ContextSendStream[SessionMessage]):
+    """What a client is sent, told to `note` as it is taken."""
+
+    __slots__ = ("_note",)
+
+    def __init__(self, stream: ContextSendStream[SessionMessage], note: Callable[[SessionMessage], None]) -> None:
+        super().__init__(stream._inner)
+        self._note = note
+
+    async def __aenter__(self) -> TappedSend:
+        return self
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send one message."""
+        await super().send(item)
+        self._note(item)
+
+
+class OpenDispatcher(JSONRPCDispatcher[TransportContext]):
+    """A dispatcher that can hold up what arrives, before the SDK begins a task for it."""
+
+    async def arrived(self, item: SessionMessage | Exception) -> None:
+        """Called with each item of the connection; the next one waits for it."""
+
+    async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
+        await self.arrived(item)
+        await super()._dispatch(item, *rest)
+
+
+class OpenSession(ClientSession):
+    """A client session that passes plain JSON: its public methods know requests and results as models only."""
+
+    def stamp(self, data: JsonObject, options: CallOptions) -> None:
+        """Write what the negotiated version wants into a request and its HTTP headers."""
+        self._stamp(data, options)
+
+    def capabilities(self) -> ClientCapabilities:
+        """What the session announces that it can be asked."""
+        raise NotImplementedError
+
+    async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
+        """The answer to one request of the server."""
+        raise NotImplementedError
+
+    async def is_told(self, method: str, params: JsonObject) -> bool:
+        """Take one notification of the server, or leave it to the SDK."""
+        raise NotImplementedError
+
+    def param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """The `Mcp-Param-*` headers of a call; the SDK knows those of tools only that it has listed itself."""
+        raise NotImplementedError
+
+    def _build_capabilities(self, version: str) -> ClientCapabilities:
+        return self.capabilities()
+
+    async def _on_request(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> JsonObject:
+        return await self.asked(dctx, method, dict(params or {}))
+
+    async def _on_notify(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> None:
+        if not await self.is_told(method, dict(params or {})):
+            await super()._on_notify(dctx, method, params)
+
+    def _resolve_param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        return self.param_headers(name, arguments)
+
+
+async def refresh_request(provider: OAuthClientProvider) -> httpx2.Request:
+    """The request for new tokens, which the SDK makes only within its own flow."""
+    return await provider._refresh_token()

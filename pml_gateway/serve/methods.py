@@ -1,0 +1,171 @@
+"""The one way of a message: a row of the method table says what happens to it, `Dispatch` takes it there and back.
+
+Parse: the SDK checks the params against the row's model, after the protocol's own. Authorise: the client is known by
+its key or session, and by what it can be asked; what it may see follows from that. Limit: requests in flight are
+counted, so that an orderly end can wait for them. Handle: `handle` answers, and `finish` completes the answer that the
+SDK has checked. Observe: a trace goes with the message, and its end becomes an event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+from pydantic import BaseModel
+
+from pml_gateway.errors import ErrorCode
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import Context, scoped
+from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
+from pml_gateway.policy.client import Client
+from pml_gateway.telemetry.events import PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
+from pml_gateway.telemetry.spans import Spans, continuing
+from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
+from pml_gateway.types import JsonObject
+
+Handle = Callable[[Context, Any], Awaitable[Any]]
+"""The answer to a message whose params the SDK has checked."""
+
+Finish = Callable[[Context, JsonObject], Awaitable[JsonObject]]
+"""The answer that clients get, from the one that the SDK has checked and put into its envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How one method is served; without `handle`, by the SDK itself.
+
+    `depends_on_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
+    that an orderly end waits for the answer; `carries_state`, that a client may bring back sealed state with it.
+    `refusal` is why a method of the protocol is not served.
+    """
+
+    name: str
+    params: type[BaseModel] | None = None
+    handle: Handle | None = None
+    finish: Finish | None = None
+    depends_on_lists: bool = True
+    is_counted: bool = True
+    carries_state: bool = False
+    refusal: str = ""
+
+
+OTHER = Method("")
+TASKS = Method("tasks/", refusal="tasks are not relayed; connect to the server directly")
+LISTEN = "subscriptions/listen"
+"""Stays open for as long as the client wants; nothing waits for its answer."""
+
+
+class Admission(Protocol):
+    """Makes a client known by what it can be asked, before its message is served."""
+
+    async def admit(self, ctx: Context, *, may_wait: bool) -> None:
+        """Take note of the client, and wait for the lists of clients like it, where that is allowed."""
+
+
+class Dispatch:
+    """The one middleware around the SDK's handlers."""
+
+    def __init__(
+        self,
+        methods: Iterable[Method],
+        gateway: Gateway,
+        admission: Admission,
+        boundary: RequestStateBoundary,
+        spans: Spans | None,
+    ) -> None:
+        self._methods = {method.name: method for method in methods}
+        self._events = gateway.events
+        self._in_flight = gateway.call_in_flight
+        self._admission = admission
+        self._boundary = boundary
+        self._spans = spans
+        self._in_span = OpenTelemetryMiddleware()
+
+    def serve_by(self, server: Server[Any]) -> None:
+        """Have a server's messages pass here, and the methods of the table be handled as it says."""
+        for method in self._methods.values():
+            if method.params is None or method.handle is None:
+                continue
+            is_notice = method.name.startswith("notifications/")
+            add = server.add_notification_handler if is_notice else server.add_request_handler
+            # Every context that comes out of `__call__` is ours.
+            add(method.name, method.params, cast(Any, method.handle))
+        server.middleware[:] = [self]
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Serve one message."""
+        request = scoped(ctx)
+        method = self._methods.get(ctx.method) or (TASKS if ctx.method.startswith(TASKS.name) else OTHER)
+        # The message's own trace context is closer to its cause than that of the HTTP request around it.
+        parent, in_meta = request.scope.parent, trace_parent(ctx.meta)
+        request_id, client = request.scope.request_id or new_request_id(), shown_client(request.scope.client)
+        trace = Trace(request_id, client, in_meta or parent, self._events, self._spans)
+        token = CURRENT_TRACE.set(trace)
+        started = time.perf_counter()
+        try:
+            with (
+                continuing(parent) if parent and not in_meta else nullcontext(),
+                self._in_flight() if method.is_counted else nullcontext(),
+            ):
+                await self._admission.admit(request, may_wait=method.depends_on_lists and ctx.request_id is not None)
+                serve = partial(self._serve, method, trace, call_next)
+                # Without spans of our own there is only a client's trace to pass on; a span nobody sees costs 0.1 ms.
+                is_traced = self._spans is not None or bool(in_meta)
+                result = await (self._in_span(request, serve) if is_traced else serve(request))
+            code = trace.code or outcome_of(result)
+            return result
+        except MCPError:
+            code = trace.code or PROTOCOL_ERROR
+            raise
+        except BaseException as error:
+            code = ErrorCode.INTERNAL.value if isinstance(error, Exception) else code_of(error)
+            raise
+        finally:
+            if ctx.request_id is not None and self._events.reach(RequestEnded):
+                self._events.publish(RequestEnded(ctx.method, client, code, time.perf_counter() - started))
+            CURRENT_TRACE.reset(token)
+
+    async def _serve(
+        self, method: Method, trace: Trace, call_next: CallNext, ctx: ServerRequestContext[Any, Any]
+    ) -> HandlerResult:
+        """The SDK's answer, finished; whatever span it has is current."""
+        if self._spans is not None:
+            self._spans.about_request(trace.request_id, trace.client)
+        answer = partial(_answered, method, call_next)
+        result = await (self._boundary(ctx, answer) if method.carries_state else answer(ctx))
+        if self._spans is not None and trace.code:
+            self._spans.failed_with(trace.code)
+        return result
+
+
+async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> HandlerResult:
+    if method.refusal:
+        raise MCPError(METHOD_NOT_FOUND, f"{ctx.method}: {method.refusal}", ctx.method)
+    result = await call_next(ctx)
+    if method.finish is None or not isinstance(result, dict):
+        return result
+    return await method.finish(cast(Context, ctx), result)
+
+
+def always(answer: BaseModel) -> Handle:
+    """Handles every message alike: what the client gets is put into `answer` once the SDK has checked it."""
+
+    async def handle(_ctx: Context, _params: Any) -> BaseModel:
+        return answer
+
+    return handle
+
+
+def shown_client(client: Client) -> str:
+    """A client's name for logs and metrics: configured ones by name, and never the id of a session, which is a key."""
+    kind, _, name = client.id.partition(":")
+    return name if kind == "client" else "anonymous" if kind == "session" else kind

@@ -1,0 +1,112 @@
+"""Steps of a request that are watched wherever they happen: an upstream's answer, a search of the index."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from pml_gateway.errors import ErrorCode
+from pml_gateway.log import get_logger
+from pml_gateway.telemetry.events import Events, IndexSearched, UpstreamAnswered, code_of, outcome_of
+from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+_WORTH_A_WARNING = frozenset(
+    {
+        ErrorCode.UPSTREAM_UNAVAILABLE.value,
+        ErrorCode.UPSTREAM_AUTH.value,
+        ErrorCode.UPSTREAM_ERROR.value,
+        ErrorCode.TIMEOUT.value,
+        ErrorCode.BUSY.value,
+        ErrorCode.INTERNAL.value,
+    }
+)
+
+
+def logged_events() -> Events:
+    """A stream of which the log tells how upstreams answered."""
+    events = Events()
+    events.subscribe(UpstreamAnswered, _log_answer)
+    return events
+
+
+def _log_answer(event: UpstreamAnswered) -> None:
+    level = logging.WARNING if event.code in _WORTH_A_WARNING else logging.DEBUG
+    if logger.isEnabledFor(level):
+        fields = {
+            "upstream": event.upstream_id,
+            "tool": event.target,
+            "code": event.code,
+            "seconds": event.seconds,
+        }
+        logger.log(level, "%s ended with %s", event.method, event.code, extra=fields)
+
+
+_UNTRACED = logged_events()
+"""For what no client's request caused."""
+
+
+class _Named(Protocol):
+    @property
+    def upstream_id(self) -> str: ...
+
+
+P = ParamSpec("P")
+UpstreamT = TypeVar("UpstreamT", bound=_Named)
+Request = Callable[Concatenate[UpstreamT, str, JsonObject, P], Awaitable[JsonObject]]
+
+
+def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
+    """Watch an upstream's `(method, params)` requests: how long they take and how they end, never what they carry."""
+
+    @functools.wraps(send)
+    async def request(
+        upstream: UpstreamT, method: str, params: JsonObject, /, *args: P.args, **kwargs: P.kwargs
+    ) -> JsonObject:
+        trace = CURRENT_TRACE.get()
+        spans = None if trace is None else trace.spans
+        events = _stream(trace)
+        target = _target_of(method, params)
+        started = time.perf_counter()
+        with spans.upstream(upstream.upstream_id, method, target) if spans is not None else nullcontext():
+            try:
+                result = await send(upstream, method, params, *args, **kwargs)
+                code = outcome_of(result)
+                return result
+            except BaseException as error:
+                code = code_of(error)
+                raise
+            finally:
+                seconds = time.perf_counter() - started
+                events.publish(UpstreamAnswered(upstream.upstream_id, method, target, code, seconds))
+
+    return request
+
+
+def _stream(trace: Trace | None) -> Events:
+    return _UNTRACED if trace is None or trace.events is None else trace.events
+
+
+def _target_of(method: str, params: JsonObject) -> str:
+    """The tool or prompt a request names; URIs stay out, since they may carry values."""
+    name = params.get("name") if method in ("tools/call", "prompts/get") else None
+    return name if isinstance(name, str) else ""
+
+
+@contextmanager
+def searching() -> Iterator[None]:
+    """Watch one search of the index."""
+    trace = CURRENT_TRACE.get()
+    events = _stream(trace)
+    spans = None if trace is None else trace.spans
+    started = time.perf_counter()
+    with spans.search() if spans is not None else nullcontext():
+        yield
+    if events.reach(IndexSearched):
+        events.publish(IndexSearched(time.perf_counter() - started))
