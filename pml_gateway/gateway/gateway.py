@@ -14,9 +14,10 @@ import anyio.to_thread
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import NamingSettings, Settings
+from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings
-from pml_gateway.gateway.state import GatewayState, OnSwap, WireCache
+from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
@@ -95,6 +96,7 @@ class Gateway:
         results: ResultStore,
         read_ranking: ReadRanking,
         ranking: tuple[ToolKey, ...],
+        meta_tools: MetaTools,
     ) -> None:
         self._read_ranking = read_ranking
         self._ranking = ranking
@@ -124,7 +126,7 @@ class Gateway:
         self.call_in_flight = calls.counted
         self.drain = calls.drain
         catalog = listings.catalog(settings, listings.first_names, frozenset())
-        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
+        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
 
@@ -229,7 +231,7 @@ class Gateway:
 
     def _rank(self) -> None:
         if self._ranking != self.state.ranking:
-            self._replace(replace(self.state, ranking=self._ranking, lists={}))
+            self._replace(replace(self.state, ranking=self._ranking))
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
@@ -319,13 +321,12 @@ class Gateway:
 
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
-        before = self.state
-        self._replace(GatewayState(before.settings, before.catalog, index, before.wire, ranking=before.ranking))
+        self._replace(replace(self.state, index=index))
 
     def _swap(self, settings: Settings, catalog: Catalog) -> None:
         before = self.state
         wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
-        self._replace(GatewayState(settings, catalog, before.index, wire, ranking=self._ranking))
+        self._replace(replace(before, settings=settings, catalog=catalog, wire=wire, ranking=self._ranking))
         self._indexer.request(settings, catalog)
 
     def _replace(self, after: GatewayState) -> None:
@@ -346,6 +347,7 @@ async def open_gateway(
     paths: Paths,
     *,
     identity: str,
+    meta_tools: MetaTools = NO_META_TOOLS,
     connect: bool = True,
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
@@ -356,6 +358,7 @@ async def open_gateway(
         settings: what to serve.
         paths: where state lives.
         identity: names the configuration (its file), so that each has a manifest of its own.
+        meta_tools: the tools of its own that it serves beside those of its upstreams.
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
         client: whose every request will be, where one client only is served.
@@ -376,7 +379,7 @@ async def open_gateway(
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
         listings = Listings(manifests, settings.naming)
-        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking)
+        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking, meta_tools)
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)

@@ -14,9 +14,8 @@ from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
+from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
-from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
-from pml_gateway.gateway.plan_checks import argument_problems
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
@@ -24,6 +23,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.telemetry.events import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.usage.history import ToolKey
+from pml_gateway.workflow.checks import argument_problems
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of
 
@@ -60,19 +60,26 @@ class WireCache:
         return cached[tool]
 
 
+NO_META_TOOLS = MetaTools()
+
+
 @dataclass(frozen=True, eq=False)
 class GatewayState:
-    """Settings, catalog and index that belong together, with what was derived from them."""
+    """Settings, catalog, index and meta-tools that belong together, with what was derived from them.
+
+    What was derived is not taken over by `replace`.
+    """
 
     settings: Settings
     catalog: Catalog
     index: ToolIndex | None
     wire: WireCache
-    lists: dict[object, bytes] = field(default_factory=dict)
-    offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
-    _views: dict[object, View] = field(default_factory=dict)
-    _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
+    meta_tools: MetaTools = NO_META_TOOLS
+    lists: dict[object, bytes] = field(default_factory=dict, init=False)
+    offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict, init=False)
+    _views: dict[object, View] = field(default_factory=dict, init=False)
+    _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict, init=False)
 
     def view(self, client: Client, *, inside: bool = False) -> View:
         """What this client may see and call, or what steps of composite tools may call for it."""
@@ -89,8 +96,8 @@ class GatewayState:
             return {}
         cached = self._namespaces.get(view)
         if cached is None:
-            reserved = {*RESERVED, *ALIASES}
-            cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
+            taken = {*view.names, *RESERVED, *self.meta_tools.names}
+            cached = group(view.searchable, self.settings.gateway.namespaces, taken=taken)
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 

@@ -14,10 +14,10 @@ from cachetools import LRUCache
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import ErrorCode, GatewayError
 from pml_gateway.gateway.request import RequestScope, call_intent, effective_mode
-from pml_gateway.gateway.settle import Route
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import Client
+from pml_gateway.results.settle import Route
 from pml_gateway.telemetry.events import INPUT_REQUIRED, outcome_of
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow, usage_name

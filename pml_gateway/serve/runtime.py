@@ -21,7 +21,7 @@ from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.serve.control import serve_control
 from pml_gateway.serve.list_changes import Subscribers
@@ -72,12 +72,19 @@ async def open_runtime(
     client = StdioClient() if one_client else None
     async with (
         open_watching(loaded.settings) as watching,
-        open_gateway(loaded.settings, paths, identity=identity, open_streams=open_streams, client=client) as gateway,
+        open_gateway(
+            loaded.settings,
+            paths,
+            identity=identity,
+            meta_tools=ALL_META_TOOLS,
+            open_streams=open_streams,
+            client=client,
+        ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
     ):
         usage = UsageNotes(identity, recorder)
-        caller = build_caller(gateway, usage)
+        caller = Caller(gateway, usage)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         telemetry = watching.telemetry
