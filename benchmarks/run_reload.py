@@ -36,12 +36,13 @@ from benchmarks.synthetic import ECHO, synthetic_tools
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.meta_tool import RESERVED
+from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
-from pml_gateway.gateway.meta_definitions import RESERVED
 from pml_gateway.gateway.request import CallOptions, RequestScope, list_intent
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tools
-from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import Paths
 from pml_gateway.types import ExposureMode
 
@@ -262,7 +263,7 @@ async def new_list(gateway: Gateway, scope: RequestScope, before: bytes) -> byte
 
 async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float, float]:
     """The longest stall and work of the loop, and the time until the new list, of one edit; in seconds."""
-    gateway, caller = scene.gateway, build_caller(scene.gateway)
+    gateway, caller = scene.gateway, Caller(scene.gateway)
     scope = RequestScope() if kind in SAME_TOOLS else WHOLE
     before = await listed(gateway, scope)
     if kind == "one list_changed":
@@ -331,7 +332,9 @@ async def measure_size(tools: int, servers: int, runs: int) -> list[dict[str, An
     rows = []
     with tempfile.TemporaryDirectory(prefix="pml-") as folder:
         paths = Paths.from_environ({"PML_HOME": folder, "HOME": folder})
-        async with open_gateway(settings, paths, identity="reload", open_streams=MemoryStreams(running)) as gateway:
+        async with open_gateway(
+            settings, paths, identity="reload", meta_tools=ALL_META_TOOLS, open_streams=MemoryStreams(running)
+        ) as gateway:
             if not await gateway.refresh(START_SECONDS) or not await gateway.indexed(START_SECONDS):
                 raise AnswerError("the servers were not listed in time")
             scene = Scene(gateway, running, shares, settings)

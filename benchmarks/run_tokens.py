@@ -21,12 +21,13 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.token_count import TOKENIZER
 from pml_gateway.gateway.list_cost import list_tokens
-from pml_gateway.gateway.meta_definitions import RESERVED
 from pml_gateway.gateway.state import GatewayState, WireCache, documents
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.types import ExposureMode, JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -49,7 +50,7 @@ def main() -> None:
     rows = []
     for preset in PRESETS:
         settings = Settings.model_validate(load_preset(preset).values)
-        state = GatewayState(settings, catalog, index, WireCache(catalog))
+        state = GatewayState(settings, catalog, index, WireCache(catalog), meta_tools=ALL_META_TOOLS)
         mode = settings.gateway.tools_exposure
         asked = intents if mode is ExposureMode.HYBRID else [None]
         costs = [list_tokens(state, mode, intent) for intent in asked]

@@ -22,7 +22,7 @@ GatewayError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Self
 
@@ -44,6 +44,24 @@ class ErrorCode(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+def error_json(
+    code: ErrorCode,
+    message: str,
+    *,
+    retryable: bool = False,
+    hint: str = "",
+    details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An error as every answer shows it."""
+    return {
+        "code": code.value,
+        "message": message,
+        "retryable": retryable,
+        "hint": hint,
+        "details": {} if details is None else details,
+    }
+
+
 class GatewayError(Exception):
     """Anything the gateway raises on purpose: a code, a message, a remedy and details as fields."""
 
@@ -58,6 +76,11 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def as_json(self, *, without: Collection[str] = ()) -> dict[str, Any]:
+        """The error as every answer shows it, where some fields have no place `without` these."""
+        shown = error_json(self.code, self.message, retryable=self.retryable, hint=self.hint, details=self.details)
+        return {key: value for key, value in shown.items() if key not in without}
 
     def anew(self) -> Self:
         """The error as a new object: raising the same one again and again would grow its traceback."""

@@ -100,8 +100,8 @@ async def _call(
     command: Command, name: str, text: str | None, words: list[str], pairs: list[str]
 ) -> JsonObject | InvalidInputError:
     """The result, or what is wrong with the command line."""
+    from pml_gateway.gateway.calling import Caller
     from pml_gateway.gateway.request import CallOptions, RequestScope
-    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command) as gateway:
         await gateway.connect_once(name)
@@ -111,7 +111,7 @@ async def _call(
         except InvalidInputError as error:
             return error
         call_tool = {"name": name, "arguments": given}
-        return await build_caller(gateway).as_owner(RequestScope(), "call_tool", call_tool, CallOptions())
+        return await Caller(gateway).as_owner(RequestScope(), "call_tool", call_tool, CallOptions())
 
 
 async def _schema(gateway: Gateway, name: str) -> JsonObject | None:

@@ -104,6 +104,7 @@ async def command_gateway(
     """
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.gateway.gateway import open_gateway
+    from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))
@@ -114,7 +115,9 @@ async def command_gateway(
             if warning not in unsaid:
                 warn(warning)
     settings = loaded.settings
-    async with open_gateway(settings, command.paths, identity=command.identity, connect=connect) as gateway:
+    async with open_gateway(
+        settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=connect
+    ) as gateway:
         if connect or not gateway.knows_tools:
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):

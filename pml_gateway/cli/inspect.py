@@ -124,14 +124,14 @@ def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
 
 
 async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
+    from pml_gateway.gateway.calling import Caller
     from pml_gateway.gateway.request import CallOptions, RequestScope
-    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command, of_all=True) as gateway:
         for name in (*arguments.get("names", ()), arguments.get("server", "")):
             await gateway.connect_once(name)
         await _wait_for_index(gateway, meta_tool)
-        return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
+        return await Caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 
 
 async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:

@@ -137,14 +137,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def error_object(error: GatewayError) -> dict[str, Any]:
     """The error as `--json` prints it."""
-    return {
-        "error": {
-            "code": str(error.code),
-            "message": error.message,
-            "hint": error.hint,
-            "details": error.details,
-        }
-    }
+    return {"error": error.as_json(without=("retryable",))}
 
 
 def told(error: Mapping[str, Any]) -> GatewayError:

@@ -95,6 +95,7 @@ async def _watched(command: Command, query: str | None, window: int, show: Calla
 async def _watch(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
     """Show every report that differs from the one before, until interrupted."""
     from pml_gateway.gateway.gateway import open_gateway
+    from pml_gateway.meta.meta_tools import ALL_META_TOOLS
     from pml_gateway.reports.token_costs import token_report
     from pml_gateway.serve.reload import follow_files
     from pml_gateway.serve.runtime import watched_files
@@ -102,7 +103,7 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
     logs.configure(LogSettings(level="error"))
     loaded, paths = command.load(), command.paths
     async with (
-        open_gateway(loaded.settings, paths, identity=command.identity) as gateway,
+        open_gateway(loaded.settings, paths, identity=command.identity, meta_tools=ALL_META_TOOLS) as gateway,
         anyio.create_task_group() as tasks,
     ):
         changed = anyio.Event()

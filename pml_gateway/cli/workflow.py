@@ -129,11 +129,11 @@ async def _from_file(file: Path) -> dict[str, Any]:
 
 
 async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
+    from pml_gateway.gateway.calling import Caller
     from pml_gateway.gateway.request import CallOptions, RequestScope
-    from pml_gateway.meta.meta_tools import build_caller
 
     async with command_gateway(command) as gateway:
-        return await build_caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
+        return await Caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 
 
 def _show(result: JsonObject, *, as_json: bool) -> None:

@@ -14,34 +14,18 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamProtocolError, innermost
+from pml_gateway.results.content import data_result
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.types import JsonObject
 
 
-def data_result(data: JsonObject) -> JsonObject:
-    """An answer of the gateway itself: the same object as text and as structured content."""
-    return {"content": [{"type": "text", "text": _json(data)}], "structuredContent": data, "isError": False}
-
-
 def error_result(error: GatewayError) -> JsonObject:
     """A failed call: the code, what happened, whether to retry, the remedy and the details with the request's id."""
-    trace = CURRENT_TRACE.get()
+    shown, trace = error.as_json(), CURRENT_TRACE.get()
     if trace is not None:
         trace.code = error.code.value
-    body: JsonObject = {
-        "error": {
-            "code": error.code.value,
-            "message": error.message,
-            "retryable": error.retryable,
-            "hint": error.hint,
-            "details": error.details if trace is None else {**error.details, "request_id": trace.request_id},
-        }
-    }
-    return {"content": [{"type": "text", "text": _json(body)}], "structuredContent": body, "isError": True}
-
-
-def _json(data: JsonObject) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+        shown["details"] = {**error.details, "request_id": trace.request_id}
+    return data_result({"error": shown}, is_error=True)
 
 
 RESOURCE_NOT_FOUND = -32002
@@ -63,13 +47,7 @@ def as_rpc_error(error: GatewayError) -> MCPError:
     if answered is not None:
         return answered
     code = INVALID_PARAMS if isinstance(error, InvalidInputError) else INTERNAL_ERROR
-    data = {
-        "code": str(error.code),
-        "retryable": error.retryable,
-        "hint": error.hint,
-        "details": error.details,
-    }
-    return MCPError(code, str(error), data)
+    return MCPError(code, str(error), error.as_json(without=("message",)))
 
 
 def prompt_not_found(name: str) -> MCPError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from logging import DEBUG
 
@@ -21,24 +22,201 @@ from pml_gateway.errors import (
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
 from pml_gateway.exposure.grouping import Namespace
-from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import ACTION, call_signature
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
 from pml_gateway.gateway.events import calling
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.meta_definitions import ALIASES, AVAILABLE, enabled_meta_tools, meta_tools_beside_namespaces
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
-from pml_gateway.gateway.settle import Call, Route, Settled, Settler, started
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.steps import CompositeCalls
+from pml_gateway.gateway.steps import StepCalls, composite_result
 from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
+from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
+from pml_gateway.results.settle import Call, Route, Settled, Settler, visible_to
 from pml_gateway.results.store import Resolved
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """One `tools/call` while it is answered: who makes it, what that client sees, and what accompanies the call."""
+
+    gateway: Gateway
+    caller: Caller
+    state: GatewayState
+    view: View
+    scope: RequestScope
+    options: CallOptions
+
+    def find(self, name: str) -> CatalogTool:
+        """The tool of this name, see `Caller.find`."""
+        return self.caller.find(self.scope.client, self.view, name)
+
+    def steps(self, run_name: str) -> StepCalls:
+        """Makes the calls of a run of several."""
+        return StepCalls(self.gateway, self.caller, self.scope, self.options, run_name=run_name)
+
+
+class Caller:
+    """Serves every call of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._settler = Settler(
+            gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.usage.arguments
+        )
+        self.suspended = SuspendedRuns()
+
+    async def call(
+        self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
+    ) -> JsonObject:
+        """The result of a direct call; failures are results too.
+
+        Raises:
+            MCPError: the upstream's own error, where one of its tools was called by name.
+        """
+        answered = None
+        context = await self._context(scope, options)
+        state, view = context.state, context.view
+        meta_tool = _meta_tool_called(state, view, name)
+        namespace = None if meta_tool is not None else _namespace_called(state, view, name, arguments)
+        try:
+            if state.settings.gateway.direct_calls == "listed":
+                await _require_listed(context, name, meta_tool, namespace)
+            if meta_tool is not None:
+                result = await meta_tool.handler(context, arguments)
+            elif namespace is not None:
+                call = adapt(namespace, choose(namespace, arguments), arguments)
+                check = partial(check_action, namespace, call)
+                settled = await self.run(scope, view, call.tool, call.arguments, options, route="meta", check=check)
+                result = settled.result
+            else:
+                tool = self.find(scope.client, view, name)
+                result = (await self.run(scope, view, tool, arguments, options, route="direct")).result
+            result = for_version(writable(result), version)
+            check_result(result, "tools/call", name, version)
+        except GatewayError as error:
+            result = for_version(writable(error_result(error)), version)
+            if meta_tool is None and namespace is None:
+                answered = answered_error(error)
+        except MCPError:
+            raise
+        # A fault of ours must end this call only, and its text may quote what others sent.
+        except Exception as fault:
+            logger.error("%s in a call of %r", type(fault).__name__, name, exc_info=logger.isEnabledFor(DEBUG))
+            result = for_version(writable(error_result(_internal(fault))), version)
+        if answered is not None:
+            raise answered
+        return result
+
+    async def as_owner(
+        self, scope: RequestScope, meta_tool: str, arguments: JsonObject, options: CallOptions
+    ) -> JsonObject:
+        """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
+        context = await self._context(scope, options)
+        try:
+            result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)
+        except GatewayError as error:
+            result = error_result(error)
+        return for_version(writable(result), LATEST_VERSION)
+
+    async def _context(self, scope: RequestScope, options: CallOptions) -> CallContext:
+        state = await self._gateway.ready()
+        return CallContext(self._gateway, self, state, state.view(scope.client), scope, options)
+
+    async def run(
+        self,
+        scope: RequestScope,
+        view: View,
+        tool: CatalogTool,
+        arguments: JsonObject,
+        options: CallOptions,
+        *,
+        route: Route,
+        if_none_match: str | None = None,
+        run: str = "",
+        check: Callable[[JsonObject], None] | None = None,
+        refs: tuple[str, ...] | None = None,
+    ) -> Settled:
+        """Make one call: references in the arguments are resolved, then checked, and the result is settled.
+
+        Args:
+            scope: who calls.
+            view: what this client sees.
+            tool: a tool this client may call.
+            arguments: as the client sent them.
+            options: what accompanies the call.
+            route: how it came; direct calls are checked by their upstream alone.
+            if_none_match: the etag of the result the client holds.
+            run: what this call belongs to, for the lineage of its result.
+            check: refuses wrong arguments in the words of how the tool was called; by its schema unless given.
+            refs: the references that the arguments were made of, where they have been replaced already.
+
+        Raises:
+            GatewayError: nothing was sent, or what kept the upstream from answering.
+        """
+        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments) as running:
+            if refs is None:
+                resolved = await self._gateway.results.resolve(scope.client, arguments, visible_to(view))
+            else:
+                resolved = Resolved(arguments, refs)
+            check_object(resolved.arguments)
+            is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
+            if check is not None:
+                check(resolved.arguments)
+            elif route != "direct" or is_composite:
+                check_arguments(tool, resolved.arguments)
+            call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run)
+            if is_composite:
+                result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
+            else:
+                result = await self._send(tool, resolved.arguments, options)
+            settled = await self._settler.settle(call, result)
+            running.result = settled.result
+            return settled
+
+    async def _send(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
+        """The result of the tool's upstream as it came, with URIs as clients know them.
+
+        Raises:
+            UpstreamError: what kept the upstream from answering.
+            ToolForbiddenError: the tool only runs as a task, which the gateway does not relay.
+        """
+        if tool.task_only:
+            raise ToolForbiddenError(
+                f"{tool.qualified_name} only runs as a task (execution.taskSupport: required)",
+                hint="tasks are not relayed; connect to this server directly for it",
+            )
+        params: JsonObject = {"name": tool.name, "arguments": arguments}
+        result = await ask_upstream(self._gateway, tool.upstream_id, "tools/call", params, options)
+        return with_public_uris(result, tool.upstream_id, self._gateway.state.catalog.offers)
+
+    def find(self, client: Client, view: View, name: str) -> CatalogTool:
+        """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.
+
+        Only for clients that may see every tool of that server: for others, even the server's name is none of theirs.
+        """
+        try:
+            return find(view, name)
+        except ToolNotFoundError:
+            owners = self._gateway.unlisted_owners(name)
+            if not owners or not client.sees_everything or self._gateway.state.settings.gateway.blacklisted_tools:
+                raise
+            prefix, failure = f"{owners[0].upstream_id}: ", owners[0].last_error
+            if isinstance(failure, UpstreamAuthError):
+                raise failure.anew() from None
+            why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
+            raise UpstreamUnavailableError(
+                f"{prefix}its tools are not known yet ({why})",
+                hint=(failure.hint if failure is not None else None) or "try again in a moment",
+            ) from None
 
 
 async def ask_upstream(
@@ -64,7 +242,29 @@ async def ask_upstream(
         return await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)
 
 
-def namespace_called(state: GatewayState, view: View, name: str, arguments: JsonObject) -> Namespace | None:
+def find(view: View, name: str) -> CatalogTool:
+    """The visible tool of this name.
+
+    Raises:
+        ToolNotFoundError: with the closest visible names; a hidden tool gives the same answer as an unknown one.
+    """
+    tool = view.resolve(name)
+    if tool is not None:
+        return tool
+    closest = view.closest(name)
+    hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
+    raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
+
+
+def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | None:
+    """The enabled meta-tool of this name, or of this alias where no tool has it."""
+    tool = state.meta_tools.find(name)
+    if tool is None or not tool.is_enabled(state.settings):
+        return None
+    return tool if name == tool.name or view.resolve(name) is None else None
+
+
+def _namespace_called(state: GatewayState, view: View, name: str, arguments: JsonObject) -> Namespace | None:
     """The namespace of this name; a call without an action that is one of a tool, as before, goes to the tool."""
     namespace = state.namespaces(view).get(name)
     if namespace is not None and ACTION not in arguments and view.resolve(name) is not None:
@@ -72,11 +272,25 @@ def namespace_called(state: GatewayState, view: View, name: str, arguments: Json
     return namespace
 
 
-def is_listed(own_name: str, state: GatewayState, view: View, exposure: Exposure) -> bool:
-    """Whether one of the gateway's own tools, a meta-tool or a namespace, belongs to the style that is listed."""
-    if exposure.namespaces:
-        return own_name in state.namespaces(view) or own_name in meta_tools_beside_namespaces(state.settings)
-    return own_name not in state.namespaces(view)
+async def _require_listed(
+    context: CallContext, name: str, meta_tool: MetaTool | None, namespace: Namespace | None
+) -> None:
+    state, view = context.state, context.view
+    mode = effective_mode(context.scope, state.settings.gateway)
+    exposure = await expose(state, view, mode, call_intent(context.scope, state.settings.gateway))
+    if meta_tool is not None:
+        is_beside = not exposure.namespaces or meta_tool.beside_namespaces(state.settings) is not None
+        is_listed = exposure.meta_tools and is_beside
+    elif namespace is not None:
+        is_listed = exposure.meta_tools and exposure.namespaces
+    else:
+        is_listed = find(view, name).qualified_name in exposure.names()
+    if not is_listed:
+        hint = "call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it"
+        raise ToolForbiddenError(
+            f"{name!r} is not on this client's list, and gateway.direct_calls is 'listed'",
+            hint="call it as an action of its namespace" if exposure.namespaces else hint,
+        )
 
 
 def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> None:
@@ -104,214 +318,9 @@ def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) 
     )
 
 
-logger = get_logger(__name__)
-
-
 def _internal(fault: Exception) -> GatewayError:
     return GatewayError(
         f"the gateway failed in this call ({type(fault).__name__})",
         hint="whether the tool ran is not known; `log.level: debug` shows where it failed",
         details={"executed": "unknown"},
     )
-
-
-class Caller:
-    """Serves every call of one gateway; meta-tools are handed in by name."""
-
-    def __init__(self, gateway: Gateway, meta_tools: Mapping[str, MetaTool]) -> None:
-        self._gateway = gateway
-        self._meta_tools = meta_tools
-        self.outcomes = Settler(gateway)
-        self.suspended = SuspendedRuns()
-        self._composites = CompositeCalls(gateway, self)
-
-    async def call(
-        self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
-    ) -> JsonObject:
-        """The result of a direct call; failures are results too.
-
-        Raises:
-            MCPError: the upstream's own error, where one of its tools was called by name.
-        """
-        answered = None
-        state = await self._gateway.ready()
-        view = state.view(scope.client)
-        meta_name = self._meta_name(name, state, view)
-        namespace = namespace_called(state, view, name, arguments)
-        try:
-            if state.settings.gateway.direct_calls == "listed":
-                own_name = meta_name or (None if namespace is None else namespace.name)
-                await self._require_listed(state, view, scope, own_name, name)
-            if meta_name is not None:
-                result = await self._meta_tools[meta_name](scope, arguments, options)
-            elif namespace is not None:
-                call = adapt(namespace, choose(namespace, arguments), arguments)
-                check = partial(check_action, namespace, call)
-                outcome = await self.run(scope, call.tool, call.arguments, options, route="meta", check=check)
-                result = outcome.result
-            else:
-                tool = self.find(state, scope, name)
-                result = (await self.run(scope, tool, arguments, options, route="direct")).result
-            result = for_version(writable(result), version)
-            check_result(result, "tools/call", name, version)
-        except GatewayError as error:
-            result = for_version(writable(error_result(error)), version)
-            if meta_name is None and namespace is None:
-                answered = answered_error(error)
-        except MCPError:
-            raise
-        # A fault of ours must end this call only, and its text may quote what others sent.
-        except Exception as fault:
-            logger.error("%s in a call of %r", type(fault).__name__, name, exc_info=logger.isEnabledFor(DEBUG))
-            result = for_version(writable(error_result(_internal(fault))), version)
-        if answered is not None:
-            raise answered
-        return result
-
-    async def as_owner(
-        self, scope: RequestScope, meta_tool: str, arguments: JsonObject, options: CallOptions
-    ) -> JsonObject:
-        """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
-        try:
-            return for_version(writable(await self._meta_tools[meta_tool](scope, arguments, options)), LATEST_VERSION)
-        except GatewayError as error:
-            return for_version(writable(error_result(error)), LATEST_VERSION)
-
-    async def run(
-        self,
-        scope: RequestScope,
-        tool: CatalogTool,
-        arguments: JsonObject,
-        options: CallOptions,
-        *,
-        route: Route,
-        if_none_match: str | None = None,
-        run: str = "",
-        check: Callable[[JsonObject], None] | None = None,
-        refs: tuple[str, ...] | None = None,
-    ) -> Settled:
-        """Make one call: references in the arguments are resolved, then checked, and the result is settled.
-
-        Args:
-            scope: who calls.
-            tool: a tool this client may see.
-            arguments: as the client sent them.
-            options: what accompanies the call.
-            route: how it came; direct calls are checked by their upstream alone.
-            if_none_match: the etag of the result the client holds.
-            run: what this call belongs to, for the lineage of its result.
-            check: refuses wrong arguments in the words of how the tool was called; by its schema unless given.
-            refs: the references that the arguments were made of, where they have been replaced already.
-
-        Raises:
-            GatewayError: nothing was sent, or what kept the upstream from answering.
-        """
-        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments) as running:
-            outcome = await self._run(scope, tool, arguments, options, route, if_none_match, run, check, refs)
-            running.result = outcome.result
-            return outcome
-
-    async def _run(
-        self,
-        scope: RequestScope,
-        tool: CatalogTool,
-        arguments: JsonObject,
-        options: CallOptions,
-        route: Route,
-        if_none_match: str | None,
-        run: str,
-        check: Callable[[JsonObject], None] | None,
-        refs: tuple[str, ...] | None,
-    ) -> Settled:
-        replaced = None if refs is None else Resolved(arguments, refs)
-        resolved = replaced or await self.outcomes.resolve(scope, arguments)
-        check_object(resolved.arguments)
-        is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
-        if check is not None:
-            check(resolved.arguments)
-        elif route != "direct" or is_composite:
-            check_arguments(tool, resolved.arguments)
-        call = started(Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run))
-        if is_composite:
-            result = await self._composites.call(scope, tool, resolved.arguments, options)
-        else:
-            result = await self.call_upstream(tool, resolved.arguments, options)
-        return await self.outcomes.settle(call, result)
-
-    async def call_upstream(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
-        """Send one call to the tool's upstream and return its result as it came.
-
-        Raises:
-            UpstreamError: what kept the upstream from answering.
-            ToolForbiddenError: the tool only runs as a task, which the gateway does not relay.
-        """
-        if tool.task_only:
-            raise ToolForbiddenError(
-                f"{tool.qualified_name} only runs as a task (execution.taskSupport: required)",
-                hint="tasks are not relayed; connect to this server directly for it",
-            )
-        params: JsonObject = {"name": tool.name, "arguments": arguments}
-        result = await ask_upstream(self._gateway, tool.upstream_id, "tools/call", params, options)
-        return with_public_uris(result, tool.upstream_id, self._gateway.state.catalog.offers)
-
-    def find(self, state: GatewayState, scope: RequestScope, name: str, *, inside: bool = False) -> CatalogTool:
-        """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.
-
-        Only for clients that may see every tool of that server: for others, even the server's name is none of theirs.
-        """
-        view = state.view(scope.client, inside=inside)
-        try:
-            return find(view, name)
-        except ToolNotFoundError:
-            owners = self._gateway.unlisted_owners(name)
-            if not owners or not scope.client.sees_everything or state.settings.gateway.blacklisted_tools:
-                raise
-            prefix, failure = f"{owners[0].upstream_id}: ", owners[0].last_error
-            if isinstance(failure, UpstreamAuthError):
-                raise failure.anew() from None
-            why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
-            raise UpstreamUnavailableError(
-                f"{prefix}its tools are not known yet ({why})",
-                hint=(failure.hint if failure is not None else None) or "try again in a moment",
-            ) from None
-
-    def _meta_name(self, name: str, state: GatewayState, view: View) -> str | None:
-        enabled = enabled_meta_tools(state.settings)
-        if name in AVAILABLE:
-            return name if name in enabled else None
-        meta_name = ALIASES.get(name)
-        return meta_name if meta_name in enabled and view.resolve(name) is None else None
-
-    async def _require_listed(
-        self, state: GatewayState, view: View, scope: RequestScope, own_name: str | None, name: str
-    ) -> None:
-        mode = effective_mode(scope, state.settings.gateway)
-        exposure = await expose(state, view, mode, call_intent(scope, state.settings.gateway))
-        if own_name is None:
-            listed = find(view, name).qualified_name in exposure.names()
-        else:
-            listed = exposure.meta_tools and is_listed(own_name, state, view, exposure)
-        if not listed:
-            hint = "call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it"
-            raise ToolForbiddenError(
-                f"{name!r} is not on this client's list, and gateway.direct_calls is 'listed'",
-                hint="call it as an action of its namespace" if exposure.namespaces else hint,
-            )
-
-
-MetaTool = Callable[[RequestScope, JsonObject, CallOptions], Awaitable[JsonObject]]
-"""A meta-tool's answer to one call; what it raises becomes an error result."""
-
-
-def find(view: View, name: str) -> CatalogTool:
-    """The visible tool of this name.
-
-    Raises:
-        ToolNotFoundError: with the closest visible names; a hidden tool gives the same answer as an unknown one.
-    """
-    tool = view.resolve(name)
-    if tool is not None:
-        return tool
-    closest = view.closest(name)
-    hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
-    raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})

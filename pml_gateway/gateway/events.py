@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.gateway.request import RequestScope
-from pml_gateway.gateway.settle import Route
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.results.settle import Route
 from pml_gateway.telemetry.events import Events, code_of, outcome_of
 from pml_gateway.types import JsonObject
 

@@ -13,9 +13,10 @@ import anyio.to_thread
 
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.config.settings import NamingSettings, Settings
+from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings, shapes_catalog
-from pml_gateway.gateway.state import GatewayState, OnSwap, WireCache, successor
+from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
@@ -99,6 +100,7 @@ class Gateway:
         read_ranking: ReadRanking,
         ranking: tuple[ToolKey, ...],
         events: Events,
+        meta_tools: MetaTools,
     ) -> None:
         self.events = events
         self._read_ranking = read_ranking
@@ -130,7 +132,7 @@ class Gateway:
         self.call_in_flight = calls.counted
         self.drain = calls.drain
         catalog = listings.catalog(settings, listings.first_names, frozenset())
-        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
+        self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
         self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -359,6 +361,7 @@ async def open_gateway(
     paths: Paths,
     *,
     identity: str,
+    meta_tools: MetaTools = NO_META_TOOLS,
     connect: bool = True,
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
@@ -370,6 +373,7 @@ async def open_gateway(
         settings: what to serve.
         paths: where state lives.
         identity: names the configuration (its file), so that each has a manifest of its own.
+        meta_tools: the tools of its own that it serves beside those of its upstreams.
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
         client: whose every request will be, where one client only is served.
@@ -391,7 +395,9 @@ async def open_gateway(
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
         listings = Listings(manifests, settings.naming)
-        gateway = Gateway(settings, listings, indexer, pool, results, read_ranking, ranking, events or logged_events())
+        gateway = Gateway(
+            settings, listings, indexer, pool, results, read_ranking, ranking, events or logged_events(), meta_tools
+        )
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)

@@ -15,7 +15,7 @@ from pml_gateway.catalog.public_uris import with_public_meta
 from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
-from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import composites_of
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN

@@ -15,9 +15,8 @@ from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
+from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
-from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
-from pml_gateway.gateway.plan_checks import argument_problems
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
@@ -25,6 +24,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.usage.history import ToolKey
+from pml_gateway.workflow.checks import argument_problems
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of
 
@@ -73,9 +73,12 @@ class WireCache:
         return cached[tool]
 
 
+NO_META_TOOLS = MetaTools()
+
+
 @dataclass(frozen=True, eq=False)
 class GatewayState:
-    """Settings, catalog and index that belong together, with what was derived from them."""
+    """Settings, catalog, index and meta-tools that belong together, with what was derived from them."""
 
     settings: Settings
     catalog: Catalog
@@ -88,6 +91,7 @@ class GatewayState:
     """Set when a list is made: others that want the same one meanwhile wait for it."""
     offer_lists: dict[object, Any] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
+    meta_tools: MetaTools = NO_META_TOOLS
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 
@@ -106,8 +110,8 @@ class GatewayState:
             return {}
         cached = self._namespaces.get(view)
         if cached is None:
-            reserved = {*RESERVED, *ALIASES}
-            cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
+            taken = {*view.names, *RESERVED, *self.meta_tools.names}
+            cached = group(view.searchable, self.settings.gateway.namespaces, taken=taken)
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
@@ -209,7 +213,9 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
         )
     else:
         wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
-        after = GatewayState(settings, catalog, before.index, wire, ranking=before.ranking)
+        after = GatewayState(
+            settings, catalog, before.index, wire, ranking=before.ranking, meta_tools=before.meta_tools
+        )
     for view in list(before._views.values())[-MAX_PREPARED:]:
         after.prepare(after.view(view.client, inside=view.inside))
     _ = catalog.positions, catalog.own_names, catalog.listed_upstreams

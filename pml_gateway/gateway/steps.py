@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import (
@@ -17,29 +17,51 @@ from pml_gateway.errors import (
     ToolNotFoundError,
     UpstreamProtocolError,
     UpstreamUnavailableError,
+    error_json,
 )
-from pml_gateway.gateway.answers import data_result
-from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
+from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.gateway.settle import describe_inputs
 from pml_gateway.log import get_logger
-from pml_gateway.results.content import Content, content_of
+from pml_gateway.policy.client import Client
+from pml_gateway.policy.view import View
+from pml_gateway.results.content import Content, content_of, data_result
+from pml_gateway.results.settle import Route, Settled, describe_inputs, visible_to
 from pml_gateway.results.stored import Source
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Called, StepOutcome, StepStatus, error_json
+from pml_gateway.workflow.outcome import StepOutcome, StepStatus
 from pml_gateway.workflow.plan import OnError, Plan, Step
 from pml_gateway.workflow.report import first_error
 from pml_gateway.workflow.sharing import Invocation
+from pml_gateway.workflow.suspended import SuspendedRuns
 from pml_gateway.workflow.templates import render
 
-if TYPE_CHECKING:
-    from pml_gateway.gateway.calling import Caller
-    from pml_gateway.gateway.gateway import Gateway
-
-
 logger = get_logger(__name__)
+
+
+class Calls(Protocol):
+    """What makes the calls of steps: `Caller`, which itself runs composite tools."""
+
+    suspended: SuspendedRuns
+
+    def find(self, client: Client, view: View, name: str) -> CatalogTool:
+        """The tool of this name in a client's view."""
+
+    async def run(
+        self,
+        scope: RequestScope,
+        view: View,
+        tool: CatalogTool,
+        arguments: JsonObject,
+        options: CallOptions,
+        *,
+        route: Route,
+        if_none_match: str | None = None,
+        run: str = "",
+        refs: tuple[str, ...] | None = None,
+    ) -> Settled:
+        """Make one call."""
 
 
 class StepCalls:
@@ -48,7 +70,7 @@ class StepCalls:
     def __init__(
         self,
         gateway: Gateway,
-        caller: Caller,
+        calls: Calls,
         scope: RequestScope,
         options: CallOptions,
         *,
@@ -56,69 +78,94 @@ class StepCalls:
         inside: bool = False,
     ) -> None:
         self._gateway = gateway
-        self._caller = caller
+        self._calls = calls
         self._scope = scope
         self._options = options
         self._run_name = run_name
         self._inside = inside
 
+    def resumed(self, request: str) -> Run | None:
+        """The run that waits for the answers that came with this request; None where it is a new one.
+
+        Raises:
+            RunUnknownError: the state of an earlier question is not this client's, or too old.
+        """
+        if self._options.request_state is None:
+            return None
+        return self._calls.suspended.take(self._scope.client.id, request, self._options.request_state)
+
+    async def advance(self, run: Run, request: str) -> JsonObject | None:
+        """Run what can run; the interim result where steps ask their user something, each question by its slot."""
+        await run.advance(self, self._options.input_responses)
+        if not run.is_waiting:
+            return None
+        state = self._calls.suspended.keep(self._scope.client.id, request, run)
+        result: JsonObject = {"resultType": "input_required", "requestState": state}
+        requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
+        return {**result, "inputRequests": requests} if requests else result
+
+    def _view(self) -> View:
+        """What the steps may call now; settings may change while a run lasts."""
+        return self._gateway.state.view(self._scope.client, inside=self._inside)
+
     def read_only(self, name: str) -> str | None:
         """The tool's qualified name, if its annotations say that it only reads."""
-        tool = self._gateway.state.view(self._scope.client, inside=self._inside).resolve(name)
+        tool = self._view().resolve(name)
         annotations = tool.definition.get("annotations") if tool is not None else None
         reads = isinstance(annotations, dict) and annotations.get("readOnlyHint") is True
         return tool.qualified_name if tool is not None and reads else None
 
-    async def call(self, invocation: Invocation) -> Called:
+    async def call(self, invocation: Invocation) -> Settled:
         """Call one tool.
 
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        tool = self._find(invocation.tool)
+        view = self._view()
+        tool = self._find(view, invocation.tool)
+        options = replace(
+            self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
+        )
         try:
-            return await self._call(tool, invocation)
+            settled = await self._calls.run(
+                self._scope,
+                view,
+                tool,
+                invocation.arguments,
+                options,
+                route="inside" if self._inside else "workflow",
+                if_none_match=invocation.if_none_match,
+                run=self._run_name,
+                refs=invocation.refs,
+            )
+            if settled.result.get("resultType") == "input_required" and not self._options.may_ask:
+                raise UpstreamProtocolError(
+                    f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
+                    hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
+                )
         except GatewayError as error:
             if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
                 raise InternalToolError(error) from error
             raise
+        return settled
 
-    def _find(self, name: str) -> CatalogTool:
+    def _find(self, view: View, name: str) -> CatalogTool:
         try:
-            return self._caller.find(self._gateway.state, self._scope, name, inside=self._inside)
+            return self._calls.find(self._scope.client, view, name)
         except ToolNotFoundError as error:
             if self._inside:
                 raise InternalToolError(error) from None
-            if name in RESERVED or name in ALIASES:
+            if name in self._gateway.state.meta_tools:
                 raise InvalidInputError(
                     f"{name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
                 ) from None
             raise
 
-    async def _call(self, tool: CatalogTool, invocation: Invocation) -> Called:
-        options = replace(
-            self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
-        )
-        outcome = await self._caller.run(
-            self._scope,
-            tool,
-            invocation.arguments,
-            options,
-            route="inside" if self._inside else "workflow",
-            if_none_match=invocation.if_none_match,
-            run=self._run_name,
-            refs=invocation.refs,
-        )
-        if outcome.result.get("resultType") == "input_required" and not self._options.may_ask:
-            raise UpstreamProtocolError(
-                f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
-                hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
-            )
-        return Called(outcome.result, outcome.content, outcome.stored, outcome.etag, outcome.unchanged)
-
     async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
         """The value of a `{"$ref": ...}` node of this client."""
-        resolved = await self._caller.outcomes.resolve(self._scope, {"value": node})
+        client = self._scope.client
+        visible = visible_to(self._gateway.state.view(client))
+        resolved = await self._gateway.results.resolve(client, {"value": node}, visible)
         return resolved.arguments["value"], resolved.refs
 
     async def report(self, done: int, total: int, message: str) -> None:
@@ -138,7 +185,7 @@ class StepCalls:
             return None
         called = outcome.called
         content = called.content if called is not None else Content("json", outcome.value)
-        view = self._gateway.state.view(self._scope.client, inside=self._inside)
+        view = self._view()
         tool = view.resolve(step.tool) if step.tool is not None else None
         before = (view.resolve(name) for name in sorted(made_from)) if tool is None else ()
         source = Source(
@@ -180,109 +227,91 @@ def fingerprint(name: str, arguments: JsonObject) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def question_result(run: Run, state: str) -> JsonObject:
-    """The interim result that asks for everything the waiting steps ask, each prefixed by its slot."""
-    requests = {key: request for key, (_, _, _, request) in run.questions.items()}
-    result: JsonObject = {"resultType": "input_required", "requestState": state}
-    if requests:
-        result["inputRequests"] = requests
-    return result
-
-
 FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
 
 
-class CompositeCalls:
-    """Runs the composite tools of one gateway."""
+async def composite_result(
+    gateway: Gateway,
+    calls: Calls,
+    scope: RequestScope,
+    tool: CatalogTool,
+    arguments: JsonObject,
+    options: CallOptions,
+) -> JsonObject:
+    """The result of a composite tool.
 
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
-        self._gateway = gateway
-        self._caller = caller
+    Raises:
+        CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
+        RunUnknownError: the state of an earlier question is not this client's, or too old.
+    """
+    began = time.time()
+    state = gateway.state
+    composite = state.composites.get(tool.name)
+    if composite is None or composite.plan is None:
+        raise UpstreamUnavailableError(f"{tool.qualified_name}: no longer configured")
+    if composite.problems:
+        may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
+        raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
+    request = fingerprint(tool.qualified_name, arguments)
+    steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=True)
+    run = steps.resumed(request) or Run(composite.plan, composite.given(arguments))
+    question = await steps.advance(run, request)
+    if question is not None:
+        return question
+    result = await _output_of(composite, composite.plan, run, steps)
+    if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
+        return result
+    inputs = describe_inputs(arguments, whole=gateway.state.settings.usage.arguments)
+    source = Source(
+        tool=(tool.upstream_id, tool.name),
+        name=tool.qualified_name,
+        inputs=inputs,
+        at=began,
+        seconds=time.time() - began,
+    )
+    return await _by_reference(gateway, scope.client, result, source)
 
-    async def call(
-        self, scope: RequestScope, tool: CatalogTool, arguments: JsonObject, options: CallOptions
-    ) -> JsonObject:
-        """The result of a composite tool.
 
-        Raises:
-            CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
-            ReferenceNotFoundError: the state of an earlier question is not this client's, or too old.
-        """
-        began = time.time()
-        state = self._gateway.state
-        composite = state.composites.get(tool.name)
-        if composite is None or composite.plan is None:
-            raise UpstreamUnavailableError(f"{tool.qualified_name}: no longer configured")
-        if composite.problems:
-            may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
-            raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
-        request = fingerprint(tool.qualified_name, arguments)
-        if options.request_state is not None:
-            run = self._caller.suspended.take(scope.client.id, request, options.request_state)
-        else:
-            run = Run(composite.plan, composite.given(arguments))
-        calls = StepCalls(self._gateway, self._caller, scope, options, run_name=tool.qualified_name, inside=True)
-        await run.advance(calls, options.input_responses)
-        if run.is_waiting:
-            return question_result(run, self._caller.suspended.keep(scope.client.id, request, run))
-        result = await self._result(scope, tool, composite, composite.plan, run, calls)
-        if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
-            return result
-        return await self._by_reference(scope, tool, arguments, began, result)
+async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCalls) -> JsonObject:
+    """The result of a run that ended."""
+    outcomes = [run.outcomes[step.index] for step in plan.steps]
+    failed = [step.id for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.is_failure]
+    if failed and plan.on_error is not OnError.CONTINUE_ALL:
+        statuses = {step.id: outcome.status.value for step, outcome in zip(plan.steps, outcomes, strict=True)}
+        return data_result({"error": {**first_error(plan, outcomes), "details": {"steps": statuses}}}, is_error=True)
+    done = [outcome for outcome in outcomes if outcome.status is StepStatus.OK]
+    if not done:
+        reason = first_error(plan, outcomes) if failed else error_json(ErrorCode.INTERNAL, "no step applied")
+        return data_result({"error": reason}, is_error=True)
+    if composite.output is not None:
+        roots, absent = run.roots()
 
-    async def _result(
-        self, scope: RequestScope, tool: CatalogTool, composite: Composite, plan: Plan, run: Run, calls: StepCalls
-    ) -> JsonObject:
-        outcomes = [run.outcomes[step.index] for step in plan.steps]
-        failed = [step.id for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.is_failure]
-        if failed and plan.on_error is not OnError.CONTINUE_ALL:
-            statuses = {step.id: outcome.status.value for step, outcome in zip(plan.steps, outcomes, strict=True)}
-            return _failure({**first_error(plan, outcomes), "details": {"steps": statuses}})
-        done = [outcome for outcome in outcomes if outcome.status is StepStatus.OK]
-        if not done:
-            reason = first_error(plan, outcomes) if failed else error_json(ErrorCode.INTERNAL, "no step applied")
-            return _failure(reason)
-        if composite.output is not None:
-            roots, absent = run.roots()
+        async def load(node: JsonObject) -> Any:
+            return (await steps.load(node))[0]
 
-            async def load(node: JsonObject) -> Any:
-                return (await calls.load(node))[0]
+        result = _as_result(await render(composite.output, roots, load, absent=absent))
+    elif done[-1].called is not None:
+        result = done[-1].called.result
+    else:
+        result = _as_result(done[-1].value)
+    return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
-            result = _as_result(await render(composite.output, roots, load, absent=absent))
-        elif done[-1].called is not None:
-            result = done[-1].called.result
-        else:
-            result = _as_result(done[-1].value)
-        return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
-    async def _by_reference(
-        self, scope: RequestScope, tool: CatalogTool, arguments: JsonObject, began: float, result: JsonObject
-    ) -> JsonObject:
-        """The result as a reference to it; whole where it cannot be kept."""
-        if self._gateway.results.settings.mode == "off":
-            return result
-        source = Source(
-            tool=(tool.upstream_id, tool.name),
-            name=tool.qualified_name,
-            inputs=describe_inputs(arguments, whole=self._gateway.state.settings.usage.arguments),
-            at=began,
-            seconds=time.time() - began,
-        )
-        try:
-            stored = await self._gateway.results.put(scope.client, content_of(result), source=source)
-        except ResultStoreError as error:
-            logger.warning("a result of %s is given whole: %s", tool.qualified_name, error)
-            return result
-        if stored is None:
-            return result
-        failed = result.get("_meta", {}).get(FAILED_STEPS)
-        return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
+async def _by_reference(gateway: Gateway, client: Client, result: JsonObject, source: Source) -> JsonObject:
+    """The result as a reference to it; whole where it cannot be kept."""
+    if gateway.results.settings.mode == "off":
+        return result
+    try:
+        stored = await gateway.results.put(client, content_of(result), source=source)
+    except ResultStoreError as error:
+        logger.warning("a result of %s is given whole: %s", source.name, error)
+        return result
+    if stored is None:
+        return result
+    failed = result.get("_meta", {}).get(FAILED_STEPS)
+    return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
 
 
 def _as_result(value: Any) -> JsonObject:
     return data_result(value if isinstance(value, dict) else {"result": value})
-
-
-def _failure(error: JsonObject) -> JsonObject:
-    return {**data_result({"error": error}), "isError": True}

@@ -13,7 +13,6 @@ from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.exposure.modes import INTENT_MODES, Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.meta_definitions import enabled_meta_tools, meta_tool_definitions, namespace_meta_definitions
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
 from pml_gateway.policy.view import View
@@ -91,8 +90,8 @@ def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list
     if not exposure.meta_tools:
         return []
     if not exposure.namespaces:
-        return meta_tool_definitions(enabled_meta_tools(state.settings), list(view.servers))
-    meta = namespace_meta_definitions(state.settings)
+        return state.meta_tools.definitions(state.settings, list(view.servers))
+    meta = state.meta_tools.definitions_beside_namespaces(state.settings)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 

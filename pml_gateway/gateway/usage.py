@@ -11,10 +11,10 @@ from cachetools import LRUCache
 
 from pml_gateway.gateway.events import CallEnded, Listed, Searched
 from pml_gateway.gateway.request import call_intent, effective_mode
-from pml_gateway.gateway.settle import Route
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import Client
+from pml_gateway.results.settle import Route
 from pml_gateway.telemetry.events import INPUT_REQUIRED, Events
 from pml_gateway.types import ExposureMode
 from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow, usage_name

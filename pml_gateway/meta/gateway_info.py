@@ -2,112 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio.to_thread
 
 from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references, without_effect
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError
+from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.patterns import unmatched
 from pml_gateway.exposure.token_count import TOKENIZER
-from pml_gateway.gateway.answers import data_result
-from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.list_cost import COUNTED_VERSION, list_tokens
-from pml_gateway.gateway.meta_definitions import INFO_SECTIONS, enabled_meta_tools
-from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
-from pml_gateway.gateway.settle import visible_to
+from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.arguments import choice, string
-from pml_gateway.policy.view import View
+from pml_gateway.results.content import data_result
 from pml_gateway.results.lineage import lineage
+from pml_gateway.results.settle import visible_to
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
 
-
-class GatewayInfo:
-    """Answers `gateway_info`; a client learns of no server, tool or problem that its rights hide."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    async def gateway_info(self, scope: RequestScope, arguments: JsonObject, _: CallOptions) -> JsonObject:
-        """One section, or the overview."""
-        state = await self._gateway.ready()
-        view = state.view(scope.client)
-        match choice(arguments, "section", INFO_SECTIONS):
-            case "upstreams":
-                return data_result({"upstreams": self._upstreams(scope, state, view)})
-            case "tokens":
-                return data_result(await _tokens(scope, state))
-            case "problems":
-                return data_result({"problems": await self._problems(scope, state)})
-            case "lineage":
-                return data_result(await self._lineage(scope, view, string(arguments, "ref", default="")))
-            case _:
-                return data_result(await self._overview(scope, state, view))
-
-    async def _overview(self, scope: RequestScope, state: GatewayState, view: View) -> JsonObject:
-        references = state.settings.references
-        return {
-            "mode": effective_mode(scope, state.settings.gateway).value,
-            "intent": call_intent(scope, state.settings.gateway),
-            "tools": len(view.tools),
-            "upstreams": self._upstreams(scope, state, view),
-            "meta_tools": list(enabled_meta_tools(state.settings)),
-            "references": {
-                "mode": references.mode,
-                "threshold_tokens": references.threshold_tokens,
-                "ttl_seconds": references.ttl_seconds,
-            },
-            "problems": await self._problems(scope, state),
-            "sections": list(INFO_SECTIONS),
-        }
-
-    def _upstreams(self, scope: RequestScope, state: GatewayState, view: View) -> list[JsonObject]:
-        unrestricted = _sees_all(scope, state)
-        rows = []
-        for upstream_id, upstream in self._gateway.pool.upstreams.items():
-            tools = view.servers.get(upstream_id, 0)
-            if not tools and not unrestricted:
-                continue
-            row: JsonObject = {"server": upstream_id, "state": upstream.state.value, "tools": tools}
-            if upstream.breaker.state is not BreakerState.CLOSED:
-                row["breaker"] = upstream.breaker.report()
-            if unrestricted and upstream.last_error is not None:
-                row["error"] = str(upstream.last_error)
-            rows.append(row)
-        return rows
-
-    async def _problems(self, scope: RequestScope, state: GatewayState) -> list[str]:
-        """What the owner should change; it names servers and clients, so that only who may see them all is told."""
-        if not _sees_all(scope, state):
-            return []
-        return await anyio.to_thread.run_sync(_misconfigurations, state)
-
-    async def _lineage(self, scope: RequestScope, view: View, ref: str) -> JsonObject:
-        if not ref:
-            raise InvalidInputError("ref: the reference whose lineage is wanted is missing")
-        results, visible = self._gateway.results, visible_to(view)
-
-        async def look_up(handle: str) -> StoredResult | None:
-            try:
-                return await results.look_up(scope.client, handle, visible)
-            except ReferenceNotFoundError:
-                return None
-
-        graph = await lineage(ref, look_up, lambda handle: filter(visible, results.uses(handle)))
-        if graph is None:
-            raise ReferenceNotFoundError(ref)
-        return graph
+SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
+"""What it can be asked for."""
 
 
-def _sees_all(scope: RequestScope, state: GatewayState) -> bool:
-    return scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
+def definition(_: Sequence[str]) -> JsonObject:
+    """How it is listed."""
+    return {
+        "name": "gateway_info",
+        "description": "How this gateway is set up: mode, systems, token costs, problems, where a reference came from.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"section": {"enum": list(SECTIONS)}, "ref": {"type": "string"}},
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    }
 
 
-async def _tokens(scope: RequestScope, state: GatewayState) -> JsonObject:
-    intent = call_intent(scope, state.settings.gateway)
-    costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent, scope.client) for mode in ExposureMode]
+async def gateway_info(context: CallContext, arguments: JsonObject) -> JsonObject:
+    """One section, or the overview; a client learns of no server, tool or problem that its rights hide."""
+    match choice(arguments, "section", SECTIONS):
+        case "upstreams":
+            return data_result({"upstreams": _upstreams(context)})
+        case "tokens":
+            return data_result(await _tokens(context))
+        case "problems":
+            return data_result({"problems": await _problems(context)})
+        case "lineage":
+            return data_result(await _lineage(context, string(arguments, "ref", default="")))
+        case _:
+            return data_result(await _overview(context))
+
+
+async def _overview(context: CallContext) -> JsonObject:
+    settings = context.state.settings
+    references = settings.references
+    return {
+        "mode": effective_mode(context.scope, settings.gateway).value,
+        "intent": call_intent(context.scope, settings.gateway),
+        "tools": len(context.view.tools),
+        "upstreams": _upstreams(context),
+        "meta_tools": [tool.name for tool in context.state.meta_tools.enabled(settings)],
+        "references": {
+            "mode": references.mode,
+            "threshold_tokens": references.threshold_tokens,
+            "ttl_seconds": references.ttl_seconds,
+        },
+        "problems": await _problems(context),
+        "sections": list(SECTIONS),
+    }
+
+
+def _upstreams(context: CallContext) -> list[JsonObject]:
+    unrestricted = _sees_all(context)
+    rows = []
+    for upstream_id, upstream in context.gateway.pool.upstreams.items():
+        tools = context.view.servers.get(upstream_id, 0)
+        if not tools and not unrestricted:
+            continue
+        row: JsonObject = {"server": upstream_id, "state": upstream.state.value, "tools": tools}
+        if upstream.breaker.state is not BreakerState.CLOSED:
+            row["breaker"] = upstream.breaker.report()
+        if unrestricted and upstream.last_error is not None:
+            row["error"] = str(upstream.last_error)
+        rows.append(row)
+    return rows
+
+
+async def _problems(context: CallContext) -> list[str]:
+    """What the owner should change; it names servers and clients, so that only who may see them all is told."""
+    if not _sees_all(context):
+        return []
+    return await anyio.to_thread.run_sync(_misconfigurations, context.state)
+
+
+async def _lineage(context: CallContext, ref: str) -> JsonObject:
+    if not ref:
+        raise InvalidInputError("ref: the reference whose lineage is wanted is missing")
+    results, visible = context.gateway.results, visible_to(context.view)
+
+    async def look_up(handle: str) -> StoredResult | None:
+        try:
+            return await results.look_up(context.scope.client, handle, visible)
+        except ReferenceNotFoundError:
+            return None
+
+    graph = await lineage(ref, look_up, lambda handle: filter(visible, results.uses(handle)))
+    if graph is None:
+        raise ReferenceNotFoundError(ref)
+    return graph
+
+
+def _sees_all(context: CallContext) -> bool:
+    return context.scope.client.sees_everything and not context.state.settings.gateway.blacklisted_tools
+
+
+async def _tokens(context: CallContext) -> JsonObject:
+    state, client = context.state, context.scope.client
+    intent = call_intent(context.scope, state.settings.gateway)
+    costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent, client) for mode in ExposureMode]
     return {
         "tokenizer": TOKENIZER,
         "protocol_version": COUNTED_VERSION,
@@ -128,3 +143,6 @@ def _misconfigurations(state: GatewayState) -> list[str]:
         *(f"gateway.hybrid.whitelisted_tools: {entry!r} names no tool" for entry in unknown),
         *(f"{tool.qualified_name}: repaired: {repair}" for tool in state.catalog.tools for repair in tool.repairs),
     ]
+
+
+GATEWAY_INFO = MetaTool("gateway_info", definition, gateway_info, beside_namespaces=lambda _: definition(()))

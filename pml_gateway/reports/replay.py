@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.gateway.list_cost import list_tokens
-from pml_gateway.gateway.meta_definitions import enabled_meta_tools
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client, configured_client
 from pml_gateway.policy.view import View
@@ -162,7 +161,7 @@ def plan_migration(
     """
     values = values_of(target, state.settings, client)
     settings = with_values(state.settings, values)
-    then = GatewayState(settings, state.catalog, state.index, state.wire, ranking=ranking)
+    then = replace(state, settings=settings, ranking=ranking)
     now_side, then_side = _Side(state), _Side(then)
     known = _tools(state)
     groups = Counter((call.client, call.tool, call.intent, call.query) for call in calls)
@@ -218,7 +217,9 @@ class _Side:
     def rank(self, client: Client, query: str, tool: CatalogTool) -> int | None:
         """The tool's place among the first hits of `search_tools`, if it is there."""
         own = self._own(client)
-        if "search_tools" not in enabled_meta_tools(self._state.settings) or not self._exposed(own, None)[0].meta_tools:
+        search_tools = self._state.meta_tools.find("search_tools")
+        is_enabled = search_tools is not None and search_tools.is_enabled(self._state.settings)
+        if not is_enabled or not self._exposed(own, None)[0].meta_tools:
             return None
         if (own, query) not in self._ranks:
             search = self._state.settings.search

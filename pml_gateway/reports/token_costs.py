@@ -15,11 +15,11 @@ from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.signature import first_sentence
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
+from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.list_cost import COUNTED_VERSION, ListCost, list_tokens
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.meta.meta_tools import build_caller
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -43,7 +43,7 @@ def _cost(state: GatewayState, name: str, intent: str | None) -> PresetCost:
     written = load_preset(name).values["gateway"]
     section = GatewaySection.model_validate(_overlaid(state.settings.gateway.model_dump(), written))
     settings = state.settings.model_copy(update={"gateway": section})
-    cost = list_tokens(replace(state, settings=settings, lists={}), section.tools_exposure, intent)
+    cost = list_tokens(replace(state, settings=settings), section.tools_exposure, intent)
     return PresetCost(name, cost.tools, cost.tokens)
 
 
@@ -203,7 +203,7 @@ async def search_costs(gateway: Gateway) -> list[int]:
     state = await gateway.searchable(60)
     tools = state.view(LOCAL).searchable
     step = max(len(tools) // SAMPLED_SEARCHES, 1)
-    caller = build_caller(gateway)
+    caller = Caller(gateway)
     costs = []
     for tool in tools[::step][:SAMPLED_SEARCHES]:
         arguments: JsonObject = {"query": _words(tool)}

@@ -39,6 +39,12 @@ def content_of(result: JsonObject) -> Content:
     return _of_block(blocks[0]) if len(blocks) == 1 and isinstance(blocks[0], dict) else Content("json", blocks)
 
 
+def data_result(data: JsonObject, *, is_error: bool = False) -> JsonObject:
+    """An answer of the gateway itself: the same object as text and as structured content."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+    return {"content": [{"type": "text", "text": text}], "structuredContent": data, "isError": is_error}
+
+
 def addressed(content: Content) -> Any:
     """What a path selects from: JSON text counts as the JSON it holds. Takes time with the size."""
     if content.kind == "text" and content.value[:64].lstrip()[:1] in ("{", "["):

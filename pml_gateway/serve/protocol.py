@@ -18,9 +18,9 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from pml_gateway import __version__
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.meta_definitions import AVAILABLE
 from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndResourceRequests
 from pml_gateway.gateway.request import CURRENT, Context, RequestScope, options_of
 from pml_gateway.serve import finished_list
@@ -49,7 +49,7 @@ class HeaderSchemas:
 
     def __call__(self, name: str) -> Mapping[str, Any] | None:
         state = self._gateway.state
-        if name in AVAILABLE:
+        if name in RESERVED:
             # Meta-tools and namespaces take no arguments from headers.
             return None
         view = state.view((CURRENT.get() or RequestScope()).client)

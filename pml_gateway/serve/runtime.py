@@ -22,7 +22,7 @@ from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.serve.control import serve_control
 from pml_gateway.serve.list_changes import Subscribers
@@ -78,6 +78,7 @@ async def open_runtime(
             loaded.settings,
             paths,
             identity=identity,
+            meta_tools=ALL_META_TOOLS,
             open_streams=open_streams,
             client=client,
             events=watching.events,
@@ -86,7 +87,7 @@ async def open_runtime(
         anyio.create_task_group() as tasks,
     ):
         UsageNotes(identity, recorder).subscribe_to(gateway.events)
-        caller = build_caller(gateway)
+        caller = Caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, followers)

@@ -9,20 +9,18 @@ from typing import Any, Protocol
 
 import anyio
 
-from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
+from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError, error_json
 from pml_gateway.mcp.deadlines import within
 from pml_gateway.results.content import exceeds
+from pml_gateway.results.settle import Settled
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import is_true
 from pml_gateway.workflow.outcome import (
-    Called,
     Exceeded,
     Question,
     SkipReason,
     StepOutcome,
     StepStatus,
-    error_from,
-    error_json,
     error_of,
     value_of,
 )
@@ -46,14 +44,13 @@ def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
     not_called = f"; {len(stopped)} were not called" if stopped else ""
     if failed:
         first = items[failed[0]].error or {}
-        error = {
-            "code": first.get("code", ErrorCode.INTERNAL.value),
-            "message": f"{len(failed)} of {len(items)} items of step {step.id!r} failed: "
-            f"{first.get('message', '')}{not_called}",
-            "retryable": bool(first.get("retryable")),
-            "hint": str(first.get("hint", "")),
-            "details": {"items": [{"index": index, "error": items[index].error} for index in failed[:MAX_TOLD]]},
-        }
+        error = error_json(
+            ErrorCode(first.get("code", ErrorCode.INTERNAL)),
+            f"{len(failed)} of {len(items)} items of step {step.id!r} failed: {first.get('message', '')}{not_called}",
+            retryable=bool(first.get("retryable")),
+            hint=str(first.get("hint", "")),
+            details={"items": [{"index": index, "error": items[index].error} for index in failed[:MAX_TOLD]]},
+        )
         return StepOutcome(StepStatus.ERROR, values, error=error, items=items)
     by = stopped[0].blocked_by
     if len(stopped) == len(items):
@@ -75,7 +72,7 @@ class Tools(Protocol):
     def read_only(self, name: str) -> str | None:
         """The tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
 
-    async def call(self, invocation: Invocation) -> Called:
+    async def call(self, invocation: Invocation) -> Settled:
         """What the tool answers.
 
         Raises:
@@ -162,7 +159,7 @@ class Run:
             try:
                 outcome = await self._begin(step, tools, answers)
             except GatewayError as error:
-                outcome = StepOutcome(StepStatus.ERROR, error=error_from(error))
+                outcome = StepOutcome(StepStatus.ERROR, error=error.as_json())
             outcome = replace(outcome, began=began, ended=self._now())
         if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP and self._stopped_by is None:
             self._stopped_by = step.id
@@ -234,7 +231,7 @@ class Run:
                 try:
                     outcome = await self._once(step, inside, absent, tools, answers.get((step.index, index)))
                 except GatewayError as error:
-                    outcome = StepOutcome(StepStatus.ERROR, error=error_from(error))
+                    outcome = StepOutcome(StepStatus.ERROR, error=error.as_json())
                 if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP:
                     self._stopped_by = self._stopped_by or step.id
                 self._items[step.index, index] = outcome
@@ -293,14 +290,14 @@ class Run:
                 try:
                     return await _outcome(await tools.call(invocation), invocation)
                 except GatewayError as error:
-                    return StepOutcome(StepStatus.ERROR, error=error_from(error), arguments=invocation.arguments)
+                    return StepOutcome(StepStatus.ERROR, error=error.as_json(), arguments=invocation.arguments)
         timed_out = error_json(
             ErrorCode.TIMEOUT,
             f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
+            # As the time limit of the upstream itself.
+            retryable=True,
             hint="whether the call was executed is unknown; raise the step's timeout",
         )
-        # As the time limit of the upstream itself.
-        timed_out["retryable"] = True
         return StepOutcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
 
     def _stopped(self, by: str) -> StepOutcome:
@@ -335,9 +332,7 @@ class Run:
                 ErrorCode.BUDGET_EXCEEDED,
                 f"max_seconds {limit:g} ran out {'during' if begun else 'before'} this step",
                 hint="raise budget.max_seconds, up to workflow.max_seconds of the configuration, or do less",
-                limit="max_seconds",
-                value=limit,
-                setting="workflow.max_seconds",
+                details={"limit": "max_seconds", "value": limit, "setting": "workflow.max_seconds"},
             )
             status = StepStatus.ERROR if begun else StepStatus.SKIPPED
             reason = None if begun else SkipReason.BUDGET
@@ -405,7 +400,7 @@ async def _no_stored(node: JsonObject) -> Any:
     raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
 
 
-async def _outcome(called: Called, invocation: Invocation) -> StepOutcome:
+async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:
     result, arguments = called.result, invocation.arguments
     if result.get("resultType") == "input_required":
         requests, state = result.get("inputRequests"), result.get("requestState")

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from pml_gateway.errors import ErrorCode, GatewayError
+from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.results.content import Content, addressed
-from pml_gateway.results.stored import StoredResult
+from pml_gateway.results.settle import Settled
 from pml_gateway.types import JsonObject
 
 DECODED_AT_ONCE = 64 * 1024
@@ -52,17 +52,6 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """What a tool answered: the result as it came, its value, and where that is kept or known already."""
-
-    result: JsonObject
-    content: Content
-    stored: StoredResult | None = None
-    etag: str | None = None
-    unchanged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What became of one step; `value` is what references read, `called` what the tool answered.
 
@@ -71,7 +60,7 @@ class StepOutcome:
 
     status: StepStatus
     value: Any = None
-    called: Called | None = None
+    called: Settled | None = None
     error: JsonObject | None = None
     reason: SkipReason | None = None
     blocked_by: tuple[str, ...] = ()
@@ -131,19 +120,3 @@ def error_of(result: JsonObject) -> JsonObject:
     if structured is not None:
         error["details"] = {"structuredContent": structured}
     return error
-
-
-def error_json(code: ErrorCode, message: str, *, hint: str = "", **details: Any) -> JsonObject:
-    """An error as every answer shows it."""
-    return {"code": code.value, "message": message, "retryable": False, "hint": hint, "details": details}
-
-
-def error_from(error: GatewayError) -> JsonObject:
-    """A raised error as every answer shows it."""
-    return {
-        "code": error.code.value,
-        "message": error.message,
-        "retryable": error.retryable,
-        "hint": error.hint,
-        "details": error.details,
-    }

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pml_gateway.errors import ErrorCode, InvalidInputError
+from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.fields import (
@@ -21,7 +21,6 @@ from pml_gateway.workflow.fields import (
     renamed,
     unknown_keys,
 )
-from pml_gateway.workflow.outcome import error_json
 from pml_gateway.workflow.plan import (
     INDEX,
     INPUT,
@@ -357,7 +356,7 @@ def _error(problems: list[StepProblem]) -> JsonObject:
     """The error of a slot whose call was not made."""
     message = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
     errors = [problem.as_json() for problem in problems]
-    return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, errors=errors)
+    return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={"errors": errors})
 
 
 def _template(arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem]) -> Template:

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import anyio.to_thread
 
-from pml_gateway.errors import ErrorCode
+from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.results.content import exceeds
 from pml_gateway.results.encoding import tokens_of
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepStatus, error_json, run_status
+from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepStatus, run_status
 from pml_gateway.workflow.plan import Plan, Step
 
 CHARACTERS_PER_TOKEN = 3

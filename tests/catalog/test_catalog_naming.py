@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import Prefix, assign_names, build_catalog
 from pml_gateway.catalog.model import UpstreamListing
-from pml_gateway.gateway.meta_definitions import RESERVED
+from pml_gateway.exposure.meta_tool import RESERVED
 from tests.catalog.listings import listing
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

@@ -14,9 +14,10 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.catalog.wire import LATEST_VERSION, allowed_fields, decoded_items, encode, tool_for_version
-from pml_gateway.gateway.meta_definitions import AVAILABLE, meta_tool_definitions
+from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, only_tool, sound_schemas
+from tests.support.meta import meta_tool_definitions
 
 HINTS = ("title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint", "vendor")
 ICONS = st.fixed_dictionaries(
@@ -76,7 +77,7 @@ def test_the_sdk_accepts_every_definition_in_every_version_and_changes_nothing(r
 
 @pytest.mark.parametrize("version", KNOWN_PROTOCOL_VERSIONS)
 def test_the_sdk_accepts_the_meta_tools_and_changes_nothing(version: str) -> None:
-    tools = [tool_for_version(definition, version) for definition in meta_tool_definitions(AVAILABLE, ["github"])]
+    tools = [tool_for_version(definition, version) for definition in meta_tool_definitions(RESERVED, ["github"])]
     assert serialized(tools, version) == tools
 
 

@@ -18,6 +18,7 @@ from pml_gateway.exposure.modes import Exposure, Reason, expose
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.gateway.tool_list import render
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import catalog_of
@@ -40,7 +41,8 @@ class Case:
     settings: GatewaySection
 
     def state(self) -> GatewayState:
-        return GatewayState(Settings(gateway=self.settings), self.catalog, None, WireCache(self.catalog))
+        settings, wire = Settings(gateway=self.settings), WireCache(self.catalog)
+        return GatewayState(settings, self.catalog, None, wire, meta_tools=ALL_META_TOOLS)
 
     def visible(self) -> tuple[CatalogTool, ...]:
         return self.state().view(LOCAL).tools

@@ -8,7 +8,7 @@ import pytest
 
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
-from pml_gateway.gateway.meta_definitions import meta_tool_definitions
+from tests.support.meta import meta_tool_definitions
 
 SYSTEMS = (
     *("github", "gitlab", "linear", "atlassian", "slack", "notion"),

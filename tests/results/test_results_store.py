@@ -22,9 +22,8 @@ from pydantic import ValidationError
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
-from pml_gateway.gateway.answers import data_result
 from pml_gateway.policy.client import Client
-from pml_gateway.results.content import Content, content_of
+from pml_gateway.results.content import Content, content_of, data_result
 from pml_gateway.results.etags import META_KEY
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult

@@ -11,6 +11,7 @@ import mcp_types
 import pytest
 from mcp.client.client import Client
 
+from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
@@ -280,8 +281,11 @@ async def test_a_fault_of_the_gateway_ends_one_call_and_quotes_nothing(tmp_path:
         raise IndexError("s3cret of another server")
 
     settings = settings_for({"up": counting()})
-    async with open_gateway(settings, paths_in(tmp_path), identity="x", connect=False) as gateway:
-        caller = Caller(gateway, {"search_tools": broken})
+    meta_tools = MetaTools(MetaTool("search_tools", lambda _: {}, broken))
+    async with open_gateway(
+        settings, paths_in(tmp_path), identity="x", meta_tools=meta_tools, connect=False
+    ) as gateway:
+        caller = Caller(gateway)
         result = await caller.call(RequestScope(), "search_tools", {"query": "x"}, CallOptions())
     error = result["structuredContent"]["error"]
     assert (error["code"], error["details"]["executed"]) == ("INTERNAL", "unknown")

@@ -10,9 +10,10 @@ import anyio
 import pytest
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for, text_result, tool
 from tests.support.serving import serving
 
@@ -22,7 +23,7 @@ SERVER = Path(__file__).parents[1] / "support" / "upstream_server.py"
 
 
 async def call(gateway: Gateway, name: str, arguments: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    results.append(await build_caller(gateway).call(RequestScope(), name, arguments, CallOptions()))
+    results.append(await Caller(gateway).call(RequestScope(), name, arguments, CallOptions()))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ async def test_text_that_no_message_can_carry_is_refused_and_ends_nobody_elses_c
     started = tmp_path / "started"
     slow: list[dict[str, Any]] = []
     bad: list[dict[str, Any]] = []
-    async with open_gateway(settings, paths_in(tmp_path), identity="t") as gateway:
+    async with open_gateway(settings, paths_in(tmp_path), identity="t", meta_tools=ALL_META_TOOLS) as gateway:
         await gateway.refresh(20)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, gateway, "up__slow", {"seconds": 1, "started": str(started)}, slow)

@@ -17,7 +17,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.meta.meta_tools import build_caller
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.serve.control import gateway_status
 from tests.support.memory import paths_in
 
@@ -36,10 +36,10 @@ async def beside(folder: Path, bad: dict[str, Any], **upstreams: Any) -> AsyncIt
     """A gateway in front of one misbehaving server and one that does nothing wrong; the latter works to the end."""
     limits = {"call_timeout": 60, "connect_timeout": 40, **upstreams}
     settings = Settings.model_validate({"servers": {"bad": bad, "good": entry("sound")}, "upstreams": limits})
-    async with open_gateway(settings, paths_in(folder), identity="test") as gateway:
+    async with open_gateway(settings, paths_in(folder), identity="test", meta_tools=ALL_META_TOOLS) as gateway:
         with anyio.fail_after(90):
             await gateway.refresh(80)
-        caller = build_caller(gateway)
+        caller = Caller(gateway)
         yield gateway, caller
         with anyio.fail_after(30):
             assert await call(caller, "good__t") == {"content": [{"type": "text", "text": "fine"}]}

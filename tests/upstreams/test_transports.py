@@ -19,7 +19,6 @@ from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.meta.meta_tools import build_caller
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in
@@ -49,7 +48,7 @@ async def gateway_to(folder: Path, entry: dict[str, Any]) -> AsyncIterator[tuple
         with anyio.fail_after(30):
             await gateway.pool.upstreams["remote"].settled.wait()
             await gateway.refresh(30)
-        yield gateway, build_caller(gateway)
+        yield gateway, Caller(gateway)
 
 
 def ask(caller: Caller) -> Awaitable[dict[str, Any]]:

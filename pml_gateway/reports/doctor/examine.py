@@ -15,6 +15,7 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.clients import clients
 from pml_gateway.reports.doctor.configuration import broken, commands, configuration, secrets, server_of
@@ -103,7 +104,9 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
     file = ManifestFile.of(paths.manifest_dir, case.identity, naming.prefix, naming.max_length)
     found = list(manifest(file, settings))
     last_words = LastWords(paths.logs_dir, settings.servers)
-    async with open_gateway(settings, paths, identity=case.identity, connect=False) as gateway:
+    async with open_gateway(
+        settings, paths, identity=case.identity, meta_tools=ALL_META_TOOLS, connect=False
+    ) as gateway:
         waited = case.timeout or _slowest(gateway)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_report_progress, gateway, progress)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.signature import signature
 from pml_gateway.exposure.validation import open_problems
-from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.plan import Plan, Step, StepProblem
 from pml_gateway.workflow.templates import references
@@ -21,7 +20,7 @@ Raises:
 """
 
 
-def plan_problems(plan: Plan, find: FindTool, *, now: bool = False) -> list[StepProblem]:
+def plan_problems(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> list[StepProblem]:
     """Steps whose tool does not exist, or refuses the arguments as far as they are known.
 
     A server that is away is only a problem of the moment: `now` leaves it out, and the call itself will tell.
@@ -36,8 +35,7 @@ def plan_problems(plan: Plan, find: FindTool, *, now: bool = False) -> list[Step
             if not now:
                 problems.append(_problem(step, error))
         except GatewayError as error:
-            meta = step.tool in RESERVED or step.tool in ALIASES
-            problems.append(_meta_problem(step) if meta else _problem(step, error))
+            problems.append(_meta_problem(step) if step.tool in meta_tools else _problem(step, error))
     return problems
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 import anyio.to_thread
@@ -12,17 +13,15 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ResultStoreError
-from pml_gateway.gateway.answers import data_result
-from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import RequestScope
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.results.content import Content, content_of, exceeds
+from pml_gateway.results.content import Content, content_of, data_result, exceeds
 from pml_gateway.results.encoding import encode
-from pml_gateway.results.etags import META_KEY, etag_of, has_etag
+from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
+from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.shapes import sketch
-from pml_gateway.results.store import Resolved, Visible
+from pml_gateway.results.store import ResultStore, Visible
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import JsonObject
 
@@ -59,7 +58,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that is about to be made: who makes it, of what, how, with which arguments as the client sent them."""
+    """One call, from now on: who makes it, of what, how, with which arguments as the client sent them."""
 
     client: Client
     tool: CatalogTool
@@ -68,76 +67,64 @@ class Call:
     refs: tuple[str, ...] = ()
     if_none_match: str | None = None
     run: str = ""
-    began: float = 0.0
+    began: float = field(default_factory=time.time)
 
 
 class Settler:
-    """Resolves references before calls and decides what their results become."""
+    """Decides what results become: stored or whole, with an etag, unchanged."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    async def resolve(self, scope: RequestScope, arguments: JsonObject) -> Resolved:
-        """Arguments with the values of the client's references in their places.
-
-        Raises:
-            ReferenceNotFoundError: unknown, foreign, expired, or made by a tool the client may no longer see.
-            InvalidInputError: a path that finds nothing.
-        """
-        return await self._gateway.results.resolve(scope.client, arguments, visible_to(self._view(scope.client)))
+    def __init__(
+        self, results: ResultStore, etags: Etags, shapes: LearnedShapes, keeps_arguments: Callable[[], bool]
+    ) -> None:
+        """`keeps_arguments` says whether a lineage may hold arguments, or their shape only."""
+        self._results = results
+        self._etags = etags
+        self._shapes = shapes
+        self._keeps_arguments = keeps_arguments
 
     async def settle(self, call: Call, result: JsonObject) -> Settled:
         """What the client gets for an upstream's result; errors and questions pass as they are."""
         failed = result.get("isError") is True
         if call.refs:
-            self._gateway.results.note_use(self._source(call, "error" if failed else "ok"))
+            self._results.note_use(self._source(call, "error" if failed else "ok"))
         if failed or result.get("resultType") not in (None, "complete"):
             return Settled(result, Content("json", None))
         content = content_of(result)
-        await self._gateway.shapes.observe(call.client, call.tool, content)
-        etag = await self._etag(call, result)
-        if etag is not None and await self._gateway.etags.is_unchanged(etag, call.if_none_match):
+        await self._shapes.observe(call.client, call.tool, content)
+        etag = await _etag(call, result)
+        if etag is not None and await self._etags.is_unchanged(etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
             return Settled(_with_etag(told, etag), content, etag, unchanged=True)
-        stored = await self._store(call, content) if self._is_large(call, content) else None
+        stored = await self._store(call, content)
         if stored is not None:
             answer = {**stored.answer(), **({"etag": etag} if etag else {})}
             return Settled(_with_etag(data_result(answer), etag), content, etag, stored=stored)
         return Settled(_with_etag(result, etag), content, etag)
 
-    def _is_large(self, call: Call, content: Content) -> bool:
-        settings = self._gateway.results.settings
-        if not stores(settings, call.route) or (call.route == "direct" and "outputSchema" in call.tool.definition):
-            return False
-        # A token has at least one character, so that most results are known to be small without counting.
-        return exceeds(content.value, settings.threshold_tokens)
-
     async def _store(self, call: Call, content: Content) -> StoredResult | None:
-        results = self._gateway.results
+        """The result as a stored one, where it is too large to be answered whole."""
+        settings = self._results.settings
+        if not stores(settings, call.route) or (call.route == "direct" and "outputSchema" in call.tool.definition):
+            return None
+        # A token has at least one character, so that most results are known to be small without counting.
+        if not exceeds(content.value, settings.threshold_tokens):
+            return None
         try:
             encoded = await anyio.to_thread.run_sync(encode, content)
-            if encoded.tokens <= results.settings.threshold_tokens:
+            if encoded.tokens <= settings.threshold_tokens:
                 return None
-            return await results.put_encoded(call.client, encoded, source=self._source(call, "ok"))
+            return await self._results.put_encoded(call.client, encoded, source=self._source(call, "ok"))
         except (ValueError, RecursionError, TypeError):
             return None
         except ResultStoreError as error:
             logger.warning("a result of %s is given whole: %s", call.tool.qualified_name, error)
             return None
 
-    async def _etag(self, call: Call, result: JsonObject) -> str | None:
-        # The etag of a part would pass for one of the composite tool it is inside of.
-        if not has_etag(call.tool) or call.route == "inside":
-            return None
-        if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
-            return await anyio.to_thread.run_sync(etag_of, call.client, call.tool, result)
-        return etag_of(call.client, call.tool, result)
-
     def _source(self, call: Call, status: str) -> Source:
         return Source(
             tool=(call.tool.upstream_id, call.tool.name),
             name=call.tool.qualified_name,
-            inputs=describe_inputs(call.sent, whole=self._gateway.state.settings.usage.arguments),
+            inputs=describe_inputs(call.sent, whole=self._keeps_arguments()),
             refs=call.refs,
             status=status,
             at=call.began,
@@ -145,8 +132,14 @@ class Settler:
             run=call.run,
         )
 
-    def _view(self, client: Client) -> View:
-        return self._gateway.state.view(client)
+
+async def _etag(call: Call, result: JsonObject) -> str | None:
+    # The etag of a part would pass for one of the composite tool it is inside of.
+    if not has_etag(call.tool) or call.route == "inside":
+        return None
+    if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
+        return await anyio.to_thread.run_sync(etag_of, call.client, call.tool, result)
+    return etag_of(call.client, call.tool, result)
 
 
 def stores(settings: ReferenceSettings, route: Route) -> bool:
@@ -182,11 +175,6 @@ def describe_inputs(arguments: JsonObject, *, whole: bool) -> str:
         return sketch(arguments, MAX_INPUTS)
     text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str)
     return text if len(text) <= MAX_INPUTS else f"{text[: MAX_INPUTS - 1]}…"
-
-
-def started(call: Call) -> Call:
-    """The call, beginning now."""
-    return replace(call, began=time.time())
 
 
 def _with_etag(result: JsonObject, etag: str | None) -> JsonObject:

@@ -1,0 +1,92 @@
+"""The gateway's own tools: the record of one, and the collection of all, which lists and calls ask."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pml_gateway.config.settings import META_TOOLS, Settings
+from pml_gateway.types import JsonObject
+
+RESERVED = frozenset(META_TOOLS)
+"""Names no upstream tool is given."""
+
+Handler = Callable[..., Awaitable[JsonObject]]
+"""(the call's context, its arguments) to the result; what it raises becomes an error result.
+
+The context is that of a gateway, which lists these tools itself, so that its type cannot be named here.
+"""
+
+
+def _always(_: Settings) -> bool:
+    return True
+
+
+def _never(_: Settings) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MetaTool:
+    """One tool of the gateway's own.
+
+    Args:
+        name: one of the names that `gateway.meta_tools` knows.
+        definition: how it is listed, given the servers that are behind it.
+        handler: what answers it.
+        aliases: names other gateways gave it; a real tool of that name wins.
+        is_useful: whether there is anything for it to do with these settings.
+        beside_namespaces: its definition where namespaces take the calls; None where it is not listed beside them.
+    """
+
+    name: str
+    definition: Callable[[Sequence[str]], JsonObject]
+    handler: Handler
+    aliases: tuple[str, ...] = ()
+    is_useful: Callable[[Settings], bool] = _always
+    beside_namespaces: Callable[[Settings], JsonObject | None] = _never
+
+    def is_enabled(self, settings: Settings) -> bool:
+        """Whether it can be called."""
+        return self.name in settings.gateway.meta_tools and self.is_useful(settings)
+
+
+class MetaTools:
+    """The meta-tools of a gateway, in the order in which they are listed."""
+
+    def __init__(self, *tools: MetaTool) -> None:
+        self._tools = tools
+        self._by_name = {name: tool for tool in tools for name in (tool.name, *tool.aliases)}
+
+    def __iter__(self) -> Iterator[MetaTool]:
+        return iter(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a meta-tool has this name or alias."""
+        return name in self._by_name
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names and aliases."""
+        return frozenset(self._by_name)
+
+    def find(self, name: str) -> MetaTool | None:
+        """The meta-tool of this name or alias."""
+        return self._by_name.get(name)
+
+    def by_name(self, name: str) -> MetaTool:
+        """The meta-tool of this name, which there is."""
+        return self._by_name[name]
+
+    def enabled(self, settings: Settings) -> list[MetaTool]:
+        """Those that can be called."""
+        return [tool for tool in self._tools if tool.is_enabled(settings)]
+
+    def definitions(self, settings: Settings, servers: Sequence[str]) -> list[JsonObject]:
+        """The definitions of those that can be called."""
+        return [tool.definition(servers) for tool in self.enabled(settings)]
+
+    def definitions_beside_namespaces(self, settings: Settings) -> list[JsonObject]:
+        """The definitions of those that are listed with namespaces."""
+        definitions = (tool.beside_namespaces(settings) for tool in self.enabled(settings))
+        return [definition for definition in definitions if definition is not None]

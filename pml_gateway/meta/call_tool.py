@@ -1,0 +1,47 @@
+"""`call_tool`: any tool by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
+from pml_gateway.gateway.calling import CallContext
+from pml_gateway.meta.arguments import json_object, string
+from pml_gateway.types import JsonObject
+
+
+def definition(_: Sequence[str]) -> JsonObject:
+    """How it is listed."""
+    return {
+        "name": "call_tool",
+        "description": "Call any tool by name; returns exactly what the tool returns.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "arguments": {"type": "object"},
+                "if_none_match": {"type": "string"},
+            },
+            "required": ["name"],
+        },
+    }
+
+
+async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
+    """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
+    name = string(arguments, "name", default=string(arguments, "operation", default=""))
+    if not name:
+        raise InvalidInputError("name: the name of the tool to call is missing", hint="search_tools finds names")
+    if name in RESERVED and context.view.resolve(name) is None:
+        raise InvalidInputError(f"{name} is a meta-tool", hint=f"call {name} itself, not through call_tool")
+    tool = context.find(name)
+    given = json_object(arguments.get("arguments", arguments.get("input")))
+    known = string(arguments, "if_none_match", default="") or None
+    settled = await context.caller.run(
+        context.scope, context.view, tool, given, context.options, route="meta", if_none_match=known
+    )
+    return settled.result
+
+
+CALL_TOOL = MetaTool("call_tool", definition, call_tool, aliases=("call",))

@@ -1,0 +1,173 @@
+"""`search_tools`: the tools that fit a task, ranked."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.meta_tool import MetaTool
+from pml_gateway.exposure.namespaces import call_signature
+from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.events import Searched
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.meta.arguments import choice, integer, string
+from pml_gateway.policy.view import View
+from pml_gateway.results.content import data_result
+from pml_gateway.types import JsonObject, Ranking
+
+MAX_NAMED_SYSTEMS = 12
+MAX_SYSTEM_NAME = 40
+MAX_LIMIT = 50
+MAX_QUERY = 4000
+_GLOB_CHARACTERS = frozenset("*?[")
+
+
+def definition(servers: Sequence[str]) -> JsonObject:
+    """How it is listed; it names the systems behind it, or agents ignore it."""
+    return _described(
+        f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
+        "Search before saying that something cannot be done. "
+        "'*' lists the systems; globs such as fs:read_* match names."
+    )
+
+
+def beside_namespaces(_: Settings) -> JsonObject:
+    """Beside namespaces it need not name the systems, and says whose actions it finds."""
+    return _described(
+        "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
+    )
+
+
+def _described(description: str) -> JsonObject:
+    return {
+        "name": "search_tools",
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "the task in a few words, or a tool's name"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 5},
+                "offset": {"type": "integer", "minimum": 0},
+                "server": {"type": "string"},
+                "detail": {"enum": ["signature", "name", "schema"], "default": "signature"},
+                "max_tokens": {"type": "integer", "minimum": 1},
+            },
+            "required": ["query"],
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    }
+
+
+def _systems(servers: Sequence[str]) -> str:
+    if not servers:
+        return "No system is available now."
+    named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
+    more = len(servers) - MAX_NAMED_SYSTEMS
+    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
+
+
+async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
+    """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
+    state = await context.gateway.searchable()
+    view = state.view(context.scope.client)
+    query = string(arguments, "query", default="")[:MAX_QUERY].strip()
+    if query in ("", "*"):
+        servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
+        return data_result({"servers": servers, "total_tools": len(view.tools)})
+    limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
+    offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
+    detail = choice(arguments, "detail", ("signature", "name", "schema"))
+    server = arguments.get("server")
+    if server is not None and (not isinstance(server, str) or server not in view.servers):
+        names = ", ".join(view.servers) or "none"
+        raise InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
+    if _GLOB_CHARACTERS & set(query) and " " not in query:
+        matching = [(tool, 1.0) for tool in _matching(view, query) if server in (None, tool.upstream_id)]
+        ranking = Ranking.LEXICAL
+    else:
+        found = await anyio.to_thread.run_sync(
+            lambda: state.search(view, query, min(offset + limit + 1, 1000), server=server)
+        )
+        matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
+        ranking = found.ranking
+    page = matching[offset : offset + limit]
+    exact = [tool for tool, score in page if score >= 1.0 and query in (tool.qualified_name, tool.source, tool.name)]
+    hits = [
+        _hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
+        | ({} if detail == "name" else _as_action(tool, state, view))
+        for tool, score in page
+    ]
+    answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
+    shown = [tool for tool, _ in page[: len(answer["hits"])]]
+    context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
+    if len(answer["hits"]) < len(hits):
+        answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
+    if len(matching) > offset + limit:
+        answer["next_offset"] = offset + limit
+    if ranking is not Ranking.FUSED:
+        answer["ranking"] = ranking.value
+    if not hits:
+        answer["reason"] = _nothing_found(query, state)
+    return data_result(answer)
+
+
+def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
+    hit: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
+    if detail != "name":
+        hit["signature"] = signature(tool.qualified_name, tool.definition["inputSchema"])
+        hit["description"] = first_sentence(tool.description or tool.title)
+    if detail == "schema":
+        hit["description"] = tool.description
+        hit["inputSchema"] = tool.definition["inputSchema"]
+    if tool.stale:
+        hit["unavailable"] = True
+    return hit
+
+
+def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject:
+    """How a hit is called where namespaces are listed instead of `call_tool`."""
+    for namespace in state.namespaces(view).values():
+        if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
+            return {"signature": call_signature(namespace, action)}
+    return {}
+
+
+def _matching(view: View, pattern: str) -> list[CatalogTool]:
+    matched = [
+        tool
+        for tool in view.searchable
+        if any(fnmatch.fnmatchcase(name, pattern) for name in (tool.qualified_name, tool.source, tool.name))
+    ]
+    return sorted(matched, key=lambda tool: tool.qualified_name)
+
+
+def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonObject]:
+    if arguments.get("max_tokens") is None:
+        return hits
+    budget = integer(arguments, "max_tokens", default=1, minimum=1, maximum=10**9)
+    kept: list[JsonObject] = []
+    for hit in hits:
+        budget -= count_tokens(json.dumps(hit, ensure_ascii=False, separators=(",", ":")))
+        if budget < 0:
+            break
+        kept.append(hit)
+    return kept
+
+
+def _nothing_found(query: str, state: GatewayState) -> str:
+    shown = query if len(query) <= 80 else f"{query[:79]}…"
+    minimum = state.settings.search.min_score
+    return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"
+
+
+SEARCH_TOOLS = MetaTool(
+    "search_tools", definition, search_tools, aliases=("search", "mcp_search"), beside_namespaces=beside_namespaces
+)

@@ -1,0 +1,58 @@
+"""`tool_schema`: tools in full, where a signature is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pml_gateway.errors import InvalidInputError, ToolNotFoundError
+from pml_gateway.exposure.meta_tool import MetaTool
+from pml_gateway.gateway.calling import CallContext, find
+from pml_gateway.meta.arguments import choice
+from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
+from pml_gateway.results.content import data_result
+from pml_gateway.types import JsonObject
+
+MAX_NAMES = 50
+
+
+def definition(_: Sequence[str]) -> JsonObject:
+    """How it is listed."""
+    return {
+        "name": "tool_schema",
+        "description": "Full description and schemas of tools, when a signature is not enough.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                "format": {"enum": ["json", "typescript", "markdown"], "default": "json"},
+            },
+            "required": ["names"],
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    }
+
+
+async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject:
+    """The full specification of each tool named; an unknown name is an error of its own among the others."""
+    names = arguments.get("names", arguments.get("name"))
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError("names: a list of tool names is needed", hint='for example {"names": ["a__b"]}')
+    if len(names) > MAX_NAMES:
+        raise InvalidInputError(f"names: {len(names)} names; at most {MAX_NAMES} in one call")
+    chosen = choice(arguments, "format", ("json", "typescript", "markdown"))
+    render = {"json": render_json, "typescript": render_typescript, "markdown": render_markdown}[chosen]
+    specifications, unknown = [], []
+    for name in dict.fromkeys(names):
+        try:
+            tool = find(context.view, name)
+            specifications.append(render(tool, context.gateway.shapes.shape_of(context.scope.client, tool)))
+        except ToolNotFoundError as error:
+            unknown.append(error)
+    if unknown and not specifications:
+        raise unknown[0]
+    errors = [error.as_json(without=("retryable", "details")) for error in unknown]
+    return data_result({"tools": specifications, **({"errors": errors} if errors else {})})
+
+
+TOOL_SCHEMA = MetaTool("tool_schema", definition, tool_schema, aliases=("schema",))
