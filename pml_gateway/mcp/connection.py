@@ -105,7 +105,7 @@ OnNotice = Callable[[str, JsonObject], None]
 """Takes a notification of the upstream: its method and params."""
 
 CallTool = Callable[..., Awaitable[JsonObject]]
-"""(params, timeout=, on_progress=, call=) to the raw result of `tools/call`."""
+"""(params, on_progress=, call=) to the raw result of `tools/call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +171,14 @@ class Connection:
         method: str,
         params: JsonObject,
         *,
-        timeout: float | None,
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
     ) -> JsonObject:
-        """One request with these params; the result as the upstream sent it."""
+        """One request with these params; the result as the upstream sent it. The caller limits its time."""
         with self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
-                return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
-            return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
+                return await self.send_call(params, on_progress=on_progress, call=call)
+            return await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
 
 
 @asynccontextmanager
