@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pml_gateway.mcp.deadlines import paused, running
+from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 
 WITHDRAW_SECONDS = 2.0
@@ -136,7 +137,7 @@ class OpenCall:
         self._when_asked: Callable[[], None] = lambda: None
         self._questions: set[anyio.CancelScope] = set()
         self.has_ended = False
-        self._withdrawn = anyio.Event()
+        self._withdrawn = Signal()
 
     def begin(self, when_asked: Callable[[], None]) -> None:
         """Let questions stop the time limits that run now, and be told to `when_asked`."""
@@ -169,8 +170,7 @@ class OpenCall:
                         return await self.ask(method, params, on_progress)
             finally:
                 self._questions.discard(scope)
-                if not self._questions:
-                    self._withdrawn.set()
+                self._withdrawn.set()
         raise too_late()
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
@@ -194,11 +194,10 @@ class OpenCall:
         self.has_ended = True
         if not self._questions:
             return
-        self._withdrawn = anyio.Event()
         for scope in self._questions:
             scope.cancel()
         with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
-            await self._withdrawn.wait()
+            await self._withdrawn.until(lambda: not self._questions)
 
 
 class Questions:

@@ -19,8 +19,11 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, Ticket
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.lifecycle import Lifecycle
-from pml_gateway.upstreams.retries import is_repeatable, repeated
+from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.session_choice import late
+
+READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
+"""Requests that change nothing, whatever they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,10 @@ class Calls:
             return await self.attempt(request)
 
     def is_repeatable(self, request: Request) -> bool:
-        """Whether it may reach the upstream twice."""
-        return is_repeatable(request.method, request.params, self._lifecycle.tool_facts.repeatable)
+        """Whether it may reach the upstream twice: a read, a list, or a call of a tool that says so."""
+        if request.method == "tools/call":
+            return request.params.get("name") in self._lifecycle.tool_facts.repeatable
+        return request.method in READS or request.method.endswith("/list")
 
     async def attempt(
         self, request: Request, call: OpenCall | None = None, borrowed: Connection | None = None

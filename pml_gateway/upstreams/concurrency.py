@@ -53,8 +53,7 @@ class CallLimit:
 
     def __init__(self, upstream_id: str, max_concurrent: int, max_queue: int) -> None:
         self._upstream_id = upstream_id
-        # Fast: what is found out before a place is taken that is free holds when it is taken.
-        self._running = anyio.Semaphore(max_concurrent, fast_acquire=True)
+        self._running = anyio.Semaphore(max_concurrent)
         self._max_concurrent = max_concurrent
         self._max_queue = max_queue
         self._waiting = 0
@@ -82,10 +81,35 @@ class CallLimit:
             UpstreamBusyError: as many calls wait as may; nothing was sent.
             UpstreamTimeoutError: no place was free in time; nothing was sent.
         """
-        if self._running.value == 0:
+        if self._running.value:
+            self._running.acquire_nowait()
+        else:
             before_waiting()
-            if self._waiting >= self._max_queue:
-                raise self._busy()
+            await self._wait(deadline)
+        permit = Permit(self._running)
+        try:
+            yield permit
+        finally:
+            permit.give_up()
+            self._changed.set()
+
+    async def until_unused(self, timeout: float) -> None:
+        """Wait until no call runs or waits, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            await self._changed.until(lambda: self.is_unused)
+
+    async def _wait(self, deadline: float) -> None:
+        if self._waiting >= self._max_queue:
+            raise UpstreamBusyError(
+                f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
+                details={
+                    "running": self._max_concurrent,
+                    "waiting": self._waiting,
+                    "max_queue": self._max_queue,
+                    "executed": "no",
+                },
+            )
         self._waiting += 1
         try:
             with anyio.move_on_at(deadline) as waiting:
@@ -99,29 +123,6 @@ class CallLimit:
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
                 details={"executed": "no"},
             )
-        place = Permit(self._running)
-        try:
-            yield place
-        finally:
-            place.give_up()
-            self._changed.set()
-
-    async def until_unused(self, timeout: float) -> None:
-        """Wait until no call runs or waits, at most `timeout` seconds."""
-        with anyio.move_on_after(timeout):
-            await self._changed.until(lambda: self.is_unused)
-
-    def _busy(self) -> UpstreamBusyError:
-        return UpstreamBusyError(
-            f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
-            hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
-            details={
-                "running": self._max_concurrent,
-                "waiting": self._waiting,
-                "max_queue": self._max_queue,
-                "executed": "no",
-            },
-        )
 
 
 class Activity:

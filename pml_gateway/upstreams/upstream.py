@@ -117,7 +117,7 @@ class Upstream:
             UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
-        if audience is not None and self._choice.concerns(audience, params):
+        if audience is not None and self._may_converse(audience, params):
             return await self._relay.send(method, params, limit, on_progress, audience)
         return await self._calls.send(Request(method, params, on_progress, limit, anyio.current_time() + limit))
 
@@ -153,6 +153,15 @@ class Upstream:
         if client_id:
             self._own_sessions.unfollow(client_id, uri, key)
 
+    def _may_converse(self, audience: Audience, params: JsonObject) -> bool:
+        """Whether a client's request may be more than one plain round on the shared session."""
+        return (
+            bool(audience.client_capabilities)
+            or audience.log_level is not None
+            or self.definition.sessions == "per_client"
+            or "requestState" in params
+        )
+
     def _follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
         if not client_id:
             self._subscriptions.add(uri, key, on_updated)
@@ -172,7 +181,7 @@ class Upstream:
         Raises:
             GatewayError: the upstream refused.
         """
-        if not self._choice.concerns(audience, {}):
+        if not self._may_converse(audience, {}):
             return False
         era, needs_own_session = await self._choice.choose(audience, self.call_timeout)
         if not needs_own_session or era == MODERN:

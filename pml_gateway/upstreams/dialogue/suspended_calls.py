@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
 from pml_gateway.mcp.elicitation import Audience, Capabilities
+from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 
@@ -53,7 +54,7 @@ class SuspendedCall:
         self._last = audience
         self._questions: dict[str, _Question] = {}
         self._asked = 0
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._outcome: list[JsonObject | Exception] = []
         self._taken = anyio.Event()
 
@@ -87,12 +88,12 @@ class SuspendedCall:
         self._asked += 1
         key = f"q{self._asked}"
         question = self._questions[key] = _Question(method, params)
-        self._tell()
+        self._changed.set()
         try:
             await question.answered.wait()
         finally:
             del self._questions[key]
-            self._tell()
+            self._changed.set()
         return question.response
 
     async def tell(self, method: str, params: JsonObject) -> None:
@@ -119,13 +120,13 @@ class SuspendedCall:
                 # Raised again in the request that waits for it.
                 except Exception as exc:  # noqa: BLE001
                     self._outcome.append(exc)
-                self._tell()
+                self._changed.set()
                 with anyio.move_on_after(linger):
                     await self._taken.wait()
         finally:
             if not self._outcome:
                 self._outcome.append(UpstreamUnavailableError("the call was given up while it waited for its client"))
-            self._tell()
+            self._changed.set()
 
     def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: Mapping[str, Any]) -> None:
         """A request of the client is there, with answers."""
@@ -160,7 +161,6 @@ class SuspendedCall:
                 if self._open() and not self._outcome:
                     return None
                 continue
-            self._changed = anyio.Event()
             await self._changed.wait()
         self._taken.set()
         outcome = self._outcome[0]
@@ -175,9 +175,6 @@ class SuspendedCall:
 
     def _open(self) -> dict[str, _Question]:
         return {key: each for key, each in self._questions.items() if not each.answered.is_set()}
-
-    def _tell(self) -> None:
-        self._changed.set()
 
 
 Send = Callable[[SuspendedCall], Awaitable[JsonObject]]
