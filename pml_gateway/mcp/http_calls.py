@@ -28,12 +28,11 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
-from pml_gateway.mcp.session import PassthroughSession
+from pml_gateway.mcp.session import OnNotice, PassthroughSession
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
-OnNotice = Callable[[str, JsonObject], None]
 Respond = Callable[[JsonObject], Awaitable[None]]
 
 

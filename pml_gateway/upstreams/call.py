@@ -11,7 +11,6 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
-from pml_gateway.mcp.deadlines import within
 from pml_gateway.mcp.elicitation import OpenCall
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
@@ -72,7 +71,7 @@ class Calls:
     def is_repeatable(self, request: Request) -> bool:
         """Whether it may reach the upstream twice: a read, a list, or a call of a tool that says so."""
         if request.method == "tools/call":
-            return request.params.get("name") in self._lifecycle.tool_facts.repeatable
+            return request.params.get("name") in self._lifecycle.lists.tool_facts.repeatable
         return request.method in READS or request.method.endswith("/list")
 
     async def attempt(
@@ -90,9 +89,11 @@ class Calls:
             GatewayError: what became of the request.
         """
         with self._breaker.call(impatient=request.limit < self._call_timeout) as ticket:
-            with within(request.deadline - anyio.current_time()):
-                if call is not None:
-                    call.begin(lambda: self._breaker.heard(ticket))
+            with (
+                anyio.move_on_at(request.deadline)
+                if call is None
+                else call.limited(request.deadline, lambda: self._breaker.heard(ticket))
+            ):
                 return await self._answer(request, ticket, call, borrowed)
             raise late(self._upstream_id, request.what, request.limit, ticket.executed)
 

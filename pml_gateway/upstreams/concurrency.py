@@ -159,7 +159,7 @@ class Activity:
             self.last_call_seconds = time.monotonic() - started
         finally:
             self.in_flight -= 1
-            self.touch()
+            self._last_used = time.monotonic()
             self._answered.set()
 
     async def drain(self, timeout: float) -> None:

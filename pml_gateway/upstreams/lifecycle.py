@@ -16,12 +16,12 @@ import anyio
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
+from pml_gateway.mcp.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import Listed, Remembered, announced_kind
-from pml_gateway.mcp.session import HeaderMaps
+from pml_gateway.mcp.session import HeaderMaps, OnNotice
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
@@ -29,7 +29,7 @@ from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioClient
-from pml_gateway.upstreams.lists import Lists, ToolFacts
+from pml_gateway.upstreams.lists import Lists
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -145,8 +145,8 @@ class Lifecycle:
         self._effective = opener.effective
         self._opener = opener
         self._http = opener.http_side()  # of the shared connection
-        self._lists = Lists(opener.effective, remembered)
-        self._due = self._lists.due
+        self.lists = Lists(opener.effective, remembered)
+        self._due = self.lists.due
         self._activity = activity
         self._subscriptions = subscriptions
         self._breaker = breaker
@@ -175,16 +175,6 @@ class Lifecycle:
         """Replace a connection that was opened before its one client had said what it can be asked."""
         if self._client is not None and self._client.is_misrepresented(self._connection):
             self.reconnect()
-
-    @property
-    def last_listed(self) -> Listed | None:
-        """What it listed last, if it has listed anything since the start."""
-        return self._lists.last
-
-    @property
-    def tool_facts(self) -> ToolFacts:
-        """What matters of its tools when they are called."""
-        return self._lists.tool_facts
 
     def connection_of_client(self) -> Connection | None:
         """The live connection, where it is the one client's."""
@@ -252,7 +242,7 @@ class Lifecycle:
     def _open(
         self, era: str, questions: Questions, http: HttpSide, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
-        return self._opener.open(era, questions, http, lambda name: self.tool_facts.header_map(name), on_notice)
+        return self._opener.open(era, questions, http, lambda name: self.lists.tool_facts.header_map(name), on_notice)
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
@@ -341,7 +331,7 @@ class Lifecycle:
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due; from the first on, the connection is the live one."""
         is_new = self._connection is not connection
-        listed = await self._lists.ask(connection, self._http, is_new=is_new, poll=poll)
+        listed = await self.lists.ask(connection, self._http, is_new=is_new, poll=poll)
         self.era = connection.era
         self.last_error = None
         self._on_listed(listed)

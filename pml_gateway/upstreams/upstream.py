@@ -11,9 +11,10 @@ import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamTimeoutError
-from pml_gateway.mcp.connection import MODERN, Connection, OnNotice
+from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
 from pml_gateway.mcp.listing import Listed, Remembered
+from pml_gateway.mcp.session import OnNotice
 from pml_gateway.telemetry.events import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
@@ -212,7 +213,7 @@ class Upstream:
     @property
     def last_listed(self) -> Listed | None:
         """What it listed last, if it has listed anything since the start."""
-        return self._lifecycle.last_listed
+        return self._lifecycle.lists.last
 
     @property
     def last_call_seconds(self) -> float | None:

@@ -20,9 +20,10 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection, OnNotice
+from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Capabilities, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
+from pml_gateway.mcp.session import OnNotice
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
