@@ -6,7 +6,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-import anyio
 import anyio.to_thread
 from cachetools import FIFOCache
 
@@ -16,6 +15,7 @@ from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.signal import Coalesced
 from pml_gateway.telemetry.events import Observer
 from pml_gateway.types import ExposureMode
 
@@ -66,7 +66,7 @@ class ListCosts:
         self._gateway = gateway
         self._observers = observers
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
-        self._arrived = anyio.Event()
+        self._arrived = Coalesced()
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
@@ -77,17 +77,13 @@ class ListCosts:
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
         self._pending.setdefault(key, _Given(state, scope.client)).count += 1
-        self._arrived.set()
+        self._arrived.ask()
 
     async def run(self) -> None:
         """Count what arrives, for as long as the owner's task group lives."""
-        while True:
-            await self._arrived.wait()
-            await self.settle()
+        await self._arrived.run(self._settle)
 
-    async def settle(self) -> None:
-        """Count what has arrived so far."""
-        self._arrived = anyio.Event()
+    async def _settle(self) -> None:
         pending, self._pending = self._pending, {}
         for (mode, _, tools_json), given in pending.items():
             tools, tokens, full = await anyio.to_thread.run_sync(self._count, tools_json, given)
