@@ -1,6 +1,8 @@
-"""Waiting for events: several of them as one wait."""
+"""Waiting for what happens: the next time, until something holds, and once for everything that happens meanwhile."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -15,3 +17,58 @@ async def first_of(*events: anyio.Event) -> None:
 
         for event in events:
             tasks.start_soon(wait, event)
+
+
+class Signal:
+    """Says that something changed, again and again, to everybody who waits at that moment."""
+
+    def __init__(self) -> None:
+        self._next: anyio.Event | None = None
+
+    def set(self) -> None:
+        """Wake all who wait now; whoever waits later waits for the next time."""
+        if self._next is not None:
+            self._next.set()
+            self._next = None
+
+    async def wait(self) -> None:
+        """Wait for the next time."""
+        if self._next is None:
+            self._next = anyio.Event()
+        await self._next.wait()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds, which is looked at now and each time."""
+        while not holds():
+            await self.wait()
+
+
+class Coalesced:
+    """Work that is asked for often: everything that asks within a time, or while the work runs, becomes one run."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        """Wait so many seconds after the first that asks, for others that do."""
+        self._seconds = seconds
+        self._asked = anyio.Event()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run is to begin that has not."""
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Have the work run once more, soon."""
+        self._asked.set()
+
+    async def next(self) -> None:
+        """Wait until a run is due, and begin it: what asks from now on asks for another one."""
+        await self._asked.wait()
+        if self._seconds:
+            await anyio.sleep(self._seconds)
+        self._asked = anyio.Event()
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work whenever it is asked for, for as long as the owner's task group lives."""
+        while True:
+            await self.next()
+            await work()

@@ -16,6 +16,7 @@ from pml_gateway.cli.context_windows import context_window
 from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table, say, warn
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import UsageError
+from pml_gateway.signal import Coalesced
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
@@ -106,8 +107,8 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
         open_gateway(loaded.settings, paths, identity=command.identity, meta_tools=ALL_META_TOOLS) as gateway,
         anyio.create_task_group() as tasks,
     ):
-        changed = anyio.Event()
-        gateway.on_swap(lambda _before, _after: changed.set())
+        changed = Coalesced(SETTLE_SECONDS)
+        gateway.on_swap(lambda _before, _after: changed.ask())
         tasks.start_soon(follow_files, gateway, loaded, command.load, watched_files(paths))
         shown = None
         while True:
@@ -115,9 +116,7 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
             if report != shown:
                 show(report)
                 shown = report
-            await changed.wait()
-            await anyio.sleep(SETTLE_SECONDS)
-            changed = anyio.Event()
+            await changed.next()
 
 
 def _show(report: TokenReport) -> None:

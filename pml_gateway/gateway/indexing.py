@@ -22,6 +22,7 @@ from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
+from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
 logger = get_logger(__name__)
@@ -50,7 +51,7 @@ class Indexer:
         self._exact_limit = exact_limit
         self._identity = identity
         self._requested: tuple[Settings, Catalog] | None = None
-        self._wake = anyio.Event()
+        self._wanted = Coalesced()
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}
         self._indexed: tuple[object, ...] = ()
@@ -60,7 +61,7 @@ class Indexer:
         self._requested = (settings, catalog)
         if self._current.is_set():
             self._current = anyio.Event()
-        self._wake.set()
+        self._wanted.ask()
 
     async def wait(self, timeout: float) -> bool:
         """Wait for the index of the newest catalog, at most `timeout` seconds; whether it stands."""
@@ -71,8 +72,7 @@ class Indexer:
     async def run(self, on_index: OnIndex) -> None:
         """Serve requests for as long as the owner's task group lives."""
         while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
+            await self._wanted.next()
             if self._requested is None:
                 continue
             settings, catalog = self._requested
@@ -81,7 +81,7 @@ class Indexer:
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 await self._build(settings, texts, on_index)
                 self._indexed = wanted
-            if not self._wake.is_set():
+            if not self._wanted.is_due:
                 self._current.set()
 
     async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import anyio
 import anyio.to_thread
 from cachetools import FIFOCache
 
@@ -15,6 +14,7 @@ from pml_gateway.gateway.request import effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.signal import Coalesced
 from pml_gateway.telemetry.events import Events, ListsCounted
 from pml_gateway.types import ExposureMode
 
@@ -63,7 +63,7 @@ class ListCosts:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
-        self._arrived = anyio.Event()
+        self._arrived = Coalesced()
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
@@ -74,17 +74,13 @@ class ListCosts:
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
         self._pending.setdefault(key, _Given(event)).count += 1
-        self._arrived.set()
+        self._arrived.ask()
 
     async def run(self) -> None:
         """Count the lists that clients are given, for as long as the owner's task group lives."""
-        while True:
-            await self._arrived.wait()
-            await self.settle()
+        await self._arrived.run(self.settle)
 
     async def settle(self) -> None:
-        """Count what has arrived so far."""
-        self._arrived = anyio.Event()
         pending, self._pending = self._pending, {}
         for (mode, _, _), given in pending.items():
             tools, tokens, full = await anyio.to_thread.run_sync(self._count, given.event)

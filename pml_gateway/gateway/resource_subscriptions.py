@@ -18,6 +18,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import ANONYMOUS, Client, current_client
 from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.signal import Coalesced
 from pml_gateway.upstreams.upstream import Upstream
 
 logger = get_logger(__name__)
@@ -29,7 +30,7 @@ NOTICE_SECONDS = 5.0
 """How long one client may take to accept a notice."""
 
 COALESCE_SECONDS = 0.05
-"""Changes of one resource within this time are told once."""
+"""Changes within this time, of a resource or of the catalog, are one."""
 
 _SESSION_KEY = "pml_gateway.followed"
 
@@ -59,19 +60,17 @@ class ResourceFollowers:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._followers: set[Follower] = set()
-        self._changed = anyio.Event()
-        self._updated = anyio.Event()
-        gateway.on_swap(lambda _before, _after: self._changed.set())
+        self._changed = Coalesced(COALESCE_SECONDS)
+        # One change may be told in several sessions of the same client.
+        self._updated = Coalesced(COALESCE_SECONDS)
+        gateway.on_swap(lambda _before, _after: self._changed.ask())
 
     async def run(self) -> None:
         """Follow swaps and pass on notices, for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow_swaps)
+            tasks.start_soon(self._changed.run, self._attach_anew)
             while True:
-                await self._updated.wait()
-                # One change may be told in several sessions of the same client.
-                await anyio.sleep(COALESCE_SECONDS)
-                self._updated = anyio.Event()
+                await self._updated.next()
                 for follower in list(self._followers):
                     for uri in follower.pending:
                         tasks.start_soon(self._tell, follower, uri)
@@ -109,7 +108,7 @@ class ResourceFollowers:
         if own.get(uri) is follower:
             self._followers.add(follower)
             # A swap during the subscription did not find this follower, whose upstream may be another one since.
-            self._changed.set()
+            self._changed.ask()
         else:
             self._detach(follower)
 
@@ -133,16 +132,12 @@ class ResourceFollowers:
             self._followers.discard(follower)
             self._detach(follower)
 
-    async def _follow_swaps(self) -> None:
-        while True:
-            await self._changed.wait()
-            await anyio.sleep(0.05)
-            self._changed = anyio.Event()
-            for follower in list(self._followers):
-                routed = self._route(follower)
-                if routed is None or follower.attached != (routed[0], routed[1].uri):
-                    self._detach(follower)
-                    self._attach(follower)
+    async def _attach_anew(self) -> None:
+        for follower in list(self._followers):
+            routed = self._route(follower)
+            if routed is None or follower.attached != (routed[0], routed[1].uri):
+                self._detach(follower)
+                self._attach(follower)
 
     def _view(self, client: Client) -> OfferView | None:
         state = self._gateway.state
@@ -177,7 +172,7 @@ class ResourceFollowers:
             view = self._view(follower.client)
             if view is not None and view.permits(route.upstream_id, uri):
                 follower.pending.add(public)
-                self._updated.set()
+                self._updated.ask()
 
         return on_updated
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,76 +12,20 @@ import mcp_types
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import ServerCapabilities
 from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from pml_gateway import __version__
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import ListKind
-from pml_gateway.mcp.session import HeaderMaps, PassthroughSession, RateLimiter, WatchedDispatcher
+from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve
 from pml_gateway.types import JsonObject
-
-MAX_PAGES = 2_000
-MAX_LISTED = 100_000
-"""More than the largest known server lists by an order of magnitude; beyond, a list is taken for a fault."""
-
-MAX_LIST_BYTES = 256 * 1024 * 1024
-"""JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
-
-
-async def all_pages(
-    session: PassthroughSession, method: str, key: str, *, upstream_id: str, timeout: float
-) -> tuple[JsonObject, ...]:
-    """Every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
-
-    Raises:
-        UpstreamTimeoutError: the list was not complete in time.
-        UpstreamProtocolError: a cursor repeats, pages or objects exceed the limits, or there is no list under `key`.
-        MCPError: the upstream's own error.
-    """
-    with anyio.move_on_after(timeout):
-        return await _pages(session, method, key, upstream_id, timeout)
-    raise UpstreamTimeoutError(
-        f"{upstream_id}: {method}: no complete list within {timeout:g} s",
-        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
-    )
-
-
-async def _pages(
-    session: PassthroughSession, method: str, key: str, upstream_id: str, timeout: float
-) -> tuple[JsonObject, ...]:
-    listed: list[JsonObject] = []
-    size = 0
-    cursors: set[str] = set()
-    params: JsonObject = {}
-    for _ in range(MAX_PAGES):
-        result = await session.send_raw(method, params, timeout=timeout)
-        page = result.get(key)
-        if not isinstance(page, list):
-            raise UpstreamProtocolError(f"{upstream_id}: {method} answered without a list of {key}")
-        listed.extend(entry for entry in page if isinstance(entry, dict))
-        if len(listed) > MAX_LISTED:
-            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LISTED} {key} listed")
-        cursor = result.get("nextCursor")
-        if not isinstance(cursor, str) or not cursor:
-            return tuple(listed)
-        if cursor in cursors:
-            raise UpstreamProtocolError(f"{upstream_id}: {method} repeats the cursor {cursor[:40]!r}")
-        cursors.add(cursor)
-        size += len(json.dumps(page))
-        if size > MAX_LIST_BYTES:
-            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LIST_BYTES} bytes of {key} listed")
-        params = {"cursor": cursor}
-    raise UpstreamProtocolError(f"{upstream_id}: {method} did not end within {MAX_PAGES} pages")
-
 
 logger = get_logger(__name__)
 
@@ -92,7 +35,6 @@ HANDSHAKE = "handshake"
 LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
-
 PING_SECONDS = 2.0
 """How long a server may take to answer `ping`; some never do."""
 
@@ -101,11 +43,8 @@ class WrongEraError(Exception):
     """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
 
 
-OnNotice = Callable[[str, JsonObject], None]
-"""Takes a notification of the upstream: its method and params."""
-
 CallTool = Callable[..., Awaitable[JsonObject]]
-"""(params, timeout=, on_progress=, call=) to the raw result of `tools/call`."""
+"""(params, on_progress=, call=) to the raw result of `tools/call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +70,18 @@ class Connection:
     @property
     def unannounced(self) -> frozenset[ListKind]:
         """The lists whose changes the peer does not announce, so that they have to be polled."""
-        return unannounced(self.session.server_capabilities, is_deaf=self.deaf.is_set())
-
-    async def list_tools(self, upstream_id: str, timeout: float) -> tuple[JsonObject, ...]:
-        """All pages of `tools/list`, as the upstream sent them.
-
-        Raises:
-            UpstreamProtocolError: a cursor repeats, pages or tools exceed the limits, or `tools` is no list.
-        """
         capabilities = self.session.server_capabilities
-        if capabilities is not None and capabilities.tools is None and self.era == HANDSHAKE:
-            return ()
-        return await all_pages(self.session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
+        if capabilities is None:
+            return frozenset({ListKind.TOOLS})
+        given = {
+            ListKind.TOOLS: capabilities.tools,
+            ListKind.PROMPTS: capabilities.prompts,
+            ListKind.RESOURCES: capabilities.resources,
+        }
+        is_deaf = self.deaf.is_set()
+        quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
+        # A server that names no tools may list some nevertheless.
+        return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})
 
     async def has_begun(self) -> None:
         """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
@@ -171,15 +110,14 @@ class Connection:
         method: str,
         params: JsonObject,
         *,
-        timeout: float | None,
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
     ) -> JsonObject:
-        """One request with these params; the result as the upstream sent it."""
-        with self.session.questions.during(call):
+        """One request with these params; the result as the upstream sent it. The caller limits its time."""
+        with nullcontext() if call is None else self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
-                return await self.send_call(params, timeout=timeout, on_progress=on_progress, call=call)
-            return await self.session.send_raw(method, params, timeout=timeout, on_progress=on_progress, call=call)
+                return await self.send_call(params, on_progress=on_progress, call=call)
+            return await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
 
 
 @asynccontextmanager
@@ -314,17 +252,3 @@ async def _listen(connection: Connection, on_notice: OnNotice) -> None:
     connection.deaf.set()
     # Wakes the upstream, which polls from now on.
     on_notice("notifications/tools/list_changed", {})
-
-
-def unannounced(capabilities: ServerCapabilities | None, *, is_deaf: bool) -> frozenset[ListKind]:
-    """The lists that an upstream gives without saying when they change, which have to be asked for again."""
-    if capabilities is None:
-        return frozenset({ListKind.TOOLS})
-    given = {
-        ListKind.TOOLS: capabilities.tools,
-        ListKind.PROMPTS: capabilities.prompts,
-        ListKind.RESOURCES: capabilities.resources,
-    }
-    quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
-    # A server that names no tools may list some nevertheless.
-    return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
-from pml_gateway.mcp.deadlines import paused, running
+from pml_gateway.mcp.deadlines import paused, running, within
+from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 
 WITHDRAW_SECONDS = 2.0
@@ -136,12 +137,16 @@ class OpenCall:
         self._when_asked: Callable[[], None] = lambda: None
         self._questions: set[anyio.CancelScope] = set()
         self.has_ended = False
-        self._withdrawn = anyio.Event()
+        self._withdrawn = Signal()
 
-    def begin(self, when_asked: Callable[[], None]) -> None:
-        """Let questions stop the time limits that run now, and be told to `when_asked`."""
-        self._deadlines = running()
-        self._when_asked = when_asked
+    @contextmanager
+    def limited(self, deadline: float, when_asked: Callable[[], None]) -> Iterator[None]:
+        """Give the rest of it until `deadline` (`anyio.current_time`), not counting the seconds in which its client is
+        asked; `when_asked` is told of each question."""
+        with within(deadline - anyio.current_time()):
+            self._deadlines = running()
+            self._when_asked = when_asked
+            yield
 
     def held(self) -> AbstractContextManager[None]:
         """Let no time pass for it."""
@@ -169,8 +174,7 @@ class OpenCall:
                         return await self.ask(method, params, on_progress)
             finally:
                 self._questions.discard(scope)
-                if not self._questions:
-                    self._withdrawn.set()
+                self._withdrawn.set()
         raise too_late()
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
@@ -194,11 +198,10 @@ class OpenCall:
         self.has_ended = True
         if not self._questions:
             return
-        self._withdrawn = anyio.Event()
         for scope in self._questions:
             scope.cancel()
         with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
-            await self._withdrawn.wait()
+            await self._withdrawn.until(lambda: not self._questions)
 
 
 class Questions:
@@ -226,7 +229,7 @@ class Questions:
         """How much is wanted on the session from its start; None if that comes with the calls."""
         return None
 
-    def during(self, _call: OpenCall | None) -> AbstractContextManager[None]:
+    def during(self, _call: OpenCall) -> AbstractContextManager[None]:
         """A call runs on the session for the length of this context; only one that calls share takes note."""
         return nullcontext()
 

@@ -28,12 +28,11 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
-from pml_gateway.mcp.session import PassthroughSession
+from pml_gateway.mcp.session import OnNotice, PassthroughSession
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
-OnNotice = Callable[[str, JsonObject], None]
 Respond = Callable[[JsonObject], Awaitable[None]]
 
 
@@ -154,7 +153,6 @@ class HttpCalls:
         self,
         params: JsonObject,
         *,
-        timeout: float | None,
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
     ) -> JsonObject:
@@ -184,9 +182,7 @@ class HttpCalls:
             raise UpstreamUnavailableError(reason, details={"executed": "unknown"}) from exc
         if message is None:
             # Redirects are the SDK's business; nothing was executed.
-            return await self._session.send_raw(
-                "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
-            )
+            return await self._session.send_raw("tools/call", params, timeout=None, on_progress=on_progress, call=call)
         return _result(message)
 
     async def _post(
@@ -399,8 +395,8 @@ async def open_http_calls(
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
     """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
     if urllib.request.getproxies():
-        yield lambda params, *, timeout, on_progress, call=None: session.send_raw(
-            "tools/call", params, timeout=timeout, on_progress=on_progress, call=call
+        yield lambda params, *, on_progress, call=None: session.send_raw(
+            "tools/call", params, timeout=None, on_progress=on_progress, call=call
         )
         return
     # The same certificate authorities as the SDK's client.

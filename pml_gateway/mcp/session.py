@@ -58,6 +58,9 @@ class RateLimiter:
             await anyio.sleep(self._since + _TENTH - now)
 
 
+OnNotice = Callable[[str, JsonObject], None]
+"""Takes a notification of the upstream: its method and params."""
+
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 """Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
 

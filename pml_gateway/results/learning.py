@@ -21,6 +21,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed, exceeds
 from pml_gateway.results.shapes import infer, merge
+from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -62,7 +63,7 @@ class LearnedShapes:
         self._path = path
         self._is_on = is_on
         self._shapes: OrderedDict[_Key, LearnedShape] = OrderedDict()
-        self._changed = anyio.Event()
+        self._unsaved = Coalesced(SAVE_SECONDS)
 
     async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
         """Learn from one successful result; a tool that declares its output is believed instead."""
@@ -93,12 +94,9 @@ class LearnedShapes:
         try:
             if self._is_on():
                 self._take_over(await anyio.to_thread.run_sync(self._load))
-            while True:
-                await self._changed.wait()
-                await anyio.sleep(SAVE_SECONDS)
-                await self._save()
+            await self._unsaved.run(self._save)
         finally:
-            if self._changed.is_set():
+            if self._unsaved.is_due:
                 with anyio.CancelScope(shield=True):
                     await self._save()
 
@@ -113,7 +111,7 @@ class LearnedShapes:
         while len(self._shapes) > MAX_LEARNED:
             self._shapes.popitem(last=False)
         if schema != known.schema:
-            self._changed.set()
+            self._unsaved.ask()
 
     def _take_over(self, loaded: dict[_Key, LearnedShape]) -> None:
         for key, theirs in loaded.items():
@@ -121,7 +119,6 @@ class LearnedShapes:
             self._shapes[key] = theirs if mine is None else _combined(mine, theirs)
 
     async def _save(self) -> None:
-        self._changed = anyio.Event()
         try:
             await anyio.to_thread.run_sync(self._write, dict(self._shapes))
         except OSError as error:

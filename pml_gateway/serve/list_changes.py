@@ -30,6 +30,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import current_client
+from pml_gateway.signal import Coalesced
 
 logger = get_logger(__name__)
 
@@ -60,16 +61,14 @@ class Subscribers:
         self._gateway = gateway
         self._followers = followers
         self._subscribers: dict[object, _Subscriber] = {}
-        self._changed = anyio.Event()
-        gateway.on_swap(lambda _before, _after: self._changed.set())
+        self._changed = Coalesced(0.05)
+        gateway.on_swap(lambda _before, _after: self._changed.ask())
 
     async def run(self) -> None:
         """Notify after every swap, for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._changed.wait()
-                await anyio.sleep(0.05)
-                self._changed = anyio.Event()
+                await self._changed.next()
                 for key, subscriber in list(self._subscribers.items()):
                     digests = await self._digests(subscriber.scope, subscriber.version)
                     subscriber.pending |= {kind: None for kind in ListKind if digests[kind] != subscriber.digests[kind]}

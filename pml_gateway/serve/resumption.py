@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass, field
 
-import anyio
 from cachetools import FIFOCache
 from mcp.server.streamable_http import (
     GET_STREAM_KEY,
@@ -20,6 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from pml_gateway.gateway.request import CURRENT
+from pml_gateway.signal import Signal
 
 RETRY_MILLISECONDS = 500
 """When a client whose stream ended early is asked to come back."""
@@ -42,7 +42,7 @@ class _Stream:
     events: deque[tuple[EventId, JSONRPCMessage]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     first_id: EventId = NOT_KEPT
     is_read: bool = False
-    grown: anyio.Event = field(default_factory=anyio.Event)
+    grown: Signal = field(default_factory=Signal)
 
     @property
     def is_answered(self) -> bool:
@@ -84,7 +84,6 @@ class SessionEvents(EventStore):
             stream = self._streams[stream_id] = _Stream()
         stream.events.append((event_id, _kept(message)))
         stream.grown.set()
-        stream.grown = anyio.Event()
         if not stream.is_read:
             self._limit()
         return event_id
@@ -101,14 +100,14 @@ class SessionEvents(EventStore):
             return None
         self._is_read_by_this_request(stream_id)
         while True:
-            grown, events = stream.grown, stream.after(last_event_id)
+            events = stream.after(last_event_id)
             for event_id, message in events or ():
                 await send_callback(EventMessage(message, event_id))
                 last_event_id = event_id
             if events is None or stream.is_answered:
                 return None
             if not events:
-                await grown.wait()
+                await stream.grown.wait()
 
     def _is_read_by_this_request(self, stream_id: StreamId) -> None:
         self._streams[stream_id].is_read = True

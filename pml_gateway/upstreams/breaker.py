@@ -100,8 +100,8 @@ class Breaker:
         Raises:
             GatewayError: why, and in how many seconds to try again; nothing was sent.
         """
-        if self.retry_after > 0:
-            raise self._refusal(self.retry_after)
+        if (seconds := self.retry_after) > 0:
+            raise self._refusal(seconds)
 
     def check(self) -> None:
         """Refuse a call during a pause, and beside the probe that follows it.
@@ -109,9 +109,9 @@ class Breaker:
         Raises:
             GatewayError: as `check_pause`.
         """
-        self.check_pause()
-        if self._probe is not None:
-            raise self._refusal(PROBE_SECONDS)
+        seconds = self.retry_after
+        if seconds > 0 or self._probe is not None:
+            raise self._refusal(seconds or PROBE_SECONDS)
 
     @contextmanager
     def call(self, *, impatient: bool) -> Iterator[Ticket]:

@@ -21,6 +21,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, Connection
 from pml_gateway.mcp.elicitation import Capabilities, Questions
 from pml_gateway.mcp.listing import Difference, Listed, ListKind, Offers, announced_kind, difference
+from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.lists import OFFERS_SHARE, list_offers, list_tools
@@ -122,8 +123,7 @@ class CapabilityListings:
         self._met: dict[str, Capabilities] = {}
         self._waited: set[str] = set()
         self._records: dict[str, _Record] = {}
-        self._wake = anyio.Event()
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._places = anyio.Semaphore(AT_ONCE)
 
     def note_client(self, client_capabilities: Capabilities) -> str:
@@ -131,7 +131,7 @@ class CapabilityListings:
         wanted = listed_for(client_capabilities.key)
         if wanted.key not in self._met and len(self._met) < MAX_SETS:
             self._met[wanted.key] = wanted
-            self._tell()
+            self._changed.set()
         return wanted.key
 
     def is_ready(self, key: str) -> bool:
@@ -141,8 +141,9 @@ class CapabilityListings:
     async def wait(self, key: str) -> None:
         """Wait, for a moment at most, until what is listed for these capabilities is known."""
         with anyio.move_on_after(FIRST_WAIT):
-            while any(self._lacks(upstream, key) for upstream in self._pool.upstreams.values()):
-                await self._changed.wait()
+            await self._changed.until(
+                lambda: not any(self._lacks(upstream, key) for upstream in self._pool.upstreams.values())
+            )
             await self._serve()
         self._waited.add(key)
 
@@ -158,31 +159,30 @@ class CapabilityListings:
         elif not record.stale:
             record.again_at = record.begun_at + QUIET_SECONDS
         record.stale |= record.done
-        self._tell()
+        self._changed.set()
 
     def renew(self) -> None:
         """List every upstream anew, at once."""
         for record in self._records.values():
             record.stale |= record.done
             record.again_at = record.retry_at = -math.inf
-        self._tell()
+        self._changed.set()
 
     def failed(self, upstream: Upstream) -> None:
         """An upstream cannot be reached: nobody needs to wait for it."""
         self._record(upstream).has_failed = True
-        self._tell()
+        self._changed.set()
 
     async def run(self) -> None:
         """List whenever there is reason to, for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._wake.wait()
-                self._wake = anyio.Event()
                 for upstream in self._pool.upstreams.values():
                     record = self._record(upstream)
                     if not record.is_busy and self._due(record):
                         record.is_busy = True
                         tasks.start_soon(self._list_due, record)
+                await self._changed.wait()
 
     def _record(self, upstream: Upstream) -> _Record:
         record = self._records.get(upstream.upstream_id)
@@ -240,10 +240,10 @@ class CapabilityListings:
                     record.done.discard(client_capabilities.key)
                     record.pause = min(max(record.pause * 2, QUIET_SECONDS), LAST_PAUSE)
                     record.retry_at = anyio.current_time() + record.pause
-                self._tell()
+                self._changed.set()
         finally:
             record.is_busy = False
-            self._tell()
+            self._changed.set()
 
     async def _list(self, upstream: Upstream, client_capabilities: Capabilities) -> None:
         """List as a client of these capabilities, again if its list changes while the session begins."""
@@ -261,7 +261,7 @@ class CapabilityListings:
                     found = await self._listed(upstream, connection)
                     if found is not None:
                         self._note(upstream, client_capabilities.key, found)
-                        self._tell()
+                        self._changed.set()
                     with anyio.move_on_after(SETTLING_SECONDS):
                         await changed.wait()
                     if not changed.is_set():
@@ -281,8 +281,3 @@ class CapabilityListings:
         )
         base = upstream.last_listed
         return None if base is None else difference(tools, offers, base=(base.tools, base.offers))
-
-    def _tell(self) -> None:
-        self._wake.set()
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
 from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
+from pml_gateway.signal import Signal
 
 
 class Permit:
@@ -56,7 +57,7 @@ class CallLimit:
         self._max_concurrent = max_concurrent
         self._max_queue = max_queue
         self._waiting = 0
-        self._unused: anyio.Event | None = None
+        self._changed = Signal()
 
     @property
     def waiting(self) -> int:
@@ -69,14 +70,36 @@ class CallLimit:
         return self._waiting == 0 and self._running.value == self._max_concurrent
 
     @asynccontextmanager
-    async def taken(self, deadline: float) -> AsyncIterator[Permit]:
-        """One place, held for the length of this context; `deadline` ends the wait for it (`anyio.current_time`).
+    async def taken(self, deadline: float, before_waiting: Callable[[], None] = lambda: None) -> AsyncIterator[Permit]:
+        """One place, held for the length of this context.
+
+        Args:
+            deadline: ends the wait for it (`anyio.current_time`).
+            before_waiting: is called where no place is free, and raises where the wait would be in vain.
 
         Raises:
             UpstreamBusyError: as many calls wait as may; nothing was sent.
             UpstreamTimeoutError: no place was free in time; nothing was sent.
         """
-        if self._running.value == 0 and self._waiting >= self._max_queue:
+        if self._running.value:
+            self._running.acquire_nowait()
+        else:
+            before_waiting()
+            await self._wait(deadline)
+        permit = Permit(self._running)
+        try:
+            yield permit
+        finally:
+            permit.give_up()
+            self._changed.set()
+
+    async def until_unused(self, timeout: float) -> None:
+        """Wait until no call runs or waits, at most `timeout` seconds."""
+        with anyio.move_on_after(timeout):
+            await self._changed.until(lambda: self.is_unused)
+
+    async def _wait(self, deadline: float) -> None:
+        if self._waiting >= self._max_queue:
             raise UpstreamBusyError(
                 f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
@@ -93,30 +116,13 @@ class CallLimit:
                 await self._running.acquire()
         finally:
             self._waiting -= 1
-            self._tell()
+            self._changed.set()
         if waiting.cancelled_caught:
             raise UpstreamTimeoutError(
                 f"{self._upstream_id}: the call waited for {self._max_concurrent} others until its deadline",
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
                 details={"executed": "no"},
             )
-        place = Permit(self._running)
-        try:
-            yield place
-        finally:
-            place.give_up()
-            self._tell()
-
-    async def until_unused(self, timeout: float) -> None:
-        """Wait until no call runs or waits, at most `timeout` seconds."""
-        with anyio.move_on_after(timeout):
-            while not self.is_unused:
-                self._unused = anyio.Event()
-                await self._unused.wait()
-
-    def _tell(self) -> None:
-        if self._unused is not None:
-            self._unused.set()
 
 
 class Activity:
@@ -127,7 +133,7 @@ class Activity:
         self.in_flight = 0
         self.last_call_seconds: float | None = None
         self._last_used = time.monotonic()
-        self._drained: anyio.Event | None = None
+        self._answered = Signal()
 
     @property
     def is_unused(self) -> bool:
@@ -153,13 +159,10 @@ class Activity:
             self.last_call_seconds = time.monotonic() - started
         finally:
             self.in_flight -= 1
-            self.touch()
-            if self.in_flight == 0 and self._drained is not None:
-                self._drained.set()
+            self._last_used = time.monotonic()
+            self._answered.set()
 
     async def drain(self, timeout: float) -> None:
         """Wait until no call is in flight, at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
-            while self.in_flight:
-                self._drained = anyio.Event()
-                await self._drained.wait()
+            await self._answered.until(lambda: self.in_flight == 0)

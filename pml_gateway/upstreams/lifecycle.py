@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,20 +16,20 @@ import anyio
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection, OnNotice, WrongEraError, open_connection
+from pml_gateway.mcp.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import Listed, Remembered, announced_kind
-from pml_gateway.mcp.session import HeaderMaps
+from pml_gateway.mcp.session import HeaderMaps, OnNotice
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.signal import first_of
+from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioClient
-from pml_gateway.upstreams.lists import Lists, ToolFacts
+from pml_gateway.upstreams.lists import Lists
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -72,68 +73,31 @@ class Backoff:
         self._pause = FIRST_BACKOFF
 
 
+@dataclass(frozen=True, slots=True)
 class Opener:
-    """Opens the connections of one upstream; `http` is what its shared one learns of HTTP beside the messages."""
+    """How connections to one upstream are opened."""
 
-    def __init__(
-        self,
-        effective: EffectiveSettings,
-        *,
-        open_streams: OpenStreams,
-        logs_dir: Path,
-        authorization: Authorization | None,
-        client: StdioClient | None,
-        header_maps: HeaderMaps,
-        on_notice: OnNotice,
-        on_trouble: Callable[[], None],
-    ) -> None:
-        self._effective = effective
-        self._open_streams = open_streams
-        self._logs_dir = logs_dir
-        self._authorization = authorization
-        self._client = client
-        self._header_maps = header_maps
-        self._on_notice = on_notice
-        self._on_trouble = on_trouble
-        self.http = self._new_http()
+    effective: EffectiveSettings
+    open_streams: OpenStreams
+    logs_dir: Path
+    authorization: Authorization | None
 
-    def shared(self, era: str) -> AbstractAsyncContextManager[Connection]:
-        """The connection for everybody, preferably in this era; what it asks is asked of the one client there is."""
-        self.http = self._new_http()
-        timeout = self._effective.defaults.question_timeout
-        asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
-        return self._opened(self.http, asked, era, self._on_notice)
+    def http_side(self) -> HttpSide:
+        """What a connection is to learn of HTTP beside the messages."""
+        return HttpSide(self.effective.defaults.max_message_bytes, self.authorization)
 
-    @asynccontextmanager
-    async def beside(
-        self, questions: Questions, era: str, on_notice: OnNotice | None = None
-    ) -> AsyncIterator[Connection]:
-        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
-        http = self._new_http()
-        try:
-            async with self._opened(http, questions, era, on_notice or self._on_notice) as connection:
-                await connection.has_begun()
-                yield connection
-        # Translated here, where it is known what HTTP said.
-        except Exception as exc:
-            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
-            self._on_trouble()
-            raise translate(exc, self._effective.upstream_id, http=http) from exc
-
-    def _new_http(self) -> HttpSide:
-        return HttpSide(self._effective.defaults.max_message_bytes, self._authorization)
-
-    def _opened(
-        self, http: HttpSide, questions: Questions, era: str, on_notice: OnNotice
+    def open(
+        self, era: str, questions: Questions, http: HttpSide, header_maps: HeaderMaps, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
+        """One more connection, preferably in this era; what its peer asks goes to `questions`."""
         return open_connection(
-            self._effective.upstream_id,
-            self._effective.definition,
-            open_streams=self._open_streams,
+            self.effective.upstream_id,
+            self.effective.definition,
+            open_streams=self.open_streams,
             era_hint=era,
-            logs_dir=self._logs_dir,
-            connect_timeout=self._effective.connect_timeout,
-            header_maps=self._header_maps,
+            logs_dir=self.logs_dir,
+            connect_timeout=self.effective.connect_timeout,
+            header_maps=header_maps,
             on_notice=on_notice,
             http=http,
             questions=questions,
@@ -163,50 +127,36 @@ class Lifecycle:
 
     def __init__(
         self,
-        effective: EffectiveSettings,
+        opener: Opener,
+        remembered: Remembered,
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
         breaker: Breaker,
-        open_streams: OpenStreams,
-        logs_dir: Path,
-        authorization: Authorization | None,
-        remembered: Remembered,
+        client: StdioClient | None,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
-        client: StdioClient | None,
     ) -> None:
-        self.upstream_id = effective.upstream_id
-        self._where_to_look = effective.where_to_look
-        self.defaults = effective.defaults
-        self.connect_timeout = effective.connect_timeout
+        self.upstream_id = opener.effective.upstream_id
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.settled = anyio.Event()
+        self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
+        self._effective = opener.effective
+        self._opener = opener
+        self._http = opener.http_side()  # of the shared connection
+        self.lists = Lists(opener.effective, remembered)
+        self._due = self.lists.due
         self._activity = activity
         self._subscriptions = subscriptions
         self._breaker = breaker
-        self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
-        self._lists = Lists(effective, remembered)
-        self._due = self._lists.due
+        self._client = client
         self._on_listed = on_listed
         self._on_failed = on_failed
-        self._client = client
         self._backoff = Backoff()
         self._connection: Connection | None = None
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._wanted = anyio.Event()
-        self._opener = Opener(
-            effective,
-            open_streams=open_streams,
-            logs_dir=logs_dir,
-            authorization=authorization,
-            client=client,
-            header_maps=lambda name: self.tool_facts.header_map(name),
-            on_notice=self.take_notice,
-            on_trouble=self.request_connect,
-        )
-        self.open_beside = self._opener.beside
         self._retired = False
 
     def request_connect(self) -> None:
@@ -226,17 +176,6 @@ class Lifecycle:
         if self._client is not None and self._client.is_misrepresented(self._connection):
             self.reconnect()
 
-    @property
-    def last_listed(self) -> Listed | None:
-        """What it listed last, if it has listed anything since the start."""
-        return self._lists.last
-
-    @property
-    def tool_facts(self) -> ToolFacts:
-        """What matters of its tools when they are called."""
-        return self._lists.tool_facts
-
-    @property
     def connection_of_client(self) -> Connection | None:
         """The live connection, where it is the one client's."""
         return None if self._client is None else self._connection
@@ -251,8 +190,7 @@ class Lifecycle:
         if self._connection is connection:
             self._backoff.expired = True
             connection.ended.set()
-        while self._connection is connection:
-            await self._changed.wait()
+        await self._changed.until(lambda: self._connection is not connection)
 
     async def renegotiate(self, era: str) -> None:
         """Have the next connection speak another era; calls in flight end on the present one."""
@@ -277,6 +215,34 @@ class Lifecycle:
             self.request_connect()
             await self._changed.wait()
         return self._connection
+
+    @asynccontextmanager
+    async def open_beside(
+        self, questions: Questions, era: str, on_notice: OnNotice | None = None
+    ) -> AsyncIterator[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        http = self._opener.http_side()
+        try:
+            async with self._open(era, questions, http, on_notice or self.take_notice) as connection:
+                await connection.has_begun()
+                yield connection
+        # Translated here, where it is known what HTTP said.
+        except Exception as exc:
+            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            self.request_connect()
+            raise translate(exc, self.upstream_id, http=http) from exc
+
+    def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
+        """The connection for everybody; what it asks is asked of the one client there is."""
+        self._http = self._opener.http_side()
+        timeout = self._effective.defaults.question_timeout
+        asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
+        return self._open(self.era, asked, self._http, self.take_notice)
+
+    def _open(
+        self, era: str, questions: Questions, http: HttpSide, on_notice: OnNotice
+    ) -> AbstractAsyncContextManager[Connection]:
+        return self._opener.open(era, questions, http, lambda name: self.lists.tool_facts.header_map(name), on_notice)
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
@@ -311,21 +277,21 @@ class Lifecycle:
         established = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hold, established, outcome)
-            with anyio.move_on_after(self.connect_timeout) as deadline:
+            with anyio.move_on_after(self._effective.connect_timeout) as deadline:
                 await established.wait()
             if deadline.cancelled_caught:
                 tasks.cancel_scope.cancel()
         if outcome:
             return outcome[0]
         return UpstreamUnavailableError(
-            f"{self.upstream_id}: no answer within {self.connect_timeout:g} s while connecting",
+            f"{self.upstream_id}: no answer within {self._effective.connect_timeout:g} s while connecting",
             hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
         )
 
     async def _hold(self, established: anyio.Event, outcome: list[GatewayError | None]) -> None:
         """Open the connection, serve on it to its end, and say what came of it, unless this is cancelled."""
         try:
-            async with self._opener.shared(self.era) as connection, self._subscriptions.following(connection):
+            async with self._open_shared() as connection, self._subscriptions.following(connection):
                 self._activity.touch()
                 await self._list(connection)
                 established.set()
@@ -351,21 +317,21 @@ class Lifecycle:
         if isinstance(innermost(exc), WrongEraError):
             self.era = MODERN
             return _StartAgainError(f"{self.upstream_id}: speaks the modern protocol only")
-        error = translate(exc, self.upstream_id, http=self._opener.http)
+        error = translate(exc, self.upstream_id, http=self._http)
         if not was_established:
             # The era may be what changed; the next attempt finds out again.
             self.era = ""
             if error.details.get("executed"):
                 return UpstreamUnavailableError(
                     f"{self.upstream_id}: the server ended or closed the connection while starting",
-                    hint=self._where_to_look,
+                    hint=self._effective.where_to_look,
                 )
         return error
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due; from the first on, the connection is the live one."""
         is_new = self._connection is not connection
-        listed = await self._lists.ask(connection, self._opener.http, is_new=is_new, poll=poll)
+        listed = await self.lists.ask(connection, self._http, is_new=is_new, poll=poll)
         self.era = connection.era
         self.last_error = None
         self._on_listed(listed)
@@ -387,19 +353,20 @@ class Lifecycle:
     async def _serve(self, connection: Connection) -> GatewayError | None:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
         established = time.monotonic()
+        defaults = self._effective.defaults
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
-            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= self.defaults.idle_timeout:
+            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= defaults.idle_timeout:
                 return None
-            pause = max(self.defaults.idle_timeout - idle_for, 1.0)
+            pause = max(defaults.idle_timeout - idle_for, 1.0)
             poll = bool(connection.unannounced)
             if poll:
-                pause = min(pause, self.defaults.refresh_interval)
+                pause = min(pause, defaults.refresh_interval)
             with anyio.move_on_after(pause):
                 await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
-            poll = poll and pause == self.defaults.refresh_interval and not self._due.event.is_set()
+            poll = poll and pause == defaults.refresh_interval and not self._due.event.is_set()
             if poll or self._due.event.is_set():
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
@@ -408,7 +375,7 @@ class Lifecycle:
         closed = f"{self.upstream_id}: the server closed the connection"
         if self._backoff.needs_none(time.monotonic() - established):
             return _StartAgainError(closed)
-        return UpstreamUnavailableError(closed, hint=self._where_to_look)
+        return UpstreamUnavailableError(closed, hint=self._effective.where_to_look)
 
     def take_notice(self, method: str, params: JsonObject) -> None:
         """What the upstream announces, on any of its sessions."""
@@ -420,8 +387,7 @@ class Lifecycle:
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
 
 class _StartAgainError(UpstreamUnavailableError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -12,9 +13,9 @@ from mcp_types import ServerCapabilities
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.settings import EffectiveSettings
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import Connection, all_pages
+from pml_gateway.mcp.connection import HANDSHAKE, Connection
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import Due, Listed, ListKind, Offers, Remembered, known_again
@@ -43,6 +44,60 @@ class ToolFacts:
         return known
 
 
+MAX_PAGES = 2_000
+MAX_LISTED = 100_000
+"""More than the largest known server lists by an order of magnitude; beyond, a list is taken for a fault."""
+
+MAX_LIST_BYTES = 256 * 1024 * 1024
+"""JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
+
+
+async def all_pages(
+    session: PassthroughSession, method: str, key: str, *, upstream_id: str, timeout: float
+) -> tuple[JsonObject, ...]:
+    """Every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
+
+    Raises:
+        UpstreamTimeoutError: the list was not complete in time.
+        UpstreamProtocolError: a cursor repeats, pages or objects exceed the limits, or there is no list under `key`.
+        MCPError: the upstream's own error.
+    """
+    with anyio.move_on_after(timeout):
+        return await _pages(session, method, key, upstream_id, timeout)
+    raise UpstreamTimeoutError(
+        f"{upstream_id}: {method}: no complete list within {timeout:g} s",
+        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
+    )
+
+
+async def _pages(
+    session: PassthroughSession, method: str, key: str, upstream_id: str, timeout: float
+) -> tuple[JsonObject, ...]:
+    listed: list[JsonObject] = []
+    size = 0
+    cursors: set[str] = set()
+    params: JsonObject = {}
+    for _ in range(MAX_PAGES):
+        result = await session.send_raw(method, params, timeout=timeout)
+        page = result.get(key)
+        if not isinstance(page, list):
+            raise UpstreamProtocolError(f"{upstream_id}: {method} answered without a list of {key}")
+        listed.extend(entry for entry in page if isinstance(entry, dict))
+        if len(listed) > MAX_LISTED:
+            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LISTED} {key} listed")
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str) or not cursor:
+            return tuple(listed)
+        if cursor in cursors:
+            raise UpstreamProtocolError(f"{upstream_id}: {method} repeats the cursor {cursor[:40]!r}")
+        cursors.add(cursor)
+        size += len(json.dumps(page))
+        if size > MAX_LIST_BYTES:
+            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LIST_BYTES} bytes of {key} listed")
+        params = {"cursor": cursor}
+    raise UpstreamProtocolError(f"{upstream_id}: {method} did not end within {MAX_PAGES} pages")
+
+
 async def list_tools(
     connection: Connection, upstream_id: str, timeout: float, http: HttpSide | None = None
 ) -> tuple[JsonObject, ...]:
@@ -58,9 +113,14 @@ async def list_tools(
         GatewayError: it did not answer, or with what is no list.
     """
 
+    session = connection.session
+    capabilities = session.server_capabilities
+    if capabilities is not None and capabilities.tools is None and connection.era == HANDSHAKE:
+        return ()
+
     async def attempt() -> tuple[JsonObject, ...]:
         try:
-            return await connection.list_tools(upstream_id, timeout)
+            return await all_pages(session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
         except MCPError as exc:
             raise translate(exc, upstream_id, http=http) from exc
 

@@ -12,13 +12,13 @@ import anyio
 import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.mcp.listing import Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
-from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 if TYPE_CHECKING:
@@ -99,17 +99,14 @@ class UpstreamPool:
     def _start(
         self, upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, remembered: Remembered
     ) -> Upstream:
+        effective = EffectiveSettings(upstream_id, definition, defaults)
+        authorization = self._authorization(upstream_id, definition)
         upstream = Upstream(
-            upstream_id,
-            definition,
-            defaults,
-            open_streams=self._open_streams,
-            logs_dir=self._logs_dir,
-            authorization=self._authorization(upstream_id, definition),
-            remembered=remembered,
+            Opener(effective, self._open_streams, self._logs_dir, authorization),
+            remembered,
+            client=self.client,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
             on_failed=lambda failing: self.on_failed(failing),
-            client=self.client,
         )
         scope = self._scopes[upstream_id] = anyio.CancelScope()
 

@@ -15,9 +15,6 @@ MAX_RETRIES = 2
 FIRST_PAUSE = 0.1
 """Seconds before the first retry, at most; doubled for the second."""
 
-READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
-"""Requests that change nothing, whatever they name."""
-
 ResultT = TypeVar("ResultT")
 
 
@@ -54,13 +51,6 @@ async def repeated(
                 break
     assert failure is not None
     raise failure
-
-
-def is_repeatable(method: str, params: JsonObject, repeatable: frozenset[str]) -> bool:
-    """Whether a request may reach the upstream twice: a read, a list, or a call of one of the `repeatable` tools."""
-    if method == "tools/call":
-        return params.get("name") in repeatable
-    return method in READS or method.endswith("/list")
 
 
 def repeatable_tools(tools: Iterable[JsonObject]) -> frozenset[str]:

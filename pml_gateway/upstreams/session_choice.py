@@ -15,7 +15,6 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.elicitation import Audience, Questions
-from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
@@ -82,15 +81,6 @@ class SessionChoice:
         self._lifecycle = lifecycle
         self._client = client
         self._eras = Eras(definition.resolved_transport, lifecycle, one_client=client is not None)
-
-    def concerns(self, audience: Audience, params: JsonObject) -> bool:
-        """Whether a client's request may be more than one plain round on the shared session."""
-        return (
-            bool(audience.client_capabilities)
-            or audience.log_level is not None
-            or self._definition.sessions == "per_client"
-            or "requestState" in params
-        )
 
     async def choose(self, audience: Audience, limit: float) -> tuple[str, bool]:
         """The era for a request of this client, and whether it needs a session of its own.

@@ -1,61 +1,132 @@
-"""One upstream as the gateway sees it: its state, its calls, and the resources that clients follow.
-
-While a session of its own is told of the resource, what the shared one is told does not count for this client, which
-hears of each change once.
-"""
+"""The gateway's side of one MCP server: its requests, the resources clients follow there, and how it is doing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import anyio
+from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamTimeoutError
-from pml_gateway.mcp.connection import MODERN
-from pml_gateway.mcp.elicitation import Audience, OpenCall
+from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
 from pml_gateway.mcp.listing import Listed, Remembered
-from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.mcp.session import OnNotice
+from pml_gateway.telemetry.observe import observed
+from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
-from pml_gateway.upstreams.call import Requests
+from pml_gateway.upstreams.call import Calls, Request
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
 from pml_gateway.upstreams.dialogue.resource_subscriptions import OnUpdated, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
-from pml_gateway.upstreams.lifecycle import Lifecycle, UpstreamState
+from pml_gateway.upstreams.lifecycle import Lifecycle, Opener, UpstreamState
+from pml_gateway.upstreams.relay import Relay
 from pml_gateway.upstreams.session_choice import SessionChoice
 
-if TYPE_CHECKING:
-    from pml_gateway.upstreams.auth.authorization import Authorization
+OnListed = Callable[["Upstream", Listed], None]
+OnFailed = Callable[["Upstream"], None]
 
 
-class Following:
-    """What clients follow at one upstream. A `client_id` is empty where clients cannot be told apart."""
+class Upstream:
+    """One MCP server. `run` owns every connection; calls from other tasks borrow the live one, and block nobody.
+
+    A `client_id` is empty where clients cannot be told apart.
+    """
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
-        subscriptions: ResourceSubscriptions,
-        own_sessions: OwnSessions,
-        choice: SessionChoice,
-        limit: float,
+        opener: Opener,
+        remembered: Remembered,
+        *,
+        client: StdioClient | None,
+        on_listed: OnListed,
+        on_failed: OnFailed,
     ) -> None:
-        self._lifecycle = lifecycle
-        self._shared = subscriptions
-        self._own = own_sessions
-        self._choice = choice
-        self._limit = limit
+        effective = opener.effective
+        self.upstream_id = effective.upstream_id
+        self.definition = effective.definition
+        self.defaults = effective.defaults
+        self.call_timeout = effective.call_timeout
+        self.connect_timeout = effective.connect_timeout
+        self.authorization = opener.authorization
+        self.breaker = Breaker(self.upstream_id, self.defaults.breaker, on_open=self._check_up)
+        limit = CallLimit(self.upstream_id, effective.max_concurrent, effective.max_queue)
+        self._activity = Activity(limit)
+        self._subscriptions = ResourceSubscriptions(self.upstream_id)
+        self._lifecycle = Lifecycle(
+            opener,
+            remembered,
+            activity=self._activity,
+            subscriptions=self._subscriptions,
+            breaker=self.breaker,
+            client=client,
+            on_listed=partial(on_listed, self),
+            on_failed=partial(on_failed, self),
+        )
+        self._background = Background()
+        self._own_sessions = OwnSessions(
+            effective,
+            self._lifecycle.open_beside,
+            self._lifecycle.take_notice,
+            self._background,
+            shared=self._lifecycle.connection_of_client,
+        )
+        self._choice = SessionChoice(self.definition, self._lifecycle, client)
+        self._calls = Calls(effective, self._lifecycle, self._activity, self.breaker)
+        self._relay = Relay(
+            effective,
+            self._choice,
+            self._calls,
+            own_sessions=self._own_sessions,
+            background=self._background,
+            limit=limit,
+            breaker=self.breaker,
+        )
+
+    async def run(self) -> None:
+        """Hold the connections for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._background.run)
+            await self._lifecycle.run()
+
+    @observed
+    async def request(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressFnT | None = None,
+        audience: Audience | None = None,
+    ) -> JsonObject:
+        """Send one request with raw params and return the raw result.
+
+        Args:
+            method: of a request that clients send.
+            params: as the upstream shall get them.
+            timeout: seconds, not counting those in which the client is asked.
+            on_progress: gets the upstream's progress.
+            audience: the client, if the upstream may ask or tell it something.
+
+        Raises:
+            UpstreamBusyError: the queue is full; UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
+            UpstreamError: what became of the request.
+        """
+        limit = timeout or self.call_timeout
+        if audience is not None and self._may_converse(audience, params):
+            return await self._relay.send(method, params, limit, on_progress, audience)
+        return await self._calls.send(Request(method, params, on_progress, limit, anyio.current_time() + limit))
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
-        self._add(uri, key, on_updated, client_id)
-        if self._lifecycle.state is UpstreamState.IDLE:
-            self._lifecycle.request_connect()
+        self._follow(uri, key, on_updated, client_id)
+        if self.state is UpstreamState.IDLE:
+            self.request_connect()
 
     async def subscribe(self, uri: str, key: object, on_updated: OnUpdated, audience: Audience) -> None:
         """As `follow`, and wait for the upstream to agree: in the session that calls of this client take.
@@ -63,36 +134,47 @@ class Following:
         Raises:
             GatewayError: it did not; nothing is followed then.
         """
-        client_id = client_of(audience)
-        self._add(uri, key, on_updated, client_id)
+        client_id = audience.client_id if audience.is_one_client else ""
+        self._follow(uri, key, on_updated, client_id)
         try:
-            with anyio.move_on_after(self._limit):
+            with anyio.move_on_after(self.call_timeout):
                 if client_id and await self._agrees(uri, audience):
                     return
                 await self._lifecycle.live()
-                await self._shared.confirmed(uri)
+                await self._subscriptions.confirmed(uri)
                 return
-            raise UpstreamTimeoutError(
-                f"{self._lifecycle.upstream_id}: no answer to resources/subscribe within the limit"
-            )
+            raise UpstreamTimeoutError(f"{self.upstream_id}: no answer to resources/subscribe within the limit")
         except BaseException:
             self.unfollow(uri, key, client_id)
             raise
 
     def unfollow(self, uri: str, key: object, client_id: str) -> None:
         """End what `follow` or `subscribe` began."""
-        self._shared.remove(uri, key)
+        self._subscriptions.remove(uri, key)
         if client_id:
-            self._own.unfollow(client_id, uri, key)
+            self._own_sessions.unfollow(client_id, uri, key)
 
-    def _add(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
+    def _may_converse(self, audience: Audience, params: JsonObject) -> bool:
+        """Whether a client's request may be more than one plain round on the shared session."""
+        return (
+            bool(audience.client_capabilities)
+            or audience.log_level is not None
+            or self.definition.sessions == "per_client"
+            or "requestState" in params
+        )
+
+    def _follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
+        if not client_id:
+            self._subscriptions.add(uri, key, on_updated)
+            return
+
         def unless_heard(updated: str) -> None:
-            if not self._own.hears(client_id, uri):
+            # While a session of its own is told of the resource, the client hears of each change once.
+            if not self._own_sessions.hears(client_id, uri):
                 on_updated(updated)
 
-        self._shared.add(uri, key, unless_heard if client_id else on_updated)
-        if client_id:
-            self._own.follow(client_id, uri, key, on_updated)
+        self._subscriptions.add(uri, key, unless_heard)
+        self._own_sessions.follow(client_id, uri, key, on_updated)
 
     async def _agrees(self, uri: str, audience: Audience) -> bool:
         """Whether a session of the client's own follows the resource; there may be none, or none free.
@@ -100,105 +182,23 @@ class Following:
         Raises:
             GatewayError: the upstream refused.
         """
-        if not self._choice.concerns(audience, {}):
+        if not self._may_converse(audience, {}):
             return False
-        era, needs_own_session = await self._choice.choose(audience, self._limit)
+        era, needs_own_session = await self._choice.choose(audience, self.call_timeout)
         if not needs_own_session or era == MODERN:
             return False
         alone = self._choice.is_alone(audience, era)
         try:
             # Where all sessions are busy, there is time left for the shared one to agree.
-            deadline = anyio.current_time() + self._limit / 2
-            async with self._own.taken(OpenCall(audience, math.inf), era, deadline, alone=alone):
+            deadline = anyio.current_time() + self.call_timeout / 2
+            async with self._own_sessions.taken(OpenCall(audience, math.inf), era, deadline, alone=alone):
                 pass
         except UpstreamBusyError:
             return False
-        refusal = self._own.subscriptions.refusal(audience.client_id, uri)
+        refusal = self._own_sessions.subscriptions.refusal(audience.client_id, uri)
         if refusal is not None:
             raise refusal
-        return self._own.hears(audience.client_id, uri)
-
-
-def client_of(audience: Audience) -> str:
-    """Whose sessions may follow something for this client alone."""
-    return audience.client_id if audience.is_one_client else ""
-
-
-OnListed = Callable[["Upstream", Listed], None]
-OnFailed = Callable[["Upstream"], None]
-
-
-class Upstream:
-    """The gateway's side of one MCP server.
-
-    `run` owns every connection; calls from other tasks borrow the live one. Nothing here blocks anyone else.
-    """
-
-    def __init__(
-        self,
-        upstream_id: str,
-        definition: UpstreamDefinition,
-        defaults: UpstreamSettings,
-        *,
-        open_streams: OpenStreams,
-        logs_dir: Path,
-        authorization: Authorization | None,
-        remembered: Remembered,
-        on_listed: OnListed,
-        on_failed: OnFailed,
-        client: StdioClient | None,
-    ) -> None:
-        self.upstream_id = upstream_id
-        self.definition = definition
-        self.authorization = authorization
-        self.defaults = defaults
-        effective = EffectiveSettings(upstream_id, definition, defaults)
-        self.call_timeout = effective.call_timeout
-        self.connect_timeout = effective.connect_timeout
-        self._activity = Activity(CallLimit(upstream_id, effective.max_concurrent, effective.max_queue))
-        self._subscriptions = ResourceSubscriptions(upstream_id)
-        self._background = Background()
-        self.breaker = Breaker(upstream_id, defaults.breaker, on_open=self._check_up)
-        self._lifecycle = Lifecycle(
-            effective,
-            activity=self._activity,
-            subscriptions=self._subscriptions,
-            breaker=self.breaker,
-            open_streams=open_streams,
-            logs_dir=logs_dir,
-            authorization=authorization,
-            remembered=remembered,
-            on_listed=lambda listed: on_listed(self, listed),
-            on_failed=lambda: on_failed(self),
-            client=client,
-        )
-        self._own_sessions = OwnSessions(
-            effective,
-            self._lifecycle.open_beside,
-            self._lifecycle.take_notice,
-            self._background,
-            shared=lambda: self._lifecycle.connection_of_client,
-        )
-        choice = SessionChoice(definition, self._lifecycle, client)
-        self.request = Requests(
-            effective,
-            choice,
-            self._lifecycle,
-            self._own_sessions,
-            self._background,
-            activity=self._activity,
-            breaker=self.breaker,
-        ).request
-        following = Following(self._lifecycle, self._subscriptions, self._own_sessions, choice, effective.call_timeout)
-        self.follow, self.subscribe, self.unfollow = following.follow, following.subscribe, following.unfollow
-        self.end_client = self._own_sessions.end_client
-        self.tell_of_client = self._own_sessions.notify
-        self.set_log_level = self._own_sessions.set_log_level
-        self.open_beside = self._lifecycle.open_beside
-        self.request_connect = self._lifecycle.request_connect
-        self.reconnect = self._lifecycle.reconnect
-        self.meet_client = self._lifecycle.meet_client
-        self.drain = self._activity.drain
+        return self._own_sessions.hears(audience.client_id, uri)
 
     @property
     def state(self) -> UpstreamState:
@@ -213,7 +213,7 @@ class Upstream:
     @property
     def last_listed(self) -> Listed | None:
         """What it listed last, if it has listed anything since the start."""
-        return self._lifecycle.last_listed
+        return self._lifecycle.lists.last
 
     @property
     def last_call_seconds(self) -> float | None:
@@ -239,6 +239,36 @@ class Upstream:
         """Let `settled` be set by the next answer or failure."""
         self._lifecycle.settled = anyio.Event()
 
+    def request_connect(self) -> None:
+        """Ask for a connection, and for a fresh listing once it stands."""
+        self._lifecycle.request_connect()
+
+    def reconnect(self) -> None:
+        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        self._lifecycle.reconnect()
+
+    def meet_client(self) -> None:
+        """Replace a connection that was opened before its one client had said what it can be asked."""
+        self._lifecycle.meet_client()
+
+    def open_beside(
+        self, questions: Questions, era: str, on_notice: OnNotice
+    ) -> AbstractAsyncContextManager[Connection]:
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        return self._lifecycle.open_beside(questions, era, on_notice)
+
+    def end_client(self, client_id: str) -> None:
+        """Close the sessions of a client that left; calls in flight end by themselves."""
+        self._own_sessions.end_client(client_id)
+
+    async def tell_of_client(self, client_id: str, method: str) -> None:
+        """Tell the upstream something of a client, in this client's sessions."""
+        await self._own_sessions.notify(client_id, method)
+
+    async def set_log_level(self, client_id: str, level: str) -> None:
+        """Tell the upstream how much a client wants to know, in this client's sessions."""
+        await self._own_sessions.set_log_level(client_id, level)
+
     async def retire(self, timeout: float) -> None:
         """Refuse calls that wait for a connection, and let the others finish within `timeout` seconds."""
         self._lifecycle.retire()
@@ -248,9 +278,3 @@ class Upstream:
         """List when the breaker opens: an upstream that answers neither calls nor lists is connected anew."""
         if self.state is UpstreamState.READY:
             self.request_connect()
-
-    async def run(self) -> None:
-        """Hold the connections for as long as the owner's task group lives."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._background.run)
-            await self._lifecycle.run()

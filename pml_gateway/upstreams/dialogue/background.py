@@ -11,6 +11,7 @@ import anyio
 import anyio.abc
 
 from pml_gateway.errors import UpstreamUnavailableError
+from pml_gateway.signal import Signal
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -20,7 +21,7 @@ class Background:
 
     def __init__(self) -> None:
         self._new: deque[tuple[contextvars.Context, Work]] = deque()
-        self._started = anyio.Event()
+        self._started = Signal()
         self._is_over = False
 
     def start(self, work: Work) -> None:
@@ -40,7 +41,6 @@ class Background:
             try:
                 while True:
                     self._start_new(tasks)
-                    self._started = anyio.Event()
                     await self._started.wait()
             finally:
                 # What has not begun yet begins cancelled: somebody waits to hear how it ended.

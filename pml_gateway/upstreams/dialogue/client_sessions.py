@@ -20,10 +20,11 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection, OnNotice
+from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Capabilities, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
-from pml_gateway.signal import first_of
+from pml_gateway.mcp.session import OnNotice
+from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, OnUpdated, OwnSubscriptions, hears
@@ -67,7 +68,7 @@ class OwnSession:
         self.last_used = time.monotonic()
         self.closing = anyio.Event()
         self.closed = anyio.Event()
-        self.left = anyio.Event()
+        self._left = Signal()
         self._opened = anyio.Event()
         self._outcome: list[Connection | GatewayError] = []
 
@@ -90,8 +91,7 @@ class OwnSession:
                     await first_of(connection.lost, connection.ended, self.closing)
                     # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
                     with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
-                        while self.users and not connection.lost.is_set():
-                            await self.left.wait()
+                        await self._left.until(lambda: not self.users or connection.lost.is_set())
             if not self._outcome:
                 self._outcome.append(
                     UpstreamUnavailableError(
@@ -138,8 +138,7 @@ class OwnSession:
         """A call on it is over."""
         self.users -= 1
         self.last_used = time.monotonic()
-        left, self.left = self.left, anyio.Event()
-        left.set()
+        self._left.set()
 
     @property
     def is_usable(self) -> bool:
@@ -172,7 +171,7 @@ class OwnSessions:
         self._idle_timeout = effective.defaults.idle_timeout
         self._per_client = effective.per_client
         self._sessions: list[OwnSession] = []
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._waiting = 0
         self.subscriptions = OwnSubscriptions(effective.upstream_id)
 
@@ -215,14 +214,14 @@ class OwnSessions:
             if call.asked_roots and not audience.is_one_client:
                 # It knows the roots of somebody whom the next anonymous caller may not be.
                 session.closing.set()
-            self._tell()
+            self._changed.set()
 
     def end_client(self, client_id: str) -> None:
         """Close the sessions of a client that left; calls in flight end by themselves."""
         for session in self._sessions:
             if session.key.client_id == client_id:
                 session.closing.set()
-        self._tell()
+        self._changed.set()
 
     def follow(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
         """Tell when a resource changes that one of this client's sessions is told of."""
@@ -363,11 +362,7 @@ class OwnSessions:
     def _forget(self, session: OwnSession) -> None:
         if session in self._sessions:
             self._sessions.remove(session)
-        self._tell()
-
-    def _tell(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.set()
 
     def _busy(self, key: SessionKey) -> UpstreamBusyError:
         return UpstreamBusyError(

@@ -22,6 +22,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.failures import translate
+from pml_gateway.signal import Signal
 
 logger = get_logger(__name__)
 
@@ -54,8 +55,8 @@ class ResourceSubscriptions:
         self._confirmed: frozenset[str] = frozenset()
         self._refused: dict[str, GatewayError] = {}
         self._missed: set[str] = set()
-        self._wanted = anyio.Event()
-        self._settled = anyio.Event()
+        self._wanted = Signal()
+        self._settled = Signal()
 
     @property
     def is_used(self) -> bool:
@@ -106,17 +107,13 @@ class ResourceSubscriptions:
 
     async def _next(self) -> frozenset[str]:
         """What is wanted, once that is not what is confirmed or refused."""
-        while True:
-            self._wanted = anyio.Event()
-            wanted = frozenset(self._followers)
-            if wanted - self._refused.keys() != self._confirmed:
-                return wanted - self._refused.keys()
+        while (wanted := frozenset(self._followers) - self._refused.keys()) == self._confirmed:
             await self._wanted.wait()
+        return wanted
 
     def _settle(self, confirmed: frozenset[str]) -> None:
         self._confirmed = confirmed
-        settled, self._settled = self._settled, anyio.Event()
-        settled.set()
+        self._settled.set()
         for uri in sorted(self._missed & confirmed):
             self._missed.discard(uri)
             self.updated(uri)

@@ -72,11 +72,8 @@ class SharedQuestions(Questions):
         return None if (audience := self._client.audience) is None else audience.log_level
 
     @contextmanager
-    def during(self, call: OpenCall | None) -> Iterator[None]:
+    def during(self, call: OpenCall) -> Iterator[None]:
         """Have a call wait for what is asked meanwhile."""
-        if call is None:
-            yield
-            return
         for question in self._open:
             # A server that waits for its answer may serve nothing else.
             question.hold(call)

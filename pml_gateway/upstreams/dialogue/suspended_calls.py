@@ -1,12 +1,7 @@
-r"""Calls that wait for their client's answers, and how questions cross the two protocol eras.
+"""Calls that wait for their client's answers.
 
 A handshake upstream asks in the middle of a call and waits; a client of the stateless protocol gets the question as
 the result of its request and answers with another one. In between, the call is kept here.
-
-| client \ upstream | handshake | stateless |
-| --- | --- | --- |
-| handshake | asked in the middle of the call | asked between rounds, which the gateway makes |
-| stateless | the call waits in a task of its own | questions and answers pass as they are |
 """
 
 from __future__ import annotations
@@ -17,13 +12,11 @@ from typing import Any
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamError, UpstreamProtocolError, UpstreamUnavailableError
-from pml_gateway.mcp.connection import MODERN
-from pml_gateway.mcp.deadlines import forget_limits, paused, running
-from pml_gateway.mcp.elicitation import Audience, Capabilities, OpenCall
+from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
+from pml_gateway.mcp.deadlines import forget_limits
+from pml_gateway.mcp.elicitation import Audience, Capabilities
+from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 
@@ -61,7 +54,7 @@ class SuspendedCall:
         self._last = audience
         self._questions: dict[str, _Question] = {}
         self._asked = 0
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._outcome: list[JsonObject | Exception] = []
         self._taken = anyio.Event()
 
@@ -95,12 +88,12 @@ class SuspendedCall:
         self._asked += 1
         key = f"q{self._asked}"
         question = self._questions[key] = _Question(method, params)
-        self._tell()
+        self._changed.set()
         try:
             await question.answered.wait()
         finally:
             del self._questions[key]
-            self._tell()
+            self._changed.set()
         return question.response
 
     async def tell(self, method: str, params: JsonObject) -> None:
@@ -127,13 +120,13 @@ class SuspendedCall:
                 # Raised again in the request that waits for it.
                 except Exception as exc:  # noqa: BLE001
                     self._outcome.append(exc)
-                self._tell()
+                self._changed.set()
                 with anyio.move_on_after(linger):
                     await self._taken.wait()
         finally:
             if not self._outcome:
                 self._outcome.append(UpstreamUnavailableError("the call was given up while it waited for its client"))
-            self._tell()
+            self._changed.set()
 
     def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: Mapping[str, Any]) -> None:
         """A request of the client is there, with answers."""
@@ -168,7 +161,6 @@ class SuspendedCall:
                 if self._open() and not self._outcome:
                     return None
                 continue
-            self._changed = anyio.Event()
             await self._changed.wait()
         self._taken.set()
         outcome = self._outcome[0]
@@ -183,9 +175,6 @@ class SuspendedCall:
 
     def _open(self) -> dict[str, _Question]:
         return {key: each for key, each in self._questions.items() if not each.answered.is_set()}
-
-    def _tell(self) -> None:
-        self._changed.set()
 
 
 Send = Callable[[SuspendedCall], Awaitable[JsonObject]]
@@ -250,106 +239,3 @@ class SuspendedCalls:
         self._waiting[state] = call
         call.detach(self._question_timeout)
         return {"resultType": "input_required", "inputRequests": call.requests, "requestState": state}
-
-
-MAX_ROUNDS = 10
-"""How often a stateless upstream may ask in one call; as the official SDKs."""
-
-WAIT_SECONDS = 0.25
-"""Pause before a round without questions, with which an upstream says that it is not ready."""
-
-SendRound = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonObject]]
-"""One round: the raw result of the request with these params, whose upstream may ask this audience."""
-
-
-class QuestionRefusedError(UpstreamError):
-    """The client answered an upstream's question with an error."""
-
-    code = ErrorCode.CANCELLED
-
-
-class RelayedRequests:
-    """The requests to one upstream whose clients may be asked."""
-
-    def __init__(self, suspended: SuspendedCalls, question_timeout: float) -> None:
-        self._suspended = suspended
-        self._question_timeout = question_timeout
-
-    async def request(
-        self, params: JsonObject, audience: Audience, on_progress: ProgressFnT | None, era: str, send: SendRound
-    ) -> JsonObject:
-        """The result of a request, or the interim result that asks a client which answers later.
-
-        Raises:
-            GatewayError: what became of the request, or of a question.
-        """
-        if era == MODERN:
-            first = await send(params, on_progress, audience)
-            return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
-        if not audience.answers_later or not (audience.client_capabilities or "requestState" in params):
-            return await send(params, on_progress, audience)
-        given = dict(params)
-        state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
-        if state is not None:
-            answers = responses if isinstance(responses, dict) else {}
-            return await self._suspended.resume(audience, on_progress, str(state), answers)
-        return await self._suspended.begin(
-            audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
-        )
-
-    async def _rounds(
-        self,
-        first: JsonObject,
-        params: JsonObject,
-        audience: Audience,
-        on_progress: ProgressFnT | None,
-        send: SendRound,
-    ) -> JsonObject:
-        """Ask the client what the upstream wants to know, and send the request again with the answers."""
-        result = first
-        for _ in range(MAX_ROUNDS):
-            if result.get("resultType") != "input_required":
-                return result
-            requests, again = result.get("inputRequests"), dict(params)
-            again.pop("inputResponses", None)
-            if isinstance(requests, dict) and requests:
-                again["inputResponses"] = await self._ask_all(requests, audience)
-            else:
-                await anyio.sleep(WAIT_SECONDS)
-            again["requestState"] = result.get("requestState")
-            if again["requestState"] is None:
-                del again["requestState"]
-            result = await send(again, on_progress, audience)
-        if result.get("resultType") == "input_required":
-            raise UpstreamProtocolError(f"the server asked for input more than {MAX_ROUNDS} times in one call")
-        return result
-
-    async def _ask_all(self, requests: JsonObject, audience: Audience) -> JsonObject:
-        answers: JsonObject = {}
-        refusals: list[MCPError] = []
-        call = OpenCall(audience, self._question_timeout)
-
-        async def ask(key: str, request: Any) -> None:
-            try:
-                answers[key] = await call.answer(*_question(request))
-            except MCPError as error:
-                refusals.append(error)
-                tasks.cancel_scope.cancel()
-
-        with paused(running()):
-            async with anyio.create_task_group() as tasks:
-                for key, request in requests.items():
-                    tasks.start_soon(ask, key, request)
-        if refusals:
-            raise QuestionRefusedError(
-                f"the server asked its user something, and the client refused: {refusals[0].message}",
-                details={"jsonrpc_code": refusals[0].code},
-            )
-        return answers
-
-
-def _question(request: Any) -> tuple[str, JsonObject]:
-    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
-        raise MCPError(METHOD_NOT_FOUND, "a question without a method")
-    params = request.get("params")
-    return request["method"], dict(params) if isinstance(params, dict) else {}

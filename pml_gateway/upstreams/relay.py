@@ -1,0 +1,194 @@
+r"""Requests during which the upstream may ask or tell their client something, and how questions cross the two eras.
+
+A handshake upstream asks in the middle of a call and waits; a client of the stateless protocol gets the question as
+the result of its request and answers with another one.
+
+| client \ upstream | handshake | stateless |
+| --- | --- | --- |
+| handshake | asked in the middle of the call | asked between rounds, which the gateway makes |
+| stateless | the call waits in a task of its own | questions and answers pass as they are |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
+from pml_gateway.config.settings import EffectiveSettings
+from pml_gateway.errors import ErrorCode, UpstreamError, UpstreamProtocolError
+from pml_gateway.mcp.connection import MODERN
+from pml_gateway.mcp.deadlines import paused, running
+from pml_gateway.mcp.elicitation import Audience, OpenCall
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.breaker import Breaker
+from pml_gateway.upstreams.call import Calls, Request, SessionExpiredError
+from pml_gateway.upstreams.concurrency import CallLimit
+from pml_gateway.upstreams.dialogue.background import Background
+from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
+from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
+from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.session_choice import SessionChoice
+
+MAX_ROUNDS = 10
+"""How often a stateless upstream may ask in one call; as the official SDKs."""
+
+WAIT_SECONDS = 0.25
+"""Pause before a round without questions, with which an upstream says that it is not ready."""
+
+SendRound = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonObject]]
+"""One round: the raw result of the request with these params, whose upstream may ask this audience."""
+
+
+class QuestionRefusedError(UpstreamError):
+    """The client answered an upstream's question with an error."""
+
+    code = ErrorCode.CANCELLED
+
+
+class Relay:
+    """The requests to one upstream whose clients may be asked or told something, or have sessions of their own."""
+
+    def __init__(
+        self,
+        effective: EffectiveSettings,
+        choice: SessionChoice,
+        calls: Calls,
+        *,
+        own_sessions: OwnSessions,
+        background: Background,
+        limit: CallLimit,
+        breaker: Breaker,
+    ) -> None:
+        self._question_timeout = effective.defaults.question_timeout
+        self._choice = choice
+        self._calls = calls
+        self._own_sessions = own_sessions
+        self._limit = limit
+        self._breaker = breaker
+        self._suspended = SuspendedCalls(effective.upstream_id, background, self._question_timeout)
+
+    async def send(
+        self, method: str, params: JsonObject, limit: float, on_progress: ProgressFnT | None, audience: Audience
+    ) -> JsonObject:
+        """The result of a request, or the interim result that asks a client which answers later.
+
+        Each round of it has `limit` seconds.
+
+        Raises:
+            GatewayError: what became of the request, or of a question.
+        """
+        self._breaker.check()
+        era, needs_own_session = await self._choice.choose(audience, limit)
+        own = era if needs_own_session else None
+
+        async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
+            request = Request(method, given, report, limit, anyio.current_time() + limit)
+            return await self._round(request, asked, own)
+
+        if era == MODERN:
+            first = await send(params, on_progress, audience)
+            return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
+        if not audience.answers_later or not (audience.client_capabilities or "requestState" in params):
+            return await send(params, on_progress, audience)
+        given = dict(params)
+        state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
+        if state is not None:
+            answers = responses if isinstance(responses, dict) else {}
+            return await self._suspended.resume(audience, on_progress, str(state), answers)
+        return await self._suspended.begin(
+            audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
+        )
+
+    async def _round(self, request: Request, audience: Audience, own: str | None) -> JsonObject:
+        """One request in which the upstream may ask; it is repeated only while nobody has been asked.
+
+        It takes a session of the client's own where that is to speak an era, `own`.
+        """
+        calls: list[OpenCall] = []
+        # A suspended call is given up as a whole when its client does not come back.
+        patience = math.inf if isinstance(audience, SuspendedCall) else self._question_timeout
+
+        async def attempt() -> JsonObject:
+            call = OpenCall(audience, patience)
+            calls.append(call)
+            async with AsyncExitStack() as stack:
+                borrowed = None
+                if own is not None:
+                    self._breaker.check()
+                    alone = self._choice.is_alone(audience, own)
+                    taken = self._own_sessions.taken(call, own, request.deadline, alone=alone)
+                    borrowed = await stack.enter_async_context(taken)
+                permit = await stack.enter_async_context(self._limit.taken(request.deadline, self._breaker.check))
+                call.lend_place = permit.lent
+                return await self._calls.attempt(request, call, borrowed)
+
+        if self._calls.is_repeatable(request):
+            return await repeated(attempt, request.deadline, lambda: not any(call.has_asked for call in calls))
+        try:
+            return await attempt()
+        except SessionExpiredError:
+            return await attempt()
+
+    async def _rounds(
+        self,
+        first: JsonObject,
+        params: JsonObject,
+        audience: Audience,
+        on_progress: ProgressFnT | None,
+        send: SendRound,
+    ) -> JsonObject:
+        """Ask the client what the upstream wants to know, and send the request again with the answers."""
+        result = first
+        for _ in range(MAX_ROUNDS):
+            if result.get("resultType") != "input_required":
+                return result
+            requests, again = result.get("inputRequests"), dict(params)
+            again.pop("inputResponses", None)
+            if isinstance(requests, dict) and requests:
+                again["inputResponses"] = await self._ask_all(requests, audience)
+            else:
+                await anyio.sleep(WAIT_SECONDS)
+            again["requestState"] = result.get("requestState")
+            if again["requestState"] is None:
+                del again["requestState"]
+            result = await send(again, on_progress, audience)
+        if result.get("resultType") == "input_required":
+            raise UpstreamProtocolError(f"the server asked for input more than {MAX_ROUNDS} times in one call")
+        return result
+
+    async def _ask_all(self, requests: JsonObject, audience: Audience) -> JsonObject:
+        answers: JsonObject = {}
+        refusals: list[MCPError] = []
+        call = OpenCall(audience, self._question_timeout)
+
+        async def ask(key: str, request: Any) -> None:
+            try:
+                answers[key] = await call.answer(*_question(request))
+            except MCPError as error:
+                refusals.append(error)
+                tasks.cancel_scope.cancel()
+
+        with paused(running()):
+            async with anyio.create_task_group() as tasks:
+                for key, request in requests.items():
+                    tasks.start_soon(ask, key, request)
+        if refusals:
+            raise QuestionRefusedError(
+                f"the server asked its user something, and the client refused: {refusals[0].message}",
+                details={"jsonrpc_code": refusals[0].code},
+            )
+        return answers
+
+
+def _question(request: Any) -> tuple[str, JsonObject]:
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        raise MCPError(METHOD_NOT_FOUND, "a question without a method")
+    params = request.get("params")
+    return request["method"], dict(params) if isinstance(params, dict) else {}
