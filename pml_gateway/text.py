@@ -1,6 +1,17 @@
-"""What messages share: numbers with their nouns (`1 call`, `2 calls`, `1,234 entries`)."""
+"""What messages share: numbers with their nouns (`1 call`, `2 calls`, `1,234 entries`), and what was probably meant."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
+
+LIKENESS = 0.6
+"""Share of letters in common, in order, from which a known name is taken for the one that was meant."""
+
+MAX_COMPARED = 200
+"""Characters of a name that are compared; a longer one is no slip, and likeness takes the product of both lengths."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -13,3 +24,34 @@ def plural_of(number: int, noun: str, plural: str = "") -> str:
     if number == 1:
         return noun
     return plural or f"{noun}s"
+
+
+def nearest(name: object, known: Iterable[str], *, count: int = 1, likeness: float = LIKENESS) -> list[str]:
+    """Up to `count` of the known names that are most like `name`, best first; case and hyphens make no difference."""
+    spellings = {each: folded(each) for each in known}
+    return list(likenesses(folded(str(name)), spellings, count=count, likeness=likeness))
+
+
+def likenesses(
+    spelled: str, spellings: Mapping[str, str], *, count: int = 1, likeness: float = LIKENESS
+) -> dict[str, float]:
+    """`nearest` for many names, whose spellings are kept: how like each of the nearest is, from `likeness` to 1."""
+    found = process.extract(spelled, spellings, scorer=Indel.normalized_similarity, score_cutoff=likeness, limit=count)
+    return {name: score for _, score, name in found}
+
+
+def folded(name: str) -> str:
+    """The name as it is compared."""
+    return name[:MAX_COMPARED].lower().replace("-", "_")
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """`did you mean a, b?`, or nothing where there are no names."""
+    listed = ", ".join(names)
+    return f"did you mean {listed}?" if listed else ""
+
+
+def suggestion(name: object, known: Iterable[str], *, likeness: float = LIKENESS) -> str:
+    """`; did you mean X?` for the end of a message, or nothing where no known name is near."""
+    meant = did_you_mean(nearest(name, known, likeness=likeness))
+    return f"; {meant}" if meant else ""

@@ -10,9 +10,8 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.errors import UsageError
-from pml_gateway.text import counted
+from pml_gateway.text import counted, suggestion
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def _client(state: GatewayState, name: str | None) -> Client:
     if name not in clients:
         known = ", ".join(clients) or "none"
         raise UsageError(
-            f"no client {name!r} is configured{did_you_mean(name, clients)}", hint=f"configured clients: {known}"
+            f"no client {name!r} is configured{suggestion(name, clients)}", hint=f"configured clients: {known}"
         )
     return configured_client(name, clients[name])
 

@@ -18,12 +18,11 @@ import typer
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, messages, note, print_json, print_table, say, warn
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted
+from pml_gateway.text import counted, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -242,7 +241,7 @@ def _definition(command: Command, name: str) -> UpstreamDefinition:
     servers = loaded.settings.servers
     if name not in servers:
         raise UsageError(
-            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
+            f"no server {name!r} is configured{suggestion(name, servers)}", hint=f"known are {', '.join(servers)}"
         )
     return servers[name]
 
@@ -328,7 +327,7 @@ def _reader(command: Command, name: str) -> LogReader:
     definition = servers.get(name)
     if definition is None:
         raise UsageError(
-            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
+            f"no server {name!r} is configured{suggestion(name, servers)}", hint=f"known are {', '.join(servers)}"
         )
     if definition.resolved_transport is not Transport.STDIO:
         raise InvalidInputError(

@@ -36,6 +36,7 @@ from pml_gateway.gateway.usage import UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.results.store import Resolved
+from pml_gateway.text import did_you_mean
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -314,5 +315,5 @@ def find(view: View, name: str) -> CatalogTool:
     if tool is not None:
         return tool
     closest = view.closest(name)
-    hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
+    hint = did_you_mean(closest) or "search_tools finds tools by what they do"
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})

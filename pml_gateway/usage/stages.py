@@ -8,10 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
-from pml_gateway.text import counted
+from pml_gateway.text import counted, suggestion
 from pml_gateway.types import ExposureMode
 from pml_gateway.usage.history import History, RecordedCall
 from pml_gateway.usage.statistics import success_rate
@@ -122,7 +121,7 @@ def _entry(settings: Settings, client: str) -> ExposureMode | None:
     if client not in settings.clients:
         known = ", ".join(settings.clients) or "none"
         raise UsageError(
-            f"no client {client!r} is configured{did_you_mean(client, settings.clients)}",
+            f"no client {client!r} is configured{suggestion(client, settings.clients)}",
             hint=f"configured clients: {known}",
         )
     return settings.clients[client].mode
