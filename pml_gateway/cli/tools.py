@@ -12,7 +12,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOptio
 from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.errors import UsageError
 from pml_gateway.text import counted, suggestion
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
@@ -58,7 +58,6 @@ def tools(
 
 
 async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
-    from pml_gateway.exposure.modes import INTENT_MODES
     from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
 
     async with command_gateway(command, lists_by_intent=as_client and not query, of_all=True) as gateway:
@@ -66,7 +65,7 @@ async def _listed(command: Command, query: str | None, client_name: str | None, 
         client = _client(state, client_name)
         intent = query or _intent(state, client)
         mode = _mode(command, state, client) if as_client else ExposureMode.FULL_PROXY
-        if intent is not None and mode in INTENT_MODES:
+        if intent is not None and MODES[mode].reads_intent:
             state = await gateway.searchable(30)
         view = state.view(client)
         namespaces = state.namespaces(view)

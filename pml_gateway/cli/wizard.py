@@ -26,6 +26,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME
 from pml_gateway.reports.recommend import Priority
 from pml_gateway.text import counted, suggestion
+from pml_gateway.types import MODES
 
 if TYPE_CHECKING:
     from pml_gateway.reports.recommend import Recommendation, Situation
@@ -91,7 +92,7 @@ def asked_priority(*, is_asking: bool) -> Priority:
             warn(error.message)
 
 
-SELECTING = ("semantic", "hybrid_balanced", "hybrid_permissive")
+SELECTING = tuple(preset for facts in MODES.values() if facts.reads_intent for preset in facts.presets)
 """The presets that select by intent."""
 
 

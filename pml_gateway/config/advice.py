@@ -16,7 +16,7 @@ from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret
 from pml_gateway.secrets.references import resolve
 from pml_gateway.text import did_you_mean, nearest
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 MAX_NAMED_CLIENTS = 5
 
@@ -31,7 +31,7 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
         return ()
     warnings = []
     clients_with_intent = [name for name, client in settings.clients.items() if client.intent]
-    if _needs_intent(gateway, gateway.tools_exposure) and not clients_with_intent:
+    if gateway.selects_by_intent(gateway.tools_exposure) and not clients_with_intent:
         warnings.append(
             f"gateway.tools_exposure is {gateway.tools_exposure} and no intent is configured: a client that sends none "
             f"sees only {_without_intent(gateway, gateway.tools_exposure)}; set gateway.intent (for example in the "
@@ -40,7 +40,7 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
     blind = [
         name
         for name, client in settings.clients.items()
-        if client.mode is not None and _needs_intent(gateway, client.mode) and not client.intent
+        if client.mode is not None and gateway.selects_by_intent(client.mode) and not client.intent
     ]
     if blind:
         more = f" and {len(blind) - MAX_NAMED_CLIENTS} more" if len(blind) > MAX_NAMED_CLIENTS else ""
@@ -63,18 +63,9 @@ def _without_effect(settings: Settings) -> Iterator[str]:
     if gateway.namespaces != NamespaceSettings() and gateway.style != "namespaces":
         yield "gateway.namespaces has no effect; it belongs to gateway.style: namespaces"
     modes = {gateway.tools_exposure, *(client.mode for client in settings.clients.values())}
-    if gateway.style == "namespaces" and not modes & {ExposureMode.META_ONLY, ExposureMode.HYBRID}:
-        yield f"gateway.style: namespaces changes meta_only and hybrid, not {gateway.tools_exposure}"
-
-
-def _needs_intent(gateway: GatewaySection, mode: ExposureMode) -> bool:
-    match mode:
-        case ExposureMode.SEMANTIC:
-            return True
-        case ExposureMode.HYBRID:
-            return gateway.hybrid.expose_underlying_tools and gateway.hybrid.apply_semantic_filter
-        case ExposureMode.META_ONLY | ExposureMode.FULL_PROXY:
-            return False
+    changed = [mode for mode, facts in MODES.items() if facts.has_namespaces]
+    if gateway.style == "namespaces" and modes.isdisjoint(changed):
+        yield f"gateway.style: namespaces changes {' and '.join(changed)}, not {gateway.tools_exposure}"
 
 
 def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:

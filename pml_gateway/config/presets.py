@@ -11,8 +11,9 @@ from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import KeyPath, leaves
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import suggestion
+from pml_gateway.types import MODES
 
-PRESET_NAMES = ("meta_only", "semantic", "hybrid_balanced", "hybrid_permissive", "full_proxy")
+PRESET_NAMES = tuple(preset for facts in MODES.values() for preset in facts.presets)
 """From the fewest listed tools to all of them."""
 
 PRESET_LIKENESS = 0.4

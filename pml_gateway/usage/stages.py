@@ -11,7 +11,7 @@ from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import counted, suggestion
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 from pml_gateway.usage.history import History, RecordedCall
 from pml_gateway.usage.statistics import success_rate
 
@@ -27,13 +27,7 @@ class Stage(StrEnum):
     @property
     def mode(self) -> ExposureMode:
         """The exposure mode of the stage."""
-        match self:
-            case Stage.FULL_PROXY:
-                return ExposureMode.FULL_PROXY
-            case Stage.META_ONLY:
-                return ExposureMode.META_ONLY
-            case Stage.HYBRID_PERMISSIVE | Stage.HYBRID_BALANCED:
-                return ExposureMode.HYBRID
+        return next(mode for mode, facts in MODES.items() if self.value in facts.presets)
 
     @property
     def next(self) -> Stage | None:
@@ -44,20 +38,12 @@ class Stage(StrEnum):
 
 
 _TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filter", "max_underlying_tools")
-_HYBRID = (Stage.HYBRID_PERMISSIVE, Stage.HYBRID_BALANCED)
 
 
 def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
     """The stage a client in `mode` is in; None for semantic, and for hybrid with values of its own."""
-    match mode:
-        case ExposureMode.FULL_PROXY:
-            return Stage.FULL_PROXY
-        case ExposureMode.META_ONLY:
-            return Stage.META_ONLY
-        case ExposureMode.SEMANTIC:
-            return None
-        case ExposureMode.HYBRID:
-            return next((stage for stage in _HYBRID if _says(gateway, stage)), None)
+    stages = (stage for stage in Stage if stage.mode is mode)
+    return next((stage for stage in stages if mode is not ExposureMode.HYBRID or _says(gateway, stage)), None)
 
 
 def _says(gateway: GatewaySection, stage: Stage) -> bool:
@@ -91,7 +77,7 @@ def values_of(stage: Stage, settings: Settings, client: str | None = None) -> di
         return values
     others = {name: each.mode for name, each in settings.clients.items() if name != client}
     modes = {"the gateway": settings.gateway.tools_exposure, **others}
-    sharing = [name for name, mode in modes.items() if mode in (ExposureMode.HYBRID, ExposureMode.SEMANTIC)]
+    sharing = [name for name, mode in modes.items() if mode is not None and MODES[mode].reads_intent]
     if sharing:
         raise ConfigurationError(
             f"{client} cannot move to {stage} alone: {', '.join(sharing)} would get its hybrid values as well",
