@@ -1,11 +1,14 @@
-"""What messages share: numbers with their nouns (`1 call`, `2 calls`, `1,234 entries`), and what was probably meant."""
+"""What messages share: numbers with their nouns (`1 call`, `1,234 entries`), first sentences, what was meant."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
 
 LIKENESS = 0.6
 """Share of letters in common, in order, from which a known name is taken for the one that was meant."""
@@ -24,6 +27,14 @@ def plural_of(number: int, noun: str, plural: str = "") -> str:
     if number == 1:
         return noun
     return plural or f"{noun}s"
+
+
+def first_sentence(description: str, limit: int = 160) -> str:
+    """The first sentence of a description on one line, shortened at a word if it is longer than `limit` characters."""
+    sentence = " ".join(_SENTENCE_END.split(description.strip(), maxsplit=1)[0].split())
+    if len(sentence) <= limit:
+        return sentence
+    return sentence[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:") + "…"
 
 
 def nearest(name: object, known: Iterable[str], *, count: int = 1, likeness: float = LIKENESS) -> list[str]:

@@ -95,7 +95,7 @@ async def _listed(command: Command, query: str | None, client_name: str | None, 
 def _row(
     name: str, reason: str | None, description: str, tool: CatalogTool | None = None, score: float | None = None
 ) -> JsonObject:
-    from pml_gateway.exposure.signature import first_sentence
+    from pml_gateway.text import first_sentence
 
     return {
         "name": name,

@@ -10,8 +10,8 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
-from pml_gateway.exposure.inline import required_names
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
+from pml_gateway.exposure.schema_text import required_names
 from pml_gateway.text import MAX_COMPARED, did_you_mean, nearest
 from pml_gateway.types import JsonObject
 

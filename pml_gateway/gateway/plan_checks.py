@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
-from pml_gateway.exposure.signature import signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
 from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
 from pml_gateway.types import JsonObject

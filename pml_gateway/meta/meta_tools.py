@@ -10,7 +10,7 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
 from pml_gateway.exposure.namespaces import call_signature
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.answers import data_result
 from pml_gateway.gateway.calling import Caller, MetaTool, find
@@ -25,6 +25,7 @@ from pml_gateway.meta.read_result import StoredResults
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.meta.workflows import WorkflowTools
 from pml_gateway.policy.view import View
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_QUERY = 4000

@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.gateway.answers import data_result
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
@@ -17,6 +17,7 @@ from pml_gateway.gateway.request import MAX_INTENT_LENGTH, CallOptions, RequestS
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.steps import StepCalls, fingerprint, question_result
 from pml_gateway.index.clauses import split_clauses
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import RunStatus

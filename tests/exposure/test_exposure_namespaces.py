@@ -18,8 +18,8 @@ from pml_gateway.catalog.model import CatalogTool, UpstreamListing
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import NamespaceSettings, Settings
 from pml_gateway.exposure.grouping import Namespace, group
-from pml_gateway.exposure.inline import field, inline_type, required_names
 from pml_gateway.exposure.namespaces import call_signature, definition
+from pml_gateway.exposure.schema_text import field, inline_type, required_names
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.meta_definitions import RESERVED
 from pml_gateway.gateway.state import GatewayState, WireCache

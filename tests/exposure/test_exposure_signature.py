@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import SCHEMA_LIKE, nested
 
