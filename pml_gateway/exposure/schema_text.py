@@ -52,6 +52,10 @@ def document_target(reference: str, root: JsonObject) -> object:
     return root if reference == "#" else local_target(reference, root)
 
 
+def _is_reference(schema: object) -> bool:
+    return isinstance(schema, dict) and "$ref" in schema
+
+
 def resolve_reference(schema: object, root: JsonObject) -> object:
     """The schema that a chain of local references ends at; None for one that leads nowhere or round in circles."""
     seen: set[str] = set()
@@ -97,7 +101,8 @@ def _inline(schema: object, root: JsonObject, depth: int) -> str | None:
     if (choices := _choices(schema)) is not None:
         return UNION.join(map(_inline_literal, choices)) or None
     if (branches := _branches(schema)) is not None:
-        return _inline_union([_inline(branch, root, depth) for branch in branches])
+        # A reference goes a level deeper: a union can refer to itself.
+        return _inline_union([_inline(branch, root, depth + _is_reference(branch)) for branch in branches])
     kind = schema.get("type")
     if isinstance(kind, list):
         return _inline_union([_inline_plain(one, schema, root, depth) for one in kind])

@@ -251,6 +251,13 @@ def test_every_required_field_of_every_action_is_shown_with_its_type() -> None:
                 assert name in hoisted or shown_field in line.partition("(")[2], (tool.name, name)
 
 
+def test_a_choice_that_refers_to_itself_is_declared() -> None:
+    tree = {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "string"}]}
+    walk = action("walk", {"tree": {"$ref": "#/$defs/tree"}})
+    walk["inputSchema"]["$defs"] = {"tree": tree}
+    assert "tree" in definition(one(walk, action("stop")))["inputSchema"]["properties"]
+
+
 def test_the_same_tools_give_the_same_bytes_whatever_order_their_servers_come_in() -> None:
     shuffled = dict(random.Random(1).sample(list(SERVERS.items()), len(SERVERS)))
     assert flat_and_namespaced(SERVERS)[1] == flat_and_namespaced(shuffled)[1]
