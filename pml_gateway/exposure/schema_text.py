@@ -187,7 +187,7 @@ def _brief(schema: object, root: JsonObject, depth: int) -> str:
     if depth > MAX_SIGNATURE_DEPTH:
         return "…"
     if isinstance(schema.get("$ref"), str):
-        target = _target(schema["$ref"], root)
+        target = local_target(schema["$ref"], root)
         return "object" if target is None else _brief(target, root, depth + 1)
     if (choices := _choices(schema)) is not None:
         return _brief_union(choices, _brief_literal)
@@ -231,18 +231,6 @@ def _brief_literal(value: object) -> str:
 
 def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _target(reference: str, root: JsonObject) -> object:
-    node: Any = root
-    if not reference.startswith("#/"):
-        return None
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
-            return None
-        node = node[key]
-    return node
 
 
 def typescript_type(schema: object, depth: int = 0) -> str:

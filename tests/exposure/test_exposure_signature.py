@@ -79,6 +79,12 @@ def test_a_signature_says_how_many_parameters_it_leaves_out() -> None:
     assert signature("f", schema).endswith("p23?: str, … 6 more)")
 
 
+def test_a_reference_may_lead_into_a_list() -> None:
+    assert (
+        typed({"$ref": "#/$defs/either/anyOf/1"}, **{"$defs": {"either": {"anyOf": [{}, {"type": "string"}]}}}) == "str"
+    )
+
+
 def test_recursion_ends_after_two_levels() -> None:
     node = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}
     assert typed({"$ref": "#/$defs/node"}, **{"$defs": {"node": node}}) == "{children?: …[]}"
