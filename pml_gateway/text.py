@@ -1,4 +1,4 @@
-"""What messages share: numbers with their nouns (`1 call`, `1,234 entries`), first sentences, what was meant."""
+"""What messages share: numbers with their nouns (`1 call`, `1,234 entries`), texts made shorter, what was meant."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def plural_of(number: int, noun: str, plural: str = "") -> str:
     if number == 1:
         return noun
     return plural or f"{noun}s"
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters of the text."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def first_sentence(description: str, limit: int = 160) -> str:

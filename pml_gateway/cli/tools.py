@@ -10,8 +10,8 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
-from pml_gateway.errors import UsageError
-from pml_gateway.text import counted, suggestion
+from pml_gateway.config.problems import client_entry
+from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
 
 if TYPE_CHECKING:
@@ -207,13 +207,7 @@ def _client(state: GatewayState, name: str | None) -> Client:
 
     if name is None:
         return LOCAL
-    clients = state.settings.clients
-    if name not in clients:
-        known = ", ".join(clients) or "none"
-        raise UsageError(
-            f"no client {name!r} is configured{suggestion(name, clients)}", hint=f"configured clients: {known}"
-        )
-    return configured_client(name, clients[name])
+    return configured_client(name, client_entry(state.settings, name))
 
 
 def _mode(command: Command, state: GatewayState, client: Client) -> ExposureMode:

@@ -29,6 +29,12 @@ def masked_server(definition: UpstreamDefinition) -> JsonObject:
     return shown
 
 
+def masked_start(definition: UpstreamDefinition) -> str:
+    """How a server is reached: its URL, or its command line."""
+    shown = masked_server(definition)
+    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
+
+
 def literal_credentials(settings: Settings) -> Iterator[str]:
     """Values that are written into the file and may be secret; references are known once they are resolved."""
     for definition in settings.servers.values():

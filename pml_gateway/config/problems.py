@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted
-from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.config.settings import ClientSettings, Settings
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import did_you_mean, nearest, suggestion
 
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -38,8 +38,8 @@ def annotation_at(path: KeyPath) -> Any | None:
 
 def _member(annotation: Any, part: str | int) -> Any | None:
     annotation = _without_none(annotation)
-    if _is_model(annotation):
-        field = annotation.model_fields.get(part)
+    if is_model(annotation):
+        field = annotation.model_fields.get(str(part))
         if field is None:
             field = next(
                 (
@@ -60,7 +60,7 @@ def _member(annotation: Any, part: str | int) -> Any | None:
 
 def is_container(annotation: Any) -> bool:
     """Whether the type is a section, a mapping or a list: an empty key (`gateway:`) then means nothing was set."""
-    return _is_model(annotation) or get_origin(annotation) in (dict, tuple)
+    return is_model(annotation) or get_origin(annotation) in (dict, tuple)
 
 
 def is_list(path: KeyPath) -> bool:
@@ -80,14 +80,15 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _is_model(annotation: Any) -> bool:
+def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether the type is a section."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def member_keys(path: KeyPath) -> tuple[str, ...]:
     """The keys known directly below `path`."""
     annotation = _without_none(annotation_at(path))
-    if annotation is None or not _is_model(annotation):
+    if annotation is None or not is_model(annotation):
         return ()
     return tuple(annotation.model_fields)
 
@@ -118,8 +119,8 @@ def all_keys() -> tuple[KeyPath, ...]:
 def _walk(model: type[BaseModel], path: KeyPath) -> Iterator[KeyPath]:
     for name, field in model.model_fields.items():
         yield (*path, name)
-        if _is_model(field.annotation):
-            yield from _walk(field.annotation, (*path, name))  # type: ignore[arg-type]  # _is_model narrows it
+        if is_model(field.annotation):
+            yield from _walk(field.annotation, (*path, name))
 
 
 MAX_VALUE_CHARACTERS = 60
@@ -286,3 +287,17 @@ def _merge(
         case _:
             return [Problem(origins[path].location, dotted(path), f"and `{dotted(alias)}` should both be lists")]
     return []
+
+
+def client_entry(settings: Settings, name: str) -> ClientSettings:
+    """The client of this name.
+
+    Raises:
+        UsageError: none is configured.
+    """
+    if name not in settings.clients:
+        raise UsageError(
+            f"no client {name!r} is configured{suggestion(name, settings.clients)}",
+            hint=f"configured clients: {', '.join(settings.clients) or 'none'}",
+        )
+    return settings.clients[name]

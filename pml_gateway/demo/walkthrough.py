@@ -23,6 +23,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.paths import Paths
 from pml_gateway.serve.http import serve_http
 from pml_gateway.serve.runtime import open_runtime
+from pml_gateway.text import shortened
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 INTENT = "keep notes about a project and search its files"
@@ -155,4 +156,4 @@ def _data(result: CallToolResult) -> JsonObject:
 
 def _shown(result: CallToolResult) -> str:
     text = "\n".join(item.text for item in result.content if isinstance(item, TextContent))
-    return text if len(text) <= 400 else f"{text[:399]}…"
+    return shortened(text, 400)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pml_gateway.catalog.schema import local_target
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 MAX_INLINE = 120
@@ -173,7 +174,7 @@ def _parameters(schema: JsonObject, root: JsonObject, depth: int) -> list[str]:
     required = required_names(schema)
     names = sorted(properties, key=lambda name: name not in required)
     parts = [
-        f"{_shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], root, depth)}"
+        f"{shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], root, depth)}"
         for name in names[:MAX_PARAMETERS]
     ]
     if len(names) > MAX_PARAMETERS:
@@ -227,10 +228,6 @@ def _brief_literal(value: object) -> str:
         return "object" if isinstance(value, dict) else "any[]"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
-
-
-def _shortened(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def typescript_type(schema: object, depth: int = 0) -> str:

@@ -31,7 +31,7 @@ def plan_problems(plan: Plan, find: FindTool, *, now: bool = False) -> list[Step
         if step.tool is None:
             continue
         try:
-            problems += argument_problems(step, find(step.tool))
+            problems += refused_arguments(step, find(step.tool))
         except UpstreamError as error:
             if not now:
                 problems.append(_problem(step, error))
@@ -41,7 +41,7 @@ def plan_problems(plan: Plan, find: FindTool, *, now: bool = False) -> list[Step
     return problems
 
 
-def argument_problems(step: Step, tool: CatalogTool) -> list[StepProblem]:
+def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
     """What the tool's schema refuses; what references stand for is not known yet, and is not judged."""
     pointers = frozenset(pointer for pointer, _ in references(step.arguments))
     call = signature(tool.qualified_name, tool.definition["inputSchema"])

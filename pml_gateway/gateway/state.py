@@ -16,7 +16,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.gateway.meta_definitions import ALIASES, RESERVED
-from pml_gateway.gateway.plan_checks import argument_problems
+from pml_gateway.gateway.plan_checks import refused_arguments
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
@@ -167,7 +167,7 @@ def _parameters(tool: CatalogTool) -> list[str]:
 def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
     """The composite tools of a configuration, each with what it misses in a catalog."""
     read = read_composites(settings.workflows, limits_of(settings.workflow))
-    return bind_composites(read, catalog, argument_problems)
+    return bind_composites(read, catalog, refused_arguments)
 
 
 OnSwap = Callable[[GatewayState, GatewayState], None]

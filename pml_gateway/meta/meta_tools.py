@@ -25,7 +25,7 @@ from pml_gateway.meta.read_result import StoredResults
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.meta.workflows import WorkflowTools
 from pml_gateway.policy.view import View
-from pml_gateway.text import first_sentence
+from pml_gateway.text import first_sentence, shortened
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_QUERY = 4000
@@ -190,6 +190,6 @@ def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonOb
 
 
 def _nothing_found(query: str, state: GatewayState) -> str:
-    shown = query if len(query) <= 80 else f"{query[:79]}…"
+    shown = shortened(query, 80)
     minimum = state.settings.search.min_score
     return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"

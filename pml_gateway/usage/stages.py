@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.presets import load_preset
+from pml_gateway.config.problems import client_entry
 from pml_gateway.config.settings import GatewaySection, Settings
-from pml_gateway.errors import ConfigurationError, UsageError
-from pml_gateway.text import counted, suggestion
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
 from pml_gateway.usage.history import History, RecordedCall
 from pml_gateway.usage.statistics import success_rate
@@ -58,7 +59,7 @@ def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
     Raises:
         UsageError: no such client.
     """
-    own = None if client is None else _entry(settings, client)
+    own = None if client is None else client_entry(settings, client).mode
     return stage_of(settings.gateway, own or settings.gateway.tools_exposure)
 
 
@@ -71,7 +72,7 @@ def values_of(stage: Stage, settings: Settings, client: str | None = None) -> di
     preset = load_preset(stage.value).values
     if client is None:
         return dict(preset)
-    _entry(settings, client)
+    client_entry(settings, client)
     values: dict[str, Any] = {"clients": {client: {"mode": stage.mode.value}}}
     if stage.mode is not ExposureMode.HYBRID or _says(settings.gateway, stage):
         return values
@@ -101,16 +102,6 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
     }
     changed = gateway.model_copy(update={"tools_exposure": mode, "hybrid": hybrid, "full_proxy": full})
     return settings.model_copy(update={"gateway": changed, "clients": clients})
-
-
-def _entry(settings: Settings, client: str) -> ExposureMode | None:
-    if client not in settings.clients:
-        known = ", ".join(settings.clients) or "none"
-        raise UsageError(
-            f"no client {client!r} is configured{suggestion(client, settings.clients)}",
-            hint=f"configured clients: {known}",
-        )
-    return settings.clients[client].mode
 
 
 @dataclass(frozen=True, slots=True)
