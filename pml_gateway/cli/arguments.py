@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rapidfuzz import process
-
 from pml_gateway.catalog.schema import local_target
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 
 MAX_REFERENCES = 8
@@ -150,11 +149,10 @@ def _find(flags: Sequence[Flag], name: str) -> tuple[Flag, bool]:
     if positive in spelled and positive != _kebab(asked) and spelled[positive].is_switch:
         return spelled[positive], True
     options = [flag.option for flag in flags]
-    close = process.extractOne(name, options, score_cutoff=60)
     known_options = ", ".join(options) or "none"
     raise InvalidInputError(
         f"the tool has no parameter {name}",
-        hint=f"did you mean {close[0]}?" if close else f"its parameters: {known_options}",
+        hint=did_you_mean(nearest(name, options)) or f"its parameters: {known_options}",
     )
 
 

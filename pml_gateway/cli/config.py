@@ -19,10 +19,10 @@ from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, SecretError
 from pml_gateway.reports.settings import markdown_reference, reference
+from pml_gateway.text import suggestion
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
 
@@ -246,7 +246,7 @@ def show_reference(
     found = reference((prefix or "").strip("."))
     if not found:
         known = dict.fromkeys(key for setting in reference() for key in (setting.key, setting.key.rpartition(".")[0]))
-        raise typer.BadParameter(f"no setting {prefix!r}{did_you_mean(prefix or '', known)}", param_hint="SETTING")
+        raise typer.BadParameter(f"no setting {prefix!r}{suggestion(prefix or '', known)}", param_hint="SETTING")
     if as_json:
         print_json(
             {

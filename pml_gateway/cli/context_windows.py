@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import typer
 
-from pml_gateway.config.problems import did_you_mean
+from pml_gateway.text import suggestion
 
 DEFAULT_WINDOW = 200_000
 """What the models of most coding clients have."""
@@ -41,7 +41,7 @@ def context_window(model: str | None, given: int | None) -> int:
     name = model.lower().replace("_", "-")
     if name not in WINDOWS:
         known = ", ".join(WINDOWS)
-        near = did_you_mean(name, WINDOWS) if name else ""
+        near = suggestion(name, WINDOWS) if name else ""
         raise typer.BadParameter(
             f"no model {model!r} is known{near or '.'} Known are {known}; for others, give --context-window N",
             param_hint="--model",

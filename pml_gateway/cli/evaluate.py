@@ -12,9 +12,8 @@ import typer
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
 from pml_gateway.errors import GatewayError, InvalidInputError
-from pml_gateway.exposure.signature import first_sentence
 from pml_gateway.paths import Paths
-from pml_gateway.text import plural_of
+from pml_gateway.text import first_sentence, plural_of
 from pml_gateway.types import JsonObject, Ranking
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pml_gateway.clients.model import Scope
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.edit import FileEdit, edit_file, set_values
 from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.masked import masked_server
+from pml_gateway.config.masked import masked_start
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import Paths
@@ -193,11 +193,6 @@ def _show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[Cl
             note(f"  export {item.variable}=...   # {', '.join(item.used_by)}{about}")
 
 
-def _start(definition: dict[str, object] | None) -> str:
-    shown = masked_server(UpstreamDefinition.model_validate(definition))
-    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
-
-
 def _conclude(
     plan: ImportPlan, chosen: Sequence[ClientFile], edit: FileEdit, paths: Paths, *, is_written: bool, is_refused: bool
 ) -> None:
@@ -215,6 +210,10 @@ def _conclude(
     clients = dict.fromkeys(server.file.client.name for server in plan.servers if server.outcome != "gateway")
     for name in clients:
         note(f"next: pml connect {name}")
+
+
+def _start(definition: dict[str, object] | None) -> str:
+    return masked_start(UpstreamDefinition.model_validate(definition))
 
 
 def _report(

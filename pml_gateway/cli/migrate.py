@@ -13,7 +13,7 @@ from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, say, warn
 from pml_gateway.errors import ConfigurationError, GatewayError
-from pml_gateway.text import counted, plural_of
+from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.usage.history import History, Wanted, most_used, read_history
 from pml_gateway.usage.migration import Journal, overruled
@@ -55,7 +55,13 @@ def say_plan(report: JsonObject) -> None:
         print_table(
             ("not listed then", "calls", "place", "found by", "words from"),
             (
-                (row["name"], row["calls"], row["rank"] or "none", _shortened(row["query"]), row["words_from"])
+                (
+                    row["name"],
+                    row["calls"],
+                    row["rank"] or "none",
+                    shortened(row["query"], MAX_QUERY),
+                    row["words_from"],
+                )
                 for row in rows[:SHOWN]
             ),
         )
@@ -130,10 +136,6 @@ def _by_tool(changes: list[JsonObject]) -> list[JsonObject]:
 
 def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1%}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_QUERY else f"{text[: MAX_QUERY - 1]}…"
 
 
 RELOAD_SECONDS = 30.0

@@ -10,10 +10,9 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
 from pml_gateway.cli.output import print_json, print_table, say
-from pml_gateway.config.problems import did_you_mean
-from pml_gateway.errors import UsageError
+from pml_gateway.config.problems import client_entry
 from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
@@ -59,7 +58,6 @@ def tools(
 
 
 async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
-    from pml_gateway.exposure.modes import INTENT_MODES
     from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
 
     async with command_gateway(command, lists_by_intent=as_client and not query, of_all=True) as gateway:
@@ -67,7 +65,7 @@ async def _listed(command: Command, query: str | None, client_name: str | None, 
         client = _client(state, client_name)
         intent = query or _intent(state, client)
         mode = _mode(command, state, client) if as_client else ExposureMode.FULL_PROXY
-        if intent is not None and mode in INTENT_MODES:
+        if intent is not None and MODES[mode].reads_intent:
             state = await gateway.searchable(30)
         view = state.view(client)
         namespaces = state.namespaces(view)
@@ -97,7 +95,7 @@ async def _listed(command: Command, query: str | None, client_name: str | None, 
 def _row(
     name: str, reason: str | None, description: str, tool: CatalogTool | None = None, score: float | None = None
 ) -> JsonObject:
-    from pml_gateway.exposure.signature import first_sentence
+    from pml_gateway.text import first_sentence
 
     return {
         "name": name,
@@ -209,13 +207,7 @@ def _client(state: GatewayState, name: str | None) -> Client:
 
     if name is None:
         return LOCAL
-    clients = state.settings.clients
-    if name not in clients:
-        known = ", ".join(clients) or "none"
-        raise UsageError(
-            f"no client {name!r} is configured{did_you_mean(name, clients)}", hint=f"configured clients: {known}"
-        )
-    return configured_client(name, clients[name])
+    return configured_client(name, client_entry(state.settings, name))
 
 
 def _mode(command: Command, state: GatewayState, client: Client) -> ExposureMode:

@@ -14,10 +14,9 @@ from pml_gateway.cli.output import fail, note, print_json, print_table, say, war
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.masked import masked_server
+from pml_gateway.config.masked import masked_start
 from pml_gateway.config.problems import shaped
 from pml_gateway.config.project import find_project_file
-from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME, Paths
@@ -50,13 +49,8 @@ def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.envir
     return Approval(
         entry.sha256,
         tuple(dotted(path) for path, _ in leaves(values)),
-        tuple(f"{name}: {_start(settings.servers[name])}" for name in names),
+        tuple(f"{name}: {masked_start(settings.servers[name])}" for name in names),
     )
-
-
-def _start(definition: UpstreamDefinition) -> str:
-    shown = masked_server(definition)
-    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
 
 
 def trust(

@@ -18,12 +18,11 @@ import typer
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, messages, note, print_json, print_table, say, warn
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.servers import Transport
-from pml_gateway.config.settings import LogSettings
+from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted
+from pml_gateway.text import counted, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -239,12 +238,16 @@ async def _logout(command: Command, name: str) -> JsonObject:
 def _definition(command: Command, name: str) -> UpstreamDefinition:
     configure(LogSettings(level="error"))
     loaded = command.load()
-    servers = loaded.settings.servers
-    if name not in servers:
+    return _configured(loaded.settings, name)
+
+
+def _configured(settings: Settings, name: str) -> UpstreamDefinition:
+    if name not in settings.servers:
         raise UsageError(
-            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
+            f"no server {name!r} is configured{suggestion(name, settings.servers)}",
+            hint=f"known are {', '.join(settings.servers)}",
         )
-    return servers[name]
+    return settings.servers[name]
 
 
 async def _tell_gateways(command: Command, name: str) -> int:
@@ -324,12 +327,7 @@ def _print(line: str, *, as_json: bool) -> None:
 def _reader(command: Command, name: str) -> LogReader:
     from pml_gateway.processes.child_log import LogReader, log_path
 
-    servers = command.load().settings.servers
-    definition = servers.get(name)
-    if definition is None:
-        raise UsageError(
-            f"no server {name!r} is configured{did_you_mean(name, servers)}", hint=f"known are {', '.join(servers)}"
-        )
+    definition = _configured(command.load().settings, name)
     if definition.resolved_transport is not Transport.STDIO:
         raise InvalidInputError(
             f"{name} is reached over {definition.resolved_transport.value}: the gateway does not see its stderr",

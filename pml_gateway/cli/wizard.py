@@ -20,13 +20,13 @@ from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.edit import FileEdit, apply_preset, edit_file, set_values
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.project import DerivedIntent, derive_intent, find_project_file
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME
 from pml_gateway.reports.recommend import Priority
-from pml_gateway.text import counted
+from pml_gateway.text import counted, suggestion
+from pml_gateway.types import MODES
 
 if TYPE_CHECKING:
     from pml_gateway.reports.recommend import Recommendation, Situation
@@ -73,7 +73,7 @@ def read_priority(text: str) -> Priority:
     """
     choices = [item.value for item in Priority]
     if text not in choices:
-        near = did_you_mean(text, choices)
+        near = suggestion(text, choices)
         raise typer.BadParameter(f"{text!r} is none of {', '.join(choices)}{near}", param_hint="--matters")
     return Priority(text)
 
@@ -92,7 +92,7 @@ def asked_priority(*, is_asking: bool) -> Priority:
             warn(error.message)
 
 
-SELECTING = ("semantic", "hybrid_balanced", "hybrid_permissive")
+SELECTING = tuple(preset for facts in MODES.values() if facts.reads_intent for preset in facts.presets)
 """The presets that select by intent."""
 
 

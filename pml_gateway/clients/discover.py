@@ -13,9 +13,9 @@ from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope
 from pml_gateway.clients.own import ConnectionKind, own_kind
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.text import suggestion
 
 MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
 """Claude Code keeps histories beside its servers; files of several megabytes are real."""
@@ -56,10 +56,8 @@ def known_client(name: str) -> KnownClient:
     """
     found = next((client for client in CLIENTS if client.name == name), None)
     if found is None:
-        near = did_you_mean(name.replace("-", "_"), [known.replace("-", "_") for known in CLIENT_NAMES])
-        raise UsageError(
-            f"no client {name!r} is known{near.replace('_', '-')}", hint=f"choose from {', '.join(CLIENT_NAMES)}"
-        )
+        near = suggestion(name, CLIENT_NAMES)
+        raise UsageError(f"no client {name!r} is known{near}", hint=f"choose from {', '.join(CLIENT_NAMES)}")
     return found
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pml_gateway.clients.model import FileFormat, KnownClient, Variables
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.secrets.references import SecretReference, references, resolve
+from pml_gateway.text import suggestion
 
 ENTRY_NAME = "pml"
 
@@ -127,7 +127,7 @@ def _key(settings: Settings, name: str | None) -> str | None:
         raise ConfigurationError("the gateway has several clients", hint=f"add --as NAME: {', '.join(names)}")
     if name not in settings.clients:
         raise UsageError(
-            f"no client {name!r} in clients:{did_you_mean(name, names)}", hint=f"known: {', '.join(names) or 'none'}"
+            f"no client {name!r} in clients:{suggestion(name, names)}", hint=f"known: {', '.join(names) or 'none'}"
         )
     return settings.clients[name].key
 

@@ -6,19 +6,18 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.clients.block import Block, ClientFileError
-from pml_gateway.secrets.masking import MASK, is_secret_name, mask_arguments, mask_secret, mask_text
+from pml_gateway.secrets.masking import MASK, Keys, as_of_a_server, mask_text, masked_texts
 
 CONTEXT_LINES = 3
 
 _CLIENT_VARIABLE = re.compile(r"(?:(?:Bearer|Basic|Token)\s+)?\$\{?[A-Za-z_][\w:-]*\}?\Z")
 _HUNK = re.compile(r"(?<=\A@@ )(-)(\d+)((?:,\d+)? \+)(\d+)")
 _WITH_ESCAPES = re.compile(r'"(?=[^"\n]*\\)(?:\\.|[^"\\\n])*"')
-_VALUES = frozenset({"env", "environment", "headers", "http_headers"})
 
 
 def masked_diff(name: str, before: str, after: str, block: Block, secrets: Iterable[str] = ()) -> str:
@@ -28,7 +27,7 @@ def masked_diff(name: str, before: str, after: str, block: Block, secrets: Itera
     pairs: dict[str, str] = {}
     for whole in (before, after):
         try:
-            pairs |= dict(_pairs(block.values(whole), (), shown))
+            pairs |= dict(masked_texts(block.values(whole), shown.judge))
         except ClientFileError:
             text = "".join(mask_text(line) for line in text.splitlines(keepends=True))
     for original in sorted(pairs, key=len, reverse=True):
@@ -81,6 +80,17 @@ class _Shown:
         """Whether a text stands there."""
         return any(written in self.text for written in [*self.written(text), *_lines(text)])
 
+    def judge(self, value: Any, at: Keys) -> Any:
+        """What stands there is judged as in a server; a reference in the client's own notation is no credential."""
+        match value:
+            case str() if _CLIENT_VARIABLE.match(value) or not self.has(value):
+                return value
+            case list():
+                there = [item if not isinstance(item, str) or self.has(item) else "" for item in value]
+                return [shown or item for item, shown in zip(value, as_of_a_server(there, at), strict=True)]
+            case _:
+                return as_of_a_server(value, at)
+
 
 def _lines(text: str) -> list[str]:
     """The lines of a text that may stand there as they are, as TOML allows."""
@@ -110,29 +120,3 @@ def _escaped(text: str) -> dict[str, set[str]]:
 
 def _from_toml(written: str) -> str:
     return str(tomllib.loads(f"text = {written}")["text"])
-
-
-def _pairs(value: Any, at: tuple[str, ...], shown: _Shown) -> Iterator[tuple[str, str]]:
-    """Every text of `shown` that is a credential or holds one, and what stands there instead."""
-    match value:
-        case Mapping():
-            for key, item in value.items():
-                yield from _pairs(item, (*at, str(key)), shown)
-        case list():
-            texts = [item if isinstance(item, str) and shown.has(item) else "" for item in value]
-            for item, masked in zip(value, mask_arguments(texts), strict=True):
-                if isinstance(item, str):
-                    if shown.has(item):
-                        yield from _different(item, masked)
-                else:
-                    yield from _pairs(item, at, shown)
-        case str() if _CLIENT_VARIABLE.match(value) or not shown.has(value):
-            return
-        case str():
-            is_secret = not _VALUES.isdisjoint(at[-2:-1]) or is_secret_name(at[-1] if at else "")
-            yield from _different(value, mask_secret(value) if is_secret else mask_text(value))
-
-
-def _different(original: str, masked: str) -> Iterator[tuple[str, str]]:
-    if original and masked != original:
-        yield original, masked

@@ -6,8 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pml_gateway.config.servers import UpstreamDefinition
@@ -16,7 +15,8 @@ from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret
 from pml_gateway.secrets.references import resolve
-from pml_gateway.types import ExposureMode
+from pml_gateway.text import did_you_mean, nearest
+from pml_gateway.types import MODES, ExposureMode
 
 MAX_NAMED_CLIENTS = 5
 
@@ -31,7 +31,7 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
         return ()
     warnings = []
     clients_with_intent = [name for name, client in settings.clients.items() if client.intent]
-    if _needs_intent(gateway, gateway.tools_exposure) and not clients_with_intent:
+    if gateway.selects_by_intent(gateway.tools_exposure) and not clients_with_intent:
         warnings.append(
             f"gateway.tools_exposure is {gateway.tools_exposure} and no intent is configured: a client that sends none "
             f"sees only {_without_intent(gateway, gateway.tools_exposure)}; set gateway.intent (for example in the "
@@ -40,7 +40,7 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
     blind = [
         name
         for name, client in settings.clients.items()
-        if client.mode is not None and _needs_intent(gateway, client.mode) and not client.intent
+        if client.mode is not None and gateway.selects_by_intent(client.mode) and not client.intent
     ]
     if blind:
         more = f" and {len(blind) - MAX_NAMED_CLIENTS} more" if len(blind) > MAX_NAMED_CLIENTS else ""
@@ -63,18 +63,9 @@ def _without_effect(settings: Settings) -> Iterator[str]:
     if gateway.namespaces != NamespaceSettings() and gateway.style != "namespaces":
         yield "gateway.namespaces has no effect; it belongs to gateway.style: namespaces"
     modes = {gateway.tools_exposure, *(client.mode for client in settings.clients.values())}
-    if gateway.style == "namespaces" and not modes & {ExposureMode.META_ONLY, ExposureMode.HYBRID}:
-        yield f"gateway.style: namespaces changes meta_only and hybrid, not {gateway.tools_exposure}"
-
-
-def _needs_intent(gateway: GatewaySection, mode: ExposureMode) -> bool:
-    match mode:
-        case ExposureMode.SEMANTIC:
-            return True
-        case ExposureMode.HYBRID:
-            return gateway.hybrid.expose_underlying_tools and gateway.hybrid.apply_semantic_filter
-        case ExposureMode.META_ONLY | ExposureMode.FULL_PROXY:
-            return False
+    changed = [mode for mode, facts in MODES.items() if facts.has_namespaces]
+    if gateway.style == "namespaces" and modes.isdisjoint(changed):
+        yield f"gateway.style: namespaces changes {' and '.join(changed)}, not {gateway.tools_exposure}"
 
 
 def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
@@ -184,6 +175,10 @@ RUNNERS = ("npx", "node", "npm", "pnpm", "bunx", "deno", "uvx", "uv", "python", 
 MAX_COMMANDS = 20_000
 """Commands that are compared with a mistyped one."""
 
+RUNNER_LIKENESS = 0.7
+COMMAND_LIKENESS = 0.75
+"""Commands are short, and among the thousands installed one is always like another."""
+
 _NODE = "install Node.js, which brings it: https://nodejs.org"
 _UV = "install uv, which brings it: https://docs.astral.sh/uv"
 _SOURCES: Mapping[str, str] = {
@@ -204,10 +199,11 @@ _SOURCES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a command cannot start, and what helps."""
+    """Why a command cannot start, what helps, and the command that was probably meant."""
 
     what: str
     remedy: str
+    meant: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
@@ -229,16 +225,16 @@ def obstacles(command: str, *, server: str, folder: str | None, path: str | None
         yield Obstacle(f"command {command} is not found", _SOURCES[name])
         return
     near = _nearest(name, path)
-    remedy = f"did you mean {near}?" if near else f"install it, or correct servers.{server}.command"
-    yield Obstacle(f"command {command} is not found", remedy)
+    remedy = did_you_mean(near) or f"install it, or correct servers.{server}.command"
+    yield Obstacle(f"command {command} is not found", remedy, "".join(near))
 
 
-def _nearest(name: str, path: str | None) -> str | None:
+def _nearest(name: str, path: str | None) -> list[str]:
     """The installed command that `name` was probably meant to be: one of the usual runners, else any."""
     runners = [runner for runner in RUNNERS if shutil.which(runner, path=path)]
-    near = get_close_matches(name, runners, n=1, cutoff=0.7)
-    near = near or get_close_matches(name, _installed(path), n=1, cutoff=0.75)
-    return near[0] if near else None
+    return nearest(name, runners, likeness=RUNNER_LIKENESS) or nearest(
+        name, _installed(path), likeness=COMMAND_LIKENESS
+    )
 
 
 def _installed(path: str | None) -> list[str]:
@@ -275,12 +271,7 @@ def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapp
         # Told with the secrets.
         return None
     found = obstacles(command, server=server, folder=folder or None, path=path or os.defpath)
-    return [Obstacle(each.what, _for_server(each.remedy, server)) for each in found]
-
-
-def _for_server(remedy: str, server: str) -> str:
-    """The remedy, with what to set where another command was meant."""
-    if remedy.startswith("did you mean "):
-        meant = remedy.removeprefix("did you mean ").removesuffix("?")
-        return f"did you mean {meant}? set servers.{server}.command: {meant}"
-    return remedy
+    return [
+        replace(each, remedy=f"{each.remedy} set servers.{server}.command: {each.meant}") if each.meant else each
+        for each in found
+    ]

@@ -29,7 +29,7 @@ from pml_gateway.config.problems import SECRET_SECTIONS, Problem, configuration_
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.paths import CONFIG_NAME
-from pml_gateway.secrets.masking import is_secret_name, mask_arguments, mask_keys, mask_secret, mask_text
+from pml_gateway.secrets.masking import as_of_a_server, mask_keys, masked_texts
 
 INDENT = 2
 
@@ -257,10 +257,6 @@ def _quote(key: Node) -> str:
 
 
 _SECTIONS = SECRET_SECTIONS | {"mcpServers"}
-_SECRET_MEMBERS = frozenset({"env", "environment", "headers", "http_headers"})
-
-Splices = dict[int, tuple[int, str]]
-"""Where a replacement starts, where it ends, and what it is."""
 
 
 def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
@@ -270,11 +266,11 @@ def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
         ConfigurationError: the text is broken YAML.
     """
     root = compose(text, path)
-    splices: Splices = {}
+    splices: dict[int, tuple[int, str]] = {}
     if isinstance(root, MappingNode):
         for key, section in root.value:
             if key.value in _SECTIONS:
-                _collect(section, (), splices, set())
+                splices |= dict(map(_splice, masked_texts(_values(section, set()), as_of_a_server)))
     for start in sorted(splices, reverse=True):
         end, masked = splices[start]
         eol = "\n" if text[start:end].endswith("\n") else ""
@@ -282,29 +278,39 @@ def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
     return mask_keys(text)
 
 
-def _collect(node: Node, at: tuple[str, ...], splices: Splices, seen: set[int]) -> None:
+class _Written(str):
+    """The text of a scalar, which knows where it stands."""
+
+    __slots__ = ("node",)
+    node: ScalarNode
+
+
+def _values(node: Node, seen: set[int]) -> Any:
+    """A section as plain values, each node once; a mapping as one of each pair, since a key can stand there twice."""
     if id(node) in seen:
-        return
+        return None
     seen.add(id(node))
     match node:
         case MappingNode():
-            for key, value in node.value:
-                _collect(value, (*at, str(key.value)), splices, seen)
+            return [{str(key.value): _values(value, seen)} for key, value in node.value]
         case SequenceNode():
-            texts = [str(item.value) if isinstance(item, ScalarNode) else "" for item in node.value]
-            for item, masked in zip(node.value, mask_arguments(texts), strict=True):
-                if isinstance(item, ScalarNode):
-                    _replace(item, masked, splices)
-                else:
-                    _collect(item, at, splices, seen)
+            return [_written(item) if isinstance(item, ScalarNode) else _values(item, seen) for item in node.value]
         case ScalarNode():
-            is_secret = not _SECRET_MEMBERS.isdisjoint(at[-2:-1]) or is_secret_name(at[-1] if at else "")
-            _replace(node, mask_secret(node.value) if is_secret else mask_text(node.value), splices)
+            return _written(node)
 
 
-def _replace(node: ScalarNode, masked: str, splices: Splices) -> None:
-    if masked != node.value:
-        splices[node.start_mark.index] = (node.end_mark.index, f'"{masked}"' if node.style else masked)
+def _written(node: ScalarNode) -> _Written:
+    text = _Written(node.value)
+    text.node = node
+    return text
+
+
+def _splice(pair: tuple[str, str]) -> tuple[int, tuple[int, str]]:
+    """Where a replacement starts, where it ends, and what it is."""
+    text, masked = pair
+    assert isinstance(text, _Written)
+    node = text.node
+    return node.start_mark.index, (node.end_mark.index, f'"{masked}"' if node.style else masked)
 
 
 KEPT_BACKUPS = 10

@@ -15,6 +15,7 @@ from pml_gateway.config.layers import KeyPath, Layer, layer_of, merge
 from pml_gateway.config.problems import ALIASES, Problem, all_keys, annotation_at, is_list, member_keys, nearest_key
 from pml_gateway.config.settings import Settings, TelemetrySettings
 from pml_gateway.secrets.references import resolve
+from pml_gateway.text import did_you_mean
 
 PREFIX = "PML_"
 DELIMITER = "__"
@@ -119,12 +120,12 @@ def _complaint(variable: str, path: KeyPath) -> str | None:
         flat = str(path[0]).replace("_", "")
         near = [known for known in all_keys() if "".join(map(str, known)).replace("_", "") == flat]
         if near:
-            return f"unknown variable; did you mean {variable_name(near[0])}?"
+            return f"unknown variable; {did_you_mean([variable_name(near[0])])}"
     depth = next(length for length in range(1, len(path) + 1) if annotation_at(path[:length]) is None)
-    nearest = nearest_key(path[:depth])
-    if nearest is None:
+    meant = nearest_key(path[:depth])
+    if meant is None:
         return "unknown variable"
-    return f"unknown variable; did you mean {variable_name((*nearest, *path[depth:]))}?"
+    return f"unknown variable; {did_you_mean([variable_name((*meant, *path[depth:]))])}"
 
 
 def variable_name(path: KeyPath) -> str:

@@ -15,12 +15,13 @@ from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import Problem, configuration_error, did_you_mean, shaped, shown, validation_problems
+from pml_gateway.config.problems import Problem, configuration_error, shaped, shown, validation_problems
 from pml_gateway.config.project import find_project_file, project_layer
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
+from pml_gateway.text import suggestion
 from pml_gateway.types import ExposureMode
 
 __all__ = ["LoadedSettings", "Origin", "load_settings"]
@@ -133,7 +134,7 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
     if mode is not None:
         modes = [str(known) for known in ExposureMode]
         if mode not in modes:
-            near = did_you_mean(mode, modes)
+            near = suggestion(mode, modes)
             raise UsageError(f"--mode: no mode {mode!r}{near}", hint=f"choose from {', '.join(modes)}")
         layers.append(layer_of("command line", {"gateway": {"tools_exposure": mode}}, "--mode"))
     for key, value in overrides.items():
@@ -158,7 +159,7 @@ def _known_mode(merged: Layer) -> list[str]:
     origin = merged.origin(_MODE) or DEFAULT_ORIGIN
     return [
         f"{origin.location}: gateway.tools_exposure: unknown mode {shown(value, _MODE)}, using meta_only; "
-        f"choose from {', '.join(modes)}{did_you_mean(value, modes)}"
+        f"choose from {', '.join(modes)}{suggestion(value, modes)}"
     ]
 
 

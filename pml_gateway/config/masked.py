@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
-from pml_gateway.secrets.masking import is_secret_name, mask_arguments, mask_secret, mask_tree
+from pml_gateway.secrets.masking import as_of_a_server, is_secret_name, mask_arguments, mask_tree
 from pml_gateway.types import JsonObject
 
 
@@ -16,10 +16,7 @@ def masked_settings(settings: Settings) -> JsonObject:
     tree = settings.model_dump(mode="json")
     shown: JsonObject = {key: mask_tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
     shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}
-    shown["clients"] = {
-        client: {key: mask_secret(value) if key == "key" else mask_tree(value) for key, value in section.items()}
-        for client, section in tree["clients"].items()
-    }
+    shown["clients"] = {client: mask_tree(section) for client, section in tree["clients"].items()}
     return shown
 
 
@@ -27,14 +24,15 @@ def masked_server(definition: UpstreamDefinition) -> JsonObject:
     """One server without its defaults and without its credentials."""
     shown: JsonObject = {}
     for key, value in definition.model_dump(mode="json", exclude_defaults=True).items():
-        match key:
-            case "env" | "headers":
-                shown[key] = {name: mask_secret(text) for name, text in value.items()}
-            case "args":
-                shown[key] = mask_arguments(value)
-            case _:
-                shown[key] = mask_tree(value)
+        is_launch = key in ("env", "headers", "args")
+        shown[key] = mask_tree(value, as_of_a_server, (key,)) if is_launch else mask_tree(value)
     return shown
+
+
+def masked_start(definition: UpstreamDefinition) -> str:
+    """How a server is reached: its URL, or its command line."""
+    shown = masked_server(definition)
+    return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
 
 
 def literal_credentials(settings: Settings) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,14 @@ from typing import Any
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import KeyPath, leaves
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.text import suggestion
+from pml_gateway.types import MODES
 
-PRESET_NAMES = ("meta_only", "semantic", "hybrid_balanced", "hybrid_permissive", "full_proxy")
+PRESET_NAMES = tuple(preset for facts in MODES.values() for preset in facts.presets)
 """From the fewest listed tools to all of them."""
+
+PRESET_LIKENESS = 0.4
+"""One word of a preset's name is enough: `hybrid` means the first that has it."""
 
 EXPOSURE_KEYS: tuple[KeyPath, ...] = (
     ("gateway", "tools_exposure"),
@@ -67,9 +71,8 @@ def load_preset(name: str, package: Path = _PACKAGE) -> Preset:
         UsageError: there is none; the message lists them and names the nearest.
     """
     if name not in PRESET_NAMES:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), PRESET_NAMES, n=1, cutoff=0.4)
-        suggestion = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"no preset {name!r}{suggestion}", hint=f"choose from {', '.join(PRESET_NAMES)}")
+        near = suggestion(name, PRESET_NAMES, likeness=PRESET_LIKENESS)
+        raise UsageError(f"no preset {name!r}{near}", hint=f"choose from {', '.join(PRESET_NAMES)}")
     path = preset_directory(package) / f"{name}.yaml"
     content = read_bytes(path)
     layer = parse(content, "preset", path)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted
-from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.config.settings import ClientSettings, Settings
+from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.text import did_you_mean, nearest, suggestion
 
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("mcpServers",): ("servers",),
@@ -23,7 +23,7 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 """Other spellings that are accepted and merged into the key that counts."""
 
 DISTANT_LIKENESS = 0.8
-"""A misspelt key of another section has to be more alike than one of the same section (0.6, difflib's default)."""
+"""A misspelt key of another section has to be more alike than one of the same section."""
 
 
 def annotation_at(path: KeyPath) -> Any | None:
@@ -38,8 +38,8 @@ def annotation_at(path: KeyPath) -> Any | None:
 
 def _member(annotation: Any, part: str | int) -> Any | None:
     annotation = _without_none(annotation)
-    if _is_model(annotation):
-        field = annotation.model_fields.get(part)
+    if is_model(annotation):
+        field = annotation.model_fields.get(str(part))
         if field is None:
             field = next(
                 (
@@ -60,7 +60,7 @@ def _member(annotation: Any, part: str | int) -> Any | None:
 
 def is_container(annotation: Any) -> bool:
     """Whether the type is a section, a mapping or a list: an empty key (`gateway:`) then means nothing was set."""
-    return _is_model(annotation) or get_origin(annotation) in (dict, tuple)
+    return is_model(annotation) or get_origin(annotation) in (dict, tuple)
 
 
 def is_list(path: KeyPath) -> bool:
@@ -80,14 +80,15 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _is_model(annotation: Any) -> bool:
+def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether the type is a section."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def member_keys(path: KeyPath) -> tuple[str, ...]:
     """The keys known directly below `path`."""
     annotation = _without_none(annotation_at(path))
-    if annotation is None or not _is_model(annotation):
+    if annotation is None or not is_model(annotation):
         return ()
     return tuple(annotation.model_fields)
 
@@ -101,11 +102,11 @@ def nearest_key(path: KeyPath) -> KeyPath | None:
     elsewhere = next((known for known in all_keys() if known[-1] == name), None)
     if elsewhere is not None:
         return elsewhere
-    near = difflib.get_close_matches(name, siblings, n=1)
+    near = nearest(name, siblings)
     if near:
         return (*section, near[0])
     names = {str(known[-1]): known for known in reversed(all_keys())}
-    far = difflib.get_close_matches(name, names, n=1, cutoff=DISTANT_LIKENESS)
+    far = nearest(name, names, likeness=DISTANT_LIKENESS)
     return names[far[0]] if far else None
 
 
@@ -118,8 +119,8 @@ def all_keys() -> tuple[KeyPath, ...]:
 def _walk(model: type[BaseModel], path: KeyPath) -> Iterator[KeyPath]:
     for name, field in model.model_fields.items():
         yield (*path, name)
-        if _is_model(field.annotation):
-            yield from _walk(field.annotation, (*path, name))  # type: ignore[arg-type]  # _is_model narrows it
+        if is_model(field.annotation):
+            yield from _walk(field.annotation, (*path, name))
 
 
 MAX_VALUE_CHARACTERS = 60
@@ -180,7 +181,7 @@ def _message(item: Any, path: KeyPath) -> str:
             return str(item["msg"]).removeprefix("Value error, ")
         case "literal_error" | "enum":
             expected = str(item["ctx"]["expected"])
-            return f"{value} should be {expected}{did_you_mean(item['input'], _QUOTED.findall(expected))}"
+            return f"{value} should be {expected}{suggestion(item['input'], _QUOTED.findall(expected))}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"{value} should be a mapping of keys to values"
         case "tuple_type":
@@ -192,17 +193,11 @@ def _message(item: Any, path: KeyPath) -> str:
 
 def unknown_key(path: KeyPath) -> str:
     """`unknown key`, with the nearest known one if any is near."""
-    nearest = nearest_key(path)
-    if nearest is not None:
-        return f"unknown key; did you mean {nearest[-1] if nearest[:-1] == path[:-1] else dotted(nearest)}?"
+    meant = nearest_key(path)
+    if meant is not None:
+        return f"unknown key; {did_you_mean([str(meant[-1]) if meant[:-1] == path[:-1] else dotted(meant)])}"
     known = member_keys(path[:-1])
     return f"unknown key; known here: {', '.join(known)}" if known else "unknown key"
-
-
-def did_you_mean(value: object, choices: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no choice is near."""
-    near = difflib.get_close_matches(str(value).lower().replace("-", "_"), list(choices), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def shown(value: object, path: KeyPath) -> str:
@@ -292,3 +287,17 @@ def _merge(
         case _:
             return [Problem(origins[path].location, dotted(path), f"and `{dotted(alias)}` should both be lists")]
     return []
+
+
+def client_entry(settings: Settings, name: str) -> ClientSettings:
+    """The client of this name.
+
+    Raises:
+        UsageError: none is configured.
+    """
+    if name not in settings.clients:
+        raise UsageError(
+            f"no client {name!r} is configured{suggestion(name, settings.clients)}",
+            hint=f"configured clients: {', '.join(settings.clients) or 'none'}",
+        )
+    return settings.clients[name]

@@ -19,7 +19,7 @@ from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME
 from pml_gateway.secrets.references import references
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 MAX_INTENT_CHARACTERS = 500
 """A sentence or two; more is an attempt to write into prompts or logs."""
@@ -34,7 +34,7 @@ MAX_KEY_CHARACTERS = 60
 
 _Comparison = Callable[[Any, float | None], bool]
 
-_LISTS_LESS = (ExposureMode.META_ONLY, ExposureMode.SEMANTIC, ExposureMode.HYBRID, ExposureMode.FULL_PROXY)
+_FROM_LEAST_LISTED = tuple(MODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class _Narrowed:
         if current is ExposureMode.HYBRID and not self.gateway.hybrid.expose_underlying_tools:
             current = ExposureMode.META_ONLY
         asked = ExposureMode(value)
-        if _LISTS_LESS.index(asked) < _LISTS_LESS.index(current):
+        if _FROM_LEAST_LISTED.index(asked) < _FROM_LEAST_LISTED.index(current):
             self._set(path, asked.value)
         elif asked is not self.gateway.tools_exposure:
             self.widening.append(f"gateway.tools_exposure, since {asked} lists more than {current}")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.secrets.references import is_reference, references
-from pml_gateway.types import ExposureMode, Ranking
+from pml_gateway.types import MODES, ExposureMode, Ranking
 
 KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
 """In the fixed order in which they are listed."""
@@ -119,6 +119,11 @@ class GatewaySection(Section):
     )
     hybrid: HybridSettings = HybridSettings()
     full_proxy: FullProxySettings = FullProxySettings()
+
+    def selects_by_intent(self, mode: ExposureMode) -> bool:
+        """Whether what `mode` lists depends on an intent."""
+        filters = self.hybrid.apply_semantic_filter and self.hybrid.expose_underlying_tools
+        return MODES[mode].reads_intent and (filters or mode is not ExposureMode.HYBRID)
 
     @field_validator("meta_tools")
     @classmethod

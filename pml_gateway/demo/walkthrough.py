@@ -18,13 +18,13 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.errors import UpstreamTimeoutError
-from pml_gateway.exposure.modes import INTENT_MODES
 from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.paths import Paths
 from pml_gateway.serve.http import serve_http
 from pml_gateway.serve.runtime import open_runtime
-from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.text import shortened
+from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 INTENT = "keep notes about a project and search its files"
 START_SECONDS = 30.0
@@ -138,7 +138,7 @@ async def walk_through(url: str) -> DemoReport:
 
 
 async def _mode_row(url: str, mode: ExposureMode) -> ModeRow:
-    reads_intent = mode in INTENT_MODES
+    reads_intent = MODES[mode].reads_intent
     endpoint = f"{url}/{mode}" + (f"?query={INTENT.replace(' ', '+')}" if reads_intent else "")
     listed = await _client_tools(endpoint)
     text = json.dumps([tool.model_dump(by_alias=True, exclude_none=True) for tool in listed], separators=(",", ":"))
@@ -156,4 +156,4 @@ def _data(result: CallToolResult) -> JsonObject:
 
 def _shown(result: CallToolResult) -> str:
     text = "\n".join(item.text for item in result.content if isinstance(item, TextContent))
-    return text if len(text) <= 400 else f"{text[:399]}…"
+    return shortened(text, 400)

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
-from pml_gateway.config.problems import did_you_mean
 from pml_gateway.errors import UsageError
+from pml_gateway.text import suggestion
 
 READING_ORDER = (
     "quickstart",
@@ -59,7 +59,7 @@ def page_of(topic: str) -> Page:
     """
     known = {page.topic: page for page in pages()}
     if topic not in known:
-        raise UsageError(f"no topic {topic!r}{did_you_mean(topic, known)}", hint=f"topics: {', '.join(known)}")
+        raise UsageError(f"no topic {topic!r}{suggestion(topic, known)}", hint=f"topics: {', '.join(known)}")
     return known[topic]
 
 

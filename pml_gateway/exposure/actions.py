@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rapidfuzz import process
-from rapidfuzz.distance import Indel
-
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
-from pml_gateway.exposure.inline import required_names
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
+from pml_gateway.exposure.schema_text import required_names
+from pml_gateway.text import MAX_COMPARED, did_you_mean, nearest
 from pml_gateway.types import JsonObject
 
 ENVELOPES = ("params", "parameters", "arguments", "args", "input")
@@ -31,7 +29,9 @@ SYNONYMS: tuple[frozenset[str], ...] = (
 """Names that tools use for the same thing, without case and separators."""
 
 MAX_NAMED = 40
-MAX_COMPARED = 200
+ACTION_LIKENESS = 0.5
+"""Actions are few and short; one slip weighs more in them than in a whole name."""
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int, float),
@@ -77,15 +77,12 @@ def choose(namespace: Namespace, given: JsonObject) -> str:
         message = f"{_kind(value)} instead of a string"
     else:
         message = f"{namespace.name} has no action {value[:MAX_COMPARED]!r}"
-        closest = _closest(value, known)
-    if closest:
-        hint = f"did you mean {', '.join(call_signature(namespace, one) for one in closest)}?"
-    else:
-        more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
-        hint = f"actions: {', '.join(known[:MAX_NAMED])}{more}"
+        closest = nearest(value, known, count=3, likeness=ACTION_LIKENESS)
+    more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
+    meant = did_you_mean(call_signature(namespace, one) for one in closest)
     raise InvalidInputError(
         f"/{ACTION}: {message}",
-        hint=hint,
+        hint=meant or f"actions: {', '.join(known[:MAX_NAMED])}{more}",
         details={"errors": [{"path": f"/{ACTION}", "message": message}], "closest": closest},
     )
 
@@ -196,14 +193,3 @@ def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     return next(name for name, types in _TYPES.items() if isinstance(value, types) and name != "boolean")
-
-
-def _closest(given: str, known: list[str]) -> list[str]:
-    similar = process.extract(
-        given.lower()[:MAX_COMPARED],
-        {action: action.lower() for action in known},
-        scorer=Indel.normalized_similarity,
-        score_cutoff=0.5,
-        limit=3,
-    )
-    return [action for _, _, action in similar]

@@ -12,7 +12,7 @@ from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.exposure.token_count import count_definition_tokens
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 ScoredTools = Sequence[tuple[CatalogTool, float]]
 SearchTools = Callable[[str, int], ScoredTools]
@@ -60,13 +60,6 @@ class Exposure:
         return frozenset(tool.qualified_name for tool in listed)
 
 
-INTENT_MODES = (ExposureMode.SEMANTIC, ExposureMode.HYBRID)
-"""The modes that search for what an intent asks for, and need an index then."""
-
-NAMESPACE_MODES = (ExposureMode.META_ONLY, ExposureMode.HYBRID)
-"""The modes whose meta part `gateway.style: namespaces` changes."""
-
-
 def expose(
     mode: ExposureMode,
     visible: Sequence[CatalogTool],
@@ -80,7 +73,7 @@ def expose(
     `most_used` are those of the visible tools that were called before, the most used first.
     """
     exposure = _expose(mode, visible, search, settings, intent, most_used)
-    if settings.style != "namespaces" or mode not in NAMESPACE_MODES or not exposure.meta_tools:
+    if settings.style != "namespaces" or not MODES[mode].has_namespaces or not exposure.meta_tools:
         return exposure
     listed = exposure.names()
     legacy = [tool for tool in visible if settings.legacy_tools and tool.qualified_name not in listed]

@@ -10,8 +10,8 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.exposure.compact import Compactor, share_repeated
 from pml_gateway.exposure.grouping import Namespace, is_read_only
-from pml_gateway.exposure.inline import UNION, field, inline_type, required_names
-from pml_gateway.exposure.signature import first_sentence
+from pml_gateway.exposure.schema_text import UNION, field, inline_type, required_names
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 
 LINE_SHARE = 0.12

@@ -12,7 +12,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import MAX_BYTES, escaped
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.signature import signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5

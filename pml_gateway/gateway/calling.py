@@ -37,6 +37,7 @@ from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.results.settle import Call, Route, Settled, Settler, visible_to
 from pml_gateway.results.store import Resolved
+from pml_gateway.text import did_you_mean
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -252,7 +253,7 @@ def find(view: View, name: str) -> CatalogTool:
     if tool is not None:
         return tool
     closest = view.closest(name)
-    hint = f"did you mean {', '.join(closest)}?" if closest else "search_tools finds tools by what they do"
+    hint = did_you_mean(closest) or "search_tools finds tools by what they do"
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
 
 

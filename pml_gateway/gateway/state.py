@@ -24,7 +24,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.usage.history import ToolKey
-from pml_gateway.workflow.checks import argument_problems
+from pml_gateway.workflow.checks import refused_arguments
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of
 
@@ -193,7 +193,7 @@ def _parameters(tool: CatalogTool) -> list[str]:
 def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
     """The composite tools of a configuration, each with what it misses in a catalog."""
     read = read_composites(settings.workflows, limits_of(settings.workflow))
-    return bind_composites(read, catalog, argument_problems)
+    return bind_composites(read, catalog, refused_arguments)
 
 
 def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> GatewayState:

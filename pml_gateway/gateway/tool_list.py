@@ -10,13 +10,13 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
-from pml_gateway.exposure.modes import INTENT_MODES, Exposure
+from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
 from pml_gateway.policy.view import View
-from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
     """The list for one request; equal selections give equal bytes."""
     state = await gateway.ready()
     mode = effective_mode(scope, state.settings.gateway)
-    if intent is not None and mode in INTENT_MODES:
+    if intent is not None and MODES[mode].reads_intent:
         state = await gateway.searchable()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
-    selects = intent is not None and _reads_intent(mode, state)
+    selects = intent is not None and state.settings.gateway.selects_by_intent(mode)
     key = (who, mode, intent if selects else None, version)
     lists = state.selected if selects else state.lists
     while (finished := lists.get(key)) is None:
@@ -66,7 +66,7 @@ def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str |
 
 async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
     """The exposure of one mode; a search runs in a thread, the rest is cheap."""
-    if intent is None or not _reads_intent(mode, state):
+    if intent is None or not state.settings.gateway.selects_by_intent(mode):
         return state.expose(view, mode, intent)
     return await anyio.to_thread.run_sync(state.expose, view, mode, intent)
 
@@ -102,10 +102,3 @@ def legacy_definition(state: GatewayState, view: View, tool: CatalogTool) -> Jso
     if name is None:
         return tool.definition
     return {**tool.definition, "description": f"[Legacy — prefer {name}] {tool.description}".rstrip()}
-
-
-def _reads_intent(mode: ExposureMode, state: GatewayState) -> bool:
-    hybrid = state.settings.gateway.hybrid
-    if mode is ExposureMode.SEMANTIC:
-        return True
-    return mode is ExposureMode.HYBRID and hybrid.apply_semantic_filter and hybrid.expose_underlying_tools

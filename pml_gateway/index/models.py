@@ -36,8 +36,8 @@ class OnnxEmbedder:
         self._directory = directory
         try:
             config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
-            self._model_id = str(config["model_id"])
-            self._dimension = int(config["dimension"])
+            self.model_id = str(config["model_id"])
+            self.dimension = int(config["dimension"])
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(int(config["max_tokens"]))
@@ -51,16 +51,6 @@ class OnnxEmbedder:
                 details={"directory": str(directory)},
             ) from exc
 
-    @property
-    def model_id(self) -> str:
-        """Name and content hash of the model file."""
-        return self._model_id
-
-    @property
-    def dimension(self) -> int:
-        """Length of one vector."""
-        return self._dimension
-
     @cached_property
     def calibration(self) -> Calibration:
         """Fitted on labelled intents with this model; raises ModelError when the file is missing or malformed."""
@@ -68,7 +58,7 @@ class OnnxEmbedder:
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
         """Embed texts, one row each, in their order; what exceeds the model's tokens is cut."""
-        vectors = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in enumerate(texts):
             ids = np.asarray([self._tokenizer.encode(text).ids], dtype=np.int64)
             vectors[row] = self._session.run(None, {"input_ids": ids})[0][0]
@@ -104,18 +94,8 @@ class TransformerEmbedder:
                 "a name needs a network or an earlier download",
                 details={"model": model},
             ) from exc
-        self._model_id = f"sentence-transformers:{model}{_revision(Path(model))}"
-        self._dimension = int(self._model.encode_document([""]).shape[1])
-
-    @property
-    def model_id(self) -> str:
-        """The name the model was loaded by; for a directory with a digest that changes with its files."""
-        return self._model_id
-
-    @property
-    def dimension(self) -> int:
-        """Length of one vector."""
-        return self._dimension
+        self.model_id = f"sentence-transformers:{model}{_revision(Path(model))}"
+        self.dimension = int(self._model.encode_document([""]).shape[1])
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -132,7 +112,7 @@ class TransformerEmbedder:
 
     def _vectors(self, encode: Any, texts: Sequence[str]) -> Embeddings:
         if not texts:
-            return np.zeros((0, self._dimension), dtype=np.float32)
+            return np.zeros((0, self.dimension), dtype=np.float32)
         vectors = encode(list(texts), batch_size=BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 

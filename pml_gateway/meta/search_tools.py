@@ -13,7 +13,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import call_signature
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.events import Searched
@@ -21,6 +21,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
+from pml_gateway.text import first_sentence, shortened
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_NAMED_SYSTEMS = 12
@@ -163,7 +164,7 @@ def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonOb
 
 
 def _nothing_found(query: str, state: GatewayState) -> str:
-    shown = query if len(query) <= 80 else f"{query[:79]}…"
+    shown = shortened(query, 80)
     minimum = state.settings.search.min_score
     return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"
 

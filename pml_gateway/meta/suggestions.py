@@ -8,12 +8,13 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.index.clauses import split_clauses
 from pml_gateway.policy.view import View
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 
 MAX_TOOLS = 8

@@ -7,17 +7,16 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from rapidfuzz import process
-from rapidfuzz.distance import Indel
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.text import LIKENESS, folded, likenesses
 
-MAX_COMPARED = 200
-"""Characters of a name that are compared when looking for similar ones."""
+BARE_LIKENESS = 0.75
+"""A name without its server's is shorter, and more alike by chance."""
 
 ALIAS_SEPARATORS = (":", "/", ".", "__")
 
@@ -106,20 +105,17 @@ class View:
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
         """The visible names most like `name`, best first."""
-        asked = name.lower()[:MAX_COMPARED]
+        asked = folded(name)
         scored: dict[str, float] = {}
-        for spellings, cutoff in ((self._qualified_spellings, 0.6), (self._bare_spellings, 0.75)):
-            similar = process.extract(
-                asked, spellings, scorer=Indel.normalized_similarity, score_cutoff=cutoff, limit=limit
-            )
-            for _, score, qualified_name in similar:
+        for spellings, likeness in ((self._qualified_spellings, LIKENESS), (self._bare_spellings, BARE_LIKENESS)):
+            for qualified_name, score in likenesses(asked, spellings, count=limit, likeness=likeness).items():
                 scored[qualified_name] = max(score, scored.get(qualified_name, 0.0))
         return sorted(scored, key=lambda candidate: (-scored[candidate], candidate))[:limit]
 
     @cached_property
     def _qualified_spellings(self) -> dict[str, str]:
-        return {tool.qualified_name: tool.qualified_name.lower() for tool in self.tools}
+        return {tool.qualified_name: folded(tool.qualified_name) for tool in self.tools}
 
     @cached_property
     def _bare_spellings(self) -> dict[str, str]:
-        return {tool.qualified_name: tool.name.lower()[:MAX_COMPARED] for tool in self.tools}
+        return {tool.qualified_name: folded(tool.name) for tool in self.tools}

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from io import BytesIO
 
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.text import shortened
 
 WIDTH = 800
 LABELS = 190
@@ -137,7 +138,7 @@ def _drawn(chart: Chart) -> tuple[int, list[_Shape]]:
     shapes.append(_Text(MARGIN, MARGIN + TITLE / 2 - 8, chart.title))
     for position, bar in enumerate(chart.bars):
         middle = MARGIN + TITLE + ROW * position + ROW / 2
-        label = bar.label if len(bar.label) <= MAX_LABEL else f"{bar.label[: MAX_LABEL - 1]}…"
+        label = shortened(bar.label, MAX_LABEL)
         start = MARGIN + LABELS
         # A bar that is there can be seen.
         width = max(round(room * max(bar.value, 0) / longest, 1), 1)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from pml_gateway.config.settings import SearchSettings
 from pml_gateway.errors import GatewayError
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.index.evaluation import LabelledQuery, QueryOutcome, input_schema
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, well_formed
 from pml_gateway.policy.client import LOCAL
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject, Ranking
 
 ANSWER_HITS = 5

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pml_gateway.config.problems import is_model
 from pml_gateway.config.settings import ByteSize, Settings
 
 ENTRY = "<name>"
@@ -68,12 +69,12 @@ def _settings(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Setting]:
     for name, field in model.model_fields.items():
         path = (*at, name)
         kind, optional = _without_none(field.annotation)
-        if _is_model(kind) and not optional:
+        if is_model(kind) and not optional:
             yield from _settings(kind, path)
-        elif _is_model(kind):
+        elif is_model(kind):
             yield _setting(path, field, "a section", default=None)
             yield from _settings(kind, path)
-        elif get_origin(kind) is dict and _is_model(get_args(kind)[1]):
+        elif get_origin(kind) is dict and is_model(get_args(kind)[1]):
             yield from _settings(get_args(kind)[1], (*path, ENTRY))
         else:
             yield _setting(path, field, _takes(kind, field), default=_default(field))
@@ -122,10 +123,6 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
         kinds = [each for each in get_args(annotation) if each is not type(None)]
         return kinds[0], True
     return annotation, False
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _size(count: int) -> str:

@@ -13,7 +13,6 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.exposure.signature import first_sentence
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
@@ -21,6 +20,7 @@ from pml_gateway.gateway.list_cost import COUNTED_VERSION, ListCost, list_tokens
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.policy.client import LOCAL
+from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
 
 

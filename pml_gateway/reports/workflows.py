@@ -7,9 +7,9 @@ from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED
-from pml_gateway.exposure.signature import first_sentence
 from pml_gateway.gateway.state import GatewayState, composites_of
 from pml_gateway.paths import Paths
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites
 from pml_gateway.workflow.plan import limits_of

@@ -14,11 +14,13 @@ from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, addressed, exceeds
+from pml_gateway.text import shortened
 
 MAX_TEXT = 64 * 1024 * 1024
 """Characters of a value that an expression may build: `join` and `to_string` multiply them."""
 
 MAX_KEYS_NAMED = 12
+MAX_NAME = 60
 
 Node = dict[str, Any]
 NO_ROOTS: Mapping[str, Any] = {}
@@ -191,12 +193,12 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         if isinstance(value, dict):
             if name in value:
                 return None
-            keys = [repr(shortened(str(key))) for key in list(value)[:MAX_KEYS_NAMED]]
+            keys = [repr(shortened(str(key), MAX_NAME)) for key in list(value)[:MAX_KEYS_NAMED]]
             more = f" and {len(value) - MAX_KEYS_NAMED} more" if len(value) > MAX_KEYS_NAMED else ""
-            return f"no key {shortened(name)!r}; the keys are {', '.join(keys) or 'none'}{more}"
+            return f"no key {shortened(name, MAX_NAME)!r}; the keys are {', '.join(keys) or 'none'}{more}"
         if isinstance(value, list):
-            return f"{shortened(name)!r} of a list of {len(value)}; take one item with [0] or all with [*]"
-        return f"{shortened(name)!r} of {_kind(value)}"
+            return f"{shortened(name, MAX_NAME)!r} of a list of {len(value)}; take one item with [0] or all with [*]"
+        return f"{shortened(name, MAX_NAME)!r} of {_kind(value)}"
 
     def _projection_fault(self, node: Node, value: Any) -> str | None:
         base, *rest = node["children"]
@@ -248,11 +250,6 @@ def _reason(error: BaseException) -> str:
 def shown(text: str) -> str:
     """An expression as messages quote it."""
     return repr(shortened(text, 120))
-
-
-def shortened(text: str, limit: int = 60) -> str:
-    """A text of at most `limit` characters."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 MAX_EXPRESSION = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 MASK = "***"
@@ -45,6 +45,13 @@ FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
 ENV_FLAGS = frozenset({"-e", "--env"})
 LOGIN_FLAGS = frozenset({"-u", "--user"})
+_SECRET_SECTIONS = frozenset({"env", "environment", "headers", "http_headers"})
+
+Keys = tuple[str, ...]
+"""The keys under which a value of a tree stands; the items of a list stand under its keys."""
+
+Judge = Callable[[Any, Keys], Any]
+"""What of a value may be shown: a text or the texts of a list masked, anything else as it is or a mask for it."""
 
 
 def mask_secret(text: str) -> str:
@@ -77,17 +84,55 @@ def mask_arguments(arguments: Iterable[str]) -> list[str]:
     return shown
 
 
-def mask_tree(value: Any, name: str = "") -> Any:
-    """The same tree with every text masked: whole where its key names a secret, else where it looks like one."""
+def by_name(value: Any, at: Keys) -> Any:
+    """A text is masked whole where its key names a secret, else where it looks like one."""
     match value:
         case str():
-            return mask_secret(value) if is_secret_name(name) else mask_text(value)
-        case Mapping():
-            return {key: mask_tree(item, str(key)) for key, item in value.items()}
+            return mask_secret(value) if at and is_secret_name(at[-1]) else mask_text(value)
         case list() | tuple():
-            return [mask_tree(item) for item in value]
+            return [mask_text(item) if isinstance(item, str) else item for item in value]
         case _:
             return value
+
+
+def as_of_a_server(value: Any, at: Keys) -> Any:
+    """As `by_name`, but variables and headers are masked whole whatever they are called, and lists as command lines."""
+    match value:
+        case str() if not _SECRET_SECTIONS.isdisjoint(at[-2:-1]):
+            return mask_secret(value)
+        case list():
+            masked = mask_arguments(item if isinstance(item, str) else "" for item in value)
+            return [shown if isinstance(item, str) else item for item, shown in zip(value, masked, strict=True)]
+        case _:
+            return by_name(value, at)
+
+
+def mask_tree(value: Any, judge: Judge = by_name, at: Keys = ()) -> Any:
+    """The same tree as it may be shown: `judge` is asked for every value in it."""
+    match judge(value, at):
+        case Mapping() as members:
+            return {key: mask_tree(item, judge, (*at, str(key))) for key, item in members.items()}
+        case list() | tuple() as items:
+            return [item if isinstance(item, str) else mask_tree(item, judge, at) for item in items]
+        case shown:
+            return shown
+
+
+def masked_texts(tree: Any, judge: Judge) -> Iterator[tuple[str, str]]:
+    """Each text of a tree that may not be shown as it is, and what may."""
+    return _differences(tree, mask_tree(tree, judge))
+
+
+def _differences(value: Any, shown: Any) -> Iterator[tuple[str, str]]:
+    match value:
+        case str() if value != shown:
+            yield value, shown
+        case Mapping():
+            for key, item in value.items():
+                yield from _differences(item, shown[key])
+        case list():
+            for item, mask in zip(value, shown, strict=True):
+                yield from _differences(item, mask)
 
 
 def is_secret_name(name: str) -> bool:

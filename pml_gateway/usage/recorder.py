@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from pml_gateway.config.settings import UsageSettings
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
+from pml_gateway.secrets.masking import MASK, Keys, is_secret_name, mask_text, mask_tree
 from pml_gateway.types import JsonObject
 from pml_gateway.usage.database import open_for_writing, prune
 
@@ -51,18 +51,19 @@ def shown_arguments(arguments: JsonObject | None) -> str | None:
     """The arguments of a call as they are kept, where the configuration asks for them."""
     if arguments is None:
         return None
-    text = json.dumps(_tree(arguments), ensure_ascii=False, separators=(",", ":"), default=str)
+    text = json.dumps(mask_tree(arguments, _kept), ensure_ascii=False, separators=(",", ":"), default=str)
     return KNOWN_SECRETS.masked(text[:MAX_ARGUMENTS].encode(errors="replace").decode(), MASK)
 
 
-def _tree(value: Any) -> Any:
+def _kept(value: Any, at: Keys) -> Any:
+    """Nothing of what stands under the name of a secret, of texts no more than is kept."""
     match value:
-        case Mapping():
-            return {key: MASK if is_secret_name(str(key)) else _tree(item) for key, item in value.items()}
-        case list():
-            return [_tree(item) for item in value]
+        case _ if at and is_secret_name(at[-1]):
+            return MASK
         case str():
             return mask_text(value[:MAX_ARGUMENTS])
+        case list():
+            return [_kept(item, ()) if isinstance(item, str) else item for item in value]
         case _:
             return value
 

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import did_you_mean
+from pml_gateway.config.problems import client_entry
 from pml_gateway.config.settings import GatewaySection, Settings
-from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 from pml_gateway.usage.history import History, RecordedCall
 from pml_gateway.usage.statistics import success_rate
 
@@ -28,13 +28,7 @@ class Stage(StrEnum):
     @property
     def mode(self) -> ExposureMode:
         """The exposure mode of the stage."""
-        match self:
-            case Stage.FULL_PROXY:
-                return ExposureMode.FULL_PROXY
-            case Stage.META_ONLY:
-                return ExposureMode.META_ONLY
-            case Stage.HYBRID_PERMISSIVE | Stage.HYBRID_BALANCED:
-                return ExposureMode.HYBRID
+        return next(mode for mode, facts in MODES.items() if self.value in facts.presets)
 
     @property
     def next(self) -> Stage | None:
@@ -45,20 +39,12 @@ class Stage(StrEnum):
 
 
 _TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filter", "max_underlying_tools")
-_HYBRID = (Stage.HYBRID_PERMISSIVE, Stage.HYBRID_BALANCED)
 
 
 def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
     """The stage a client in `mode` is in; None for semantic, and for hybrid with values of its own."""
-    match mode:
-        case ExposureMode.FULL_PROXY:
-            return Stage.FULL_PROXY
-        case ExposureMode.META_ONLY:
-            return Stage.META_ONLY
-        case ExposureMode.SEMANTIC:
-            return None
-        case ExposureMode.HYBRID:
-            return next((stage for stage in _HYBRID if _says(gateway, stage)), None)
+    stages = (stage for stage in Stage if stage.mode is mode)
+    return next((stage for stage in stages if mode is not ExposureMode.HYBRID or _says(gateway, stage)), None)
 
 
 def _says(gateway: GatewaySection, stage: Stage) -> bool:
@@ -73,7 +59,7 @@ def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
     Raises:
         UsageError: no such client.
     """
-    own = None if client is None else _entry(settings, client)
+    own = None if client is None else client_entry(settings, client).mode
     return stage_of(settings.gateway, own or settings.gateway.tools_exposure)
 
 
@@ -86,13 +72,13 @@ def values_of(stage: Stage, settings: Settings, client: str | None = None) -> di
     preset = load_preset(stage.value).values
     if client is None:
         return dict(preset)
-    _entry(settings, client)
+    client_entry(settings, client)
     values: dict[str, Any] = {"clients": {client: {"mode": stage.mode.value}}}
     if stage.mode is not ExposureMode.HYBRID or _says(settings.gateway, stage):
         return values
     others = {name: each.mode for name, each in settings.clients.items() if name != client}
     modes = {"the gateway": settings.gateway.tools_exposure, **others}
-    sharing = [name for name, mode in modes.items() if mode in (ExposureMode.HYBRID, ExposureMode.SEMANTIC)]
+    sharing = [name for name, mode in modes.items() if mode is not None and MODES[mode].reads_intent]
     if sharing:
         raise ConfigurationError(
             f"{client} cannot move to {stage} alone: {', '.join(sharing)} would get its hybrid values as well",
@@ -116,16 +102,6 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
     }
     changed = gateway.model_copy(update={"tools_exposure": mode, "hybrid": hybrid, "full_proxy": full})
     return settings.model_copy(update={"gateway": changed, "clients": clients})
-
-
-def _entry(settings: Settings, client: str) -> ExposureMode | None:
-    if client not in settings.clients:
-        known = ", ".join(settings.clients) or "none"
-        raise UsageError(
-            f"no client {client!r} is configured{did_you_mean(client, settings.clients)}",
-            hint=f"configured clients: {known}",
-        )
-    return settings.clients[client].mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
-from pml_gateway.exposure.signature import signature
+from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.plan import Plan, Step, StepProblem
@@ -30,7 +30,7 @@ def plan_problems(plan: Plan, find: FindTool, meta_tools: Container[str], *, now
         if step.tool is None:
             continue
         try:
-            problems += argument_problems(step, find(step.tool))
+            problems += refused_arguments(step, find(step.tool))
         except UpstreamError as error:
             if not now:
                 problems.append(_problem(step, error))
@@ -39,7 +39,7 @@ def plan_problems(plan: Plan, find: FindTool, meta_tools: Container[str], *, now
     return problems
 
 
-def argument_problems(step: Step, tool: CatalogTool) -> list[StepProblem]:
+def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
     """What the tool's schema refuses; what references stand for is not known yet, and is not judged."""
     pointers = frozenset(pointer for pointer, _ in references(step.arguments))
     call = signature(tool.qualified_name, tool.definition["inputSchema"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
+from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.parse import parse_workflow
@@ -206,11 +206,9 @@ def _field_problem(fault: Any) -> StepProblem:
     pointer = "".join(f"/{part}" for part in fault["loc"])
     key = str(fault["loc"][-1]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, Definition.model_fields, n=1)
         known = ", ".join(Definition.model_fields)
-        return StepProblem(
-            "", pointer, f"unknown key {key!r}", f"did you mean {near[0]}?" if near else f"known: {known}"
-        )
+        hint = did_you_mean(nearest(key, Definition.model_fields)) or f"known: {known}"
+        return StepProblem("", pointer, f"unknown key {key!r}", hint)
     return StepProblem("", pointer, f"{key or 'the workflow'}: {fault['msg']}")
 
 
@@ -249,8 +247,7 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
 
 
 def _missing_tool(step: Step, view: View) -> StepProblem:
-    closest = view.closest(step.tool or "")
-    hint = f"did you mean {', '.join(closest)}?" if closest else "pml tools lists the tools there are"
+    hint = did_you_mean(view.closest(step.tool or "")) or "pml tools lists the tools there are"
     pointer = f"/steps/{step.index}/tool"
     return StepProblem(step.id, pointer, f"there is no tool {step.tool!r}", hint, ErrorCode.NOT_FOUND)
 

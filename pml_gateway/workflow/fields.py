@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import replace
 from typing import Any
 
 from pml_gateway.errors import ErrorCode
+from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.plan import Budget, PlanError, StepProblem, tightened
 
@@ -39,8 +39,7 @@ def unknown_keys(fields: JsonObject, known: tuple[str, ...], step_id: str, point
     problems = []
     for key in fields:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = did_you_mean(nearest(key, known)) or f"known are {', '.join(known)}"
             problems.append(StepProblem(step_id, f"{pointer}/{str(key)[:64]}", f"unknown key {str(key)[:64]!r}", hint))
     return problems
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
+from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.fields import (
@@ -259,10 +259,9 @@ class _Steps:
     def _hint(self, root: str) -> str:
         if root in (ITEM, INDEX):
             return f"${root} exists in the arguments of a step with for_each"
-        near = difflib.get_close_matches(root, self._positions, n=1)
         steps = ", ".join(self._ids[:12]) or "none"
-        meant = f"did you mean ${near[0]}? " if near else ""
-        return f"{meant}the steps are {steps}; $$ is a dollar sign that is no reference"
+        meant = did_you_mean(f"${near}" for near in nearest(root, self._positions))
+        return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
 
     def _number(self, fields: JsonObject, key: str, step_id: str, pointer: str, *, whole: bool) -> float | None:
         value = fields.get(key)

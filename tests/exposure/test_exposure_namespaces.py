@@ -18,9 +18,9 @@ from pml_gateway.catalog.model import CatalogTool, UpstreamListing
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import NamespaceSettings, Settings
 from pml_gateway.exposure.grouping import Namespace, group
-from pml_gateway.exposure.inline import field, inline_type, required_names
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.namespaces import call_signature, definition
+from pml_gateway.exposure.schema_text import field, inline_type, required_names
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.gateway.tool_list import render
@@ -250,6 +250,13 @@ def test_every_required_field_of_every_action_is_shown_with_its_type() -> None:
             for name in required_names(schema):
                 shown_field = field(name, inline_type(schema["properties"][name], schema), required=True)
                 assert name in hoisted or shown_field in line.partition("(")[2], (tool.name, name)
+
+
+def test_a_choice_that_refers_to_itself_is_declared() -> None:
+    tree = {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "string"}]}
+    walk = action("walk", {"tree": {"$ref": "#/$defs/tree"}})
+    walk["inputSchema"]["$defs"] = {"tree": tree}
+    assert "tree" in definition(one(walk, action("stop")))["inputSchema"]["properties"]
 
 
 def test_the_same_tools_give_the_same_bytes_whatever_order_their_servers_come_in() -> None:

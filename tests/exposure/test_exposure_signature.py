@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.exposure.signature import first_sentence, signature
+from pml_gateway.exposure.schema_text import signature
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import SCHEMA_LIKE, nested
 
@@ -76,6 +77,12 @@ def test_a_type_reads_like_code(schema: Any, text: str) -> None:
 def test_a_signature_says_how_many_parameters_it_leaves_out() -> None:
     schema = {"properties": {f"p{i}": {"type": "string"} for i in range(30)}}
     assert signature("f", schema).endswith("p23?: str, … 6 more)")
+
+
+def test_a_reference_may_lead_into_a_list() -> None:
+    assert (
+        typed({"$ref": "#/$defs/either/anyOf/1"}, **{"$defs": {"either": {"anyOf": [{}, {"type": "string"}]}}}) == "str"
+    )
 
 
 def test_recursion_ends_after_two_levels() -> None:

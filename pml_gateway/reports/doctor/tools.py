@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.patterns import unmatched
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
-from pml_gateway.text import counted
+from pml_gateway.text import counted, nearest
 
 MAX_SHOWN = 5
 """Repairs shown of one server; `pml doctor --json` and `pml upstreams --json` have them all."""
@@ -52,7 +51,7 @@ def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> I
     names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
     for key, entries in _entries(settings).items():
         for entry in unmatched(entries, catalog.tools):
-            near = get_close_matches(entry, names, n=1, cutoff=0.6)
+            near = nearest(entry, names)
             fix = f"write {near[0]} in {key}" if near else f"take it out of {key}, or see the names with pml tools"
             what = f"{entry!r} matches no tool"
             if silent:

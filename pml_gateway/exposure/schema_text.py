@@ -1,0 +1,273 @@
+"""A JSON schema as text: a type of a few words, a signature of one line, or a TypeScript type.
+
+Each of the three goes through a schema in its own way, because they end differently. A type of a few words is complete,
+or there is none: what it cannot say makes the whole of it a schema again. A signature always has an answer and leaves
+out what is too much, by the nesting, the number of choices and the length. A TypeScript type is laid out on lines, with
+the descriptions. They share what a reference points at, what a schema requires and lets choose from, and what the plain
+types are called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pml_gateway.catalog.schema import local_target
+from pml_gateway.text import shortened
+from pml_gateway.types import JsonObject
+
+MAX_INLINE = 120
+"""Characters of a type written into an action's line; a longer one is declared as a schema instead."""
+
+MAX_INLINE_DEPTH = 4
+
+MAX_PARAMETERS = 24
+MAX_CHOICES = 8
+MAX_SIGNATURE_DEPTH = 2
+MAX_NAME = 80
+MAX_LITERAL = 60
+"""Bounds of one signature: past them it says how much it leaves out, and `tool_schema` has the rest."""
+
+MAX_TYPESCRIPT_DEPTH = 6
+
+_PLAIN_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
+_FORMATS = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
+_RESERVED_WORDS = frozenset({*_PLAIN_TYPES.values(), *_FORMATS, "any", "object", "true", "false"})
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_PLAIN_NAME = re.compile(r"[\w$.@-]+")
+UNION = "|"
+_COMBINED = ("allOf", "not", "if", "prefixItems", "patternProperties", "dependentRequired", "dependentSchemas")
+"""Keywords that change what is admitted in ways a few words cannot say."""
+
+
+def required_names(schema: JsonObject) -> frozenset[str]:
+    """The names an object schema requires."""
+    names = schema.get("required")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def document_target(reference: str, root: JsonObject) -> object:
+    """What a reference within the same document points at, or None; `#` is the whole of it."""
+    return root if reference == "#" else local_target(reference, root)
+
+
+def _is_reference(schema: object) -> bool:
+    return isinstance(schema, dict) and "$ref" in schema
+
+
+def resolve_reference(schema: object, root: JsonObject) -> object:
+    """The schema that a chain of local references ends at; None for one that leads nowhere or round in circles."""
+    seen: set[str] = set()
+    while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+        if reference in seen:
+            return None
+        seen.add(reference)
+        schema = document_target(reference, root)
+    return schema
+
+
+def _choices(schema: JsonObject) -> list[Any] | None:
+    """The values that a schema names one by one."""
+    if "const" in schema:
+        return [schema["const"]]
+    return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _branches(schema: JsonObject) -> list[Any] | None:
+    """The schemas of which a value may satisfy any."""
+    return next((schema[keyword] for keyword in ("anyOf", "oneOf") if isinstance(schema.get(keyword), list)), None)
+
+
+def inline_type(schema: object, root: JsonObject) -> str | None:
+    """The type as text, complete in its names, types and choices; None where that takes a schema."""
+    text = _inline(schema, root, 0)
+    return text if text is not None and len(text) <= MAX_INLINE else None
+
+
+def field(name: str, type_text: str | None, *, required: bool) -> str:
+    """One field of a line: `limit?: int`; strings, the most common type, go without saying."""
+    plain = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name)
+    shown = f"{plain}{'' if required else '?'}"
+    return shown if type_text in (None, "str") else f"{shown}: {type_text}"
+
+
+def _inline(schema: object, root: JsonObject, depth: int) -> str | None:
+    schema = resolve_reference(schema, root)
+    if schema is True:
+        return "any"
+    if not isinstance(schema, dict) or depth > MAX_INLINE_DEPTH or any(keyword in schema for keyword in _COMBINED):
+        return None
+    if (choices := _choices(schema)) is not None:
+        return UNION.join(map(_inline_literal, choices)) or None
+    if (branches := _branches(schema)) is not None:
+        # A reference goes a level deeper: a union can refer to itself.
+        return _inline_union([_inline(branch, root, depth + _is_reference(branch)) for branch in branches])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _inline_union([_inline_plain(one, schema, root, depth) for one in kind])
+    if kind is None:
+        kind = "object" if "properties" in schema else "array" if "items" in schema else None
+    return _inline_plain(kind, schema, root, depth)
+
+
+def _inline_plain(kind: object, schema: JsonObject, root: JsonObject, depth: int) -> str | None:
+    match kind:
+        case None:
+            return "any"
+        case "array":
+            item = _inline(schema.get("items", True), root, depth + 1)
+            if item is None:
+                return None
+            return f"({item})[]" if "|" in item else f"{item}[]"
+        case "object":
+            return _inline_object(schema, root, depth)
+        case "string" if schema.get("format") in _FORMATS:
+            return str(schema["format"])
+        case str() if kind in _PLAIN_TYPES:
+            return _PLAIN_TYPES[kind]
+        case _:
+            return None
+
+
+def _inline_object(schema: JsonObject, root: JsonObject, depth: int) -> str | None:
+    properties, others = schema.get("properties"), schema.get("additionalProperties")
+    if not properties:
+        if not isinstance(others, dict) or not others:
+            return "object"
+        value = _inline(others, root, depth + 1)
+        return None if value is None else f"{{[key]: {value}}}"
+    if not isinstance(properties, dict) or (isinstance(others, dict) and others):
+        return None
+    required = required_names(schema)
+    fields = []
+    for name, inner in properties.items():
+        text = _inline(inner, root, depth + 1)
+        if text is None:
+            return None
+        fields.append(field(name, text, required=name in required))
+    return f"{{{', '.join(fields)}}}"
+
+
+def _inline_union(branches: list[str | None]) -> str | None:
+    known = list(dict.fromkeys(branch for branch in branches if branch is not None))
+    return UNION.join(known) if known and None not in branches else None
+
+
+def _inline_literal(value: object) -> str:
+    """A choice; plain words go without quotes, which take two tokens each inside JSON."""
+    if isinstance(value, str) and _WORD.fullmatch(value) and value not in _RESERVED_WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def signature(name: str, schema: JsonObject) -> str:
+    """`name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
+    return f"{name}({', '.join(_parameters(schema, schema, 0))})"
+
+
+def _parameters(schema: JsonObject, root: JsonObject, depth: int) -> list[str]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return []
+    required = required_names(schema)
+    names = sorted(properties, key=lambda name: name not in required)
+    parts = [
+        f"{shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], root, depth)}"
+        for name in names[:MAX_PARAMETERS]
+    ]
+    if len(names) > MAX_PARAMETERS:
+        parts.append(f"… {len(names) - MAX_PARAMETERS} more")
+    return parts
+
+
+def _brief(schema: object, root: JsonObject, depth: int) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    if depth > MAX_SIGNATURE_DEPTH:
+        return "…"
+    if isinstance(schema.get("$ref"), str):
+        target = local_target(schema["$ref"], root)
+        return "object" if target is None else _brief(target, root, depth + 1)
+    if (choices := _choices(schema)) is not None:
+        return _brief_union(choices, _brief_literal)
+    if (branches := _branches(schema)) is not None:
+        return _brief_union(branches, lambda branch: _brief(branch, root, depth + 1))
+    if isinstance(schema.get("allOf"), list):
+        merged: dict[str, Any] = {}
+        for branch in schema["allOf"]:
+            merged |= branch if isinstance(branch, dict) else {}
+        return _brief(merged, root, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _brief_union(kind, lambda one: _brief_plain(one, schema, root, depth))
+    return _brief_plain(kind, schema, root, depth)
+
+
+def _brief_plain(kind: object, schema: Mapping[str, Any], root: JsonObject, depth: int) -> str:
+    if kind == "array":
+        items = schema.get("items", {})
+        # Lists of plain values stay readable at any depth; lists of lists count as nesting.
+        item = _brief(items, root, depth + (isinstance(items, dict) and "items" in items))
+        return f"({item})[]" if " | " in item else f"{item}[]"
+    if kind == "object" or (kind is None and "properties" in schema):
+        fields = _parameters(dict(schema), root, depth + 1)
+        return f"{{{', '.join(fields)}}}" if fields and depth < MAX_SIGNATURE_DEPTH else "object"
+    return _PLAIN_TYPES.get(kind, "any") if isinstance(kind, str) else "any"
+
+
+def _brief_union(branches: list[Any], render: Callable[[Any], str]) -> str:
+    shown = list(dict.fromkeys(render(branch) for branch in branches[:MAX_CHOICES]))
+    more = [f"… {len(branches) - MAX_CHOICES} more"] if len(branches) > MAX_CHOICES else []
+    return " | ".join(shown + more) or "any"
+
+
+def _brief_literal(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "object" if isinstance(value, dict) else "any[]"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
+
+
+def typescript_type(schema: object, depth: int = 0) -> str:
+    """The type, `depth` levels inside another: its lines are indented that far."""
+    if not isinstance(schema, dict) or depth > MAX_TYPESCRIPT_DEPTH:
+        return "unknown"
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"]) or "never"
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    if (branches := _branches(schema)) is not None:
+        return " | ".join(dict.fromkeys(typescript_type(branch, depth + 1) for branch in branches))
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " | ".join(typescript_type({**schema, "type": one}, depth + 1) for one in kind)
+    match kind:
+        case "string" | "boolean" | "null":
+            return str(kind)
+        case "integer" | "number":
+            return "number"
+        case "array":
+            item = typescript_type(schema.get("items", {}), depth + 1)
+            return f"({item})[]" if " " in item and not item.startswith("{") else f"{item}[]"
+        case "object":
+            return _typescript_object(schema, depth)
+        case _:
+            return _typescript_object(schema, depth) if "properties" in schema else "unknown"
+
+
+def _typescript_object(schema: JsonObject, depth: int) -> str:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        others = schema.get("additionalProperties")
+        return f"Record<string, {typescript_type(others, depth + 1) if isinstance(others, dict) else 'unknown'}>"
+    required = required_names(schema)
+    indent = "  " * (depth + 1)
+    fields = []
+    for name, parameter in properties.items():
+        description = parameter.get("description") if isinstance(parameter, dict) else None
+        note = f"{indent}/** {' '.join(str(description).replace('*/', '* /').split())} */\n" if description else ""
+        key = name if name.isidentifier() else json.dumps(name, ensure_ascii=False)
+        fields.append(f"{note}{indent}{key}{'' if name in required else '?'}: {typescript_type(parameter, depth + 1)};")
+    return "{\n" + "\n".join(fields) + "\n" + "  " * depth + "}"
