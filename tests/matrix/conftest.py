@@ -11,7 +11,7 @@ from mcp.server.lowlevel import Server
 from pml_gateway.config.settings import Settings
 from tests.matrix.server import Era, build_server
 from tests.support.listening import listening, sse_app
-from tests.support.memory import FakeUpstream
+from tests.support.scripted_server import ScriptedServer
 from tests.support.serving import LIMIT, Serving, serving
 
 UPSTREAMS: dict[str, Era] = {
@@ -26,7 +26,7 @@ UPSTREAMS: dict[str, Era] = {
 Matrix = Callable[[], AbstractAsyncContextManager[Serving]]
 
 
-class _Upstream(FakeUpstream):
+class _Upstream(ScriptedServer):
     """One of the matrix's servers on a stream pair, which the gateway takes for a child process."""
 
     def __init__(self, era: Era) -> None:
