@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import mcp_types
 import pytest
-from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -19,6 +17,7 @@ from pml_gateway.errors import innermost
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from tests.mcp.test_transport import gateway_to
 from tests.support.listening import listening
+from tests.support.scripted_server import ScriptedServer, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -187,9 +186,9 @@ async def test_a_cancelled_call_is_cancelled_at_servers_of_both_eras(tmp_path: P
     for era in ("modern", "handshake"):
         started, cancelled = anyio.Event(), anyio.Event()
 
-        async def on_call(
-            _ctx: Any, _params: Any, started: anyio.Event = started, cancelled: anyio.Event = cancelled
-        ) -> mcp_types.CallToolResult:
+        async def wait(
+            _ctx: Any, _call: Any, started: anyio.Event = started, cancelled: anyio.Event = cancelled
+        ) -> dict[str, Any]:
             started.set()
             try:
                 await anyio.sleep_forever()
@@ -197,13 +196,9 @@ async def test_a_cancelled_call_is_cancelled_at_servers_of_both_eras(tmp_path: P
                 cancelled.set()
             raise AssertionError
 
-        async def on_list(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
-            return mcp_types.ListToolsResult(tools=[mcp_types.Tool(name="t", input_schema={"type": "object"})])
-
-        inner = Server("slow", on_list_tools=on_list, on_call_tool=on_call).streamable_http_app()
-        app = inner if era == "modern" else _without_modern(inner)
+        slow = ScriptedServer([tool("t")], wait, modern=None if era == "modern" else False)
         async with (
-            listening(app) as port,
+            listening(slow.http_app()) as port,
             gateway_to(tmp_path / era, {"url": f"http://127.0.0.1:{port}/mcp"}) as (gateway, caller),
             anyio.create_task_group() as tasks,
         ):
@@ -216,13 +211,3 @@ async def test_a_cancelled_call_is_cancelled_at_servers_of_both_eras(tmp_path: P
             tasks.cancel_scope.cancel()
             with anyio.fail_after(10, shield=True):
                 await cancelled.wait()
-
-
-def _without_modern(inner: Any) -> Any:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if (b"mcp-protocol-version", b"2026-07-28") in scope.get("headers", ()):
-            await Response(status_code=400)(scope, receive, send)
-            return
-        await inner(scope, receive, send)
-
-    return app

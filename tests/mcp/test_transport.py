@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import mcp_types
 import pytest
-from mcp.server.lowlevel import Server
 from starlette.responses import Response
 
 from pml_gateway.config.settings import Settings
@@ -23,23 +21,21 @@ from pml_gateway.meta.meta_tools import build_caller
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 
 pytestmark = pytest.mark.anyio
 
 
-def build_server(headers_seen: list[dict[str, str]] | None = None) -> Server[Any]:
-    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+def region_server(headers_seen: list[dict[str, str]] | None = None) -> ScriptedServer:
+    """One tool with a parameter that travels in a header as well; it answers with that parameter."""
 
-    async def on_list(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
-        return mcp_types.ListToolsResult(tools=[mcp_types.Tool(name="where", input_schema=schema)])
-
-    async def on_call(ctx: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+    async def on_call(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
         if headers_seen is not None and ctx.request is not None:
             headers_seen.append(dict(ctx.request.headers))
-        text = str((params.arguments or {}).get("region"))
-        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text=text)])
+        return text_result(str(call["arguments"].get("region")))
 
-    return Server("remote", version="1", on_list_tools=on_list, on_call_tool=on_call)
+    region = {"region": {"type": "string", "x-mcp-header": "Region"}}
+    return ScriptedServer([tool("where", properties=region)], on_call, modern=None)
 
 
 @asynccontextmanager
@@ -59,8 +55,8 @@ def ask(caller: Caller) -> Awaitable[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("build", "path", "era"),
     [
-        (lambda: build_server().streamable_http_app(), "/mcp", "modern"),
-        (lambda: sse_app(build_server()), "/sse", "handshake"),
+        (lambda: region_server().http_app(), "/mcp", "modern"),
+        (lambda: sse_app(region_server().server()), "/sse", "handshake"),
     ],
 )
 async def test_each_remote_transport_lists_and_calls(
@@ -81,7 +77,7 @@ async def test_annotated_arguments_travel_as_headers_even_when_the_tool_is_known
     tmp_path: Path,
 ) -> None:
     seen: list[dict[str, str]] = []
-    async with listening(build_server(seen).streamable_http_app()) as port:
+    async with listening(region_server(seen).http_app()) as port:
         entry = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Team": "a"}}
         for _ in ("first start", "manifest start"):
             async with gateway_to(tmp_path, entry) as (_, caller):

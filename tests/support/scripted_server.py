@@ -211,7 +211,8 @@ class ScriptedServer:
             # Past the SDK's checks, as careless servers list.
             self.lists += 1
             self._note(ctx)
-            return _complete(ctx, self._page(ctx, "tools", self.tools))
+            cacheable = CACHEABLE if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else {}
+            return _complete(ctx, {**self._page(ctx, "tools", self.tools), **cacheable})
         result = await call_next(ctx)
         if ctx.method == "notifications/initialized" and self.on_initialized is not None:
             await self.on_initialized(ctx)

@@ -18,7 +18,7 @@ from pml_gateway.errors import (
 )
 from pml_gateway.gateway.gateway import open_gateway
 from tests.gateway.test_calling import call
-from tests.mcp.test_transport import ask, build_server, gateway_to
+from tests.mcp.test_transport import ask, gateway_to, region_server
 from tests.support.listening import listening
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -141,7 +141,7 @@ async def test_pagination_is_followed_and_a_repeated_cursor_is_an_error(tmp_path
 
 async def test_a_session_the_server_forgot_is_opened_again_and_the_call_made_once(tmp_path: Path) -> None:
     seen: list[dict[str, str]] = []
-    server = build_server(seen)
+    server = region_server(seen).server()
 
     class HandshakeOnly:
         """Answers as servers before 2026 do: an unknown protocol version is a bad request."""

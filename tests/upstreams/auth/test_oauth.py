@@ -26,7 +26,7 @@ from pml_gateway.serve.control import gateway_status, read_logins
 from pml_gateway.upstreams.auth.callback import Callback
 from pml_gateway.upstreams.auth.login import Show, log_in, log_out
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
-from tests.mcp.test_transport import build_server, gateway_to
+from tests.mcp.test_transport import gateway_to, region_server
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.support.listening import listening, sse_app
 
@@ -366,7 +366,7 @@ async def test_a_server_that_takes_no_token_in_the_end_is_not_asked_to_renew_for
 
 
 async def test_a_server_over_sse_is_logged_in_to_the_same_way(tmp_path: Path) -> None:
-    async with protected() as stand, listening(Guard(sse_app(build_server()), stand)) as port:
+    async with protected() as stand, listening(Guard(sse_app(region_server().server()), stand)) as port:
         entry = {"url": f"http://127.0.0.1:{port}/sse"}
         definition = UpstreamDefinition.model_validate(entry)
         await log_in("remote", definition, LoginStore(tmp_path / "auth"), stand.browse, timeout=20)
