@@ -4,10 +4,27 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 from tests.e2e.install import Installation, InstallationError, install
+from tests.support.examples import HEAVY
 from tests.support.footprint import Footprint
 from tests.support.skipping import unavailable
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The heavy stage tries every property many times as often; modules read the profile when they are imported."""
+    if config.getoption("markexpr") == HEAVY:
+        settings.load_profile(HEAVY)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the heavy stage, properties are heavy tests."""
+    if config.getoption("markexpr") == HEAVY:
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker(HEAVY)
 
 
 @pytest.fixture

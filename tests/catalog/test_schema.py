@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from pml_gateway.catalog.schema import MAX_BYTES, MAX_DEPTH, check_output_schema, repair_input_schema
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, nested
+from tests.support.examples import examples
 
 SOUND: tuple[JsonObject, ...] = (
     {"type": "object"},
@@ -49,7 +50,7 @@ def test_a_sound_schema_comes_back_as_the_same_object(schema: JsonObject) -> Non
     assert json.dumps(schema) == before
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @example(schema={"items": [{}], "additionalItems": []})
 @given(schema=SCHEMA_LIKE | JSON)
 def test_any_json_becomes_a_legal_schema_of_an_object(schema: Any) -> None:

@@ -17,6 +17,7 @@ from pml_gateway.catalog.wire import LATEST_VERSION, allowed_fields, encode, too
 from pml_gateway.gateway.meta_definitions import AVAILABLE, meta_tool_definitions
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, only_tool, sound_schemas
+from tests.support.examples import examples
 
 HINTS = ("title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint", "vendor")
 ICONS = st.fixed_dictionaries(
@@ -62,7 +63,7 @@ def without_null_keywords(tool: JsonObject) -> JsonObject:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(raw=RAW_TOOLS)
 def test_the_sdk_accepts_every_definition_in_every_version_and_changes_nothing(raw: JsonObject) -> None:
     (listed,) = build_catalog([UpstreamListing("server", (raw,))]).tools

@@ -21,6 +21,7 @@ from pml_gateway.clients.own import http_entry, own_kind, pml_command, stdio_ent
 from pml_gateway.clients.show import masked_diff
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
+from tests.support.examples import examples
 
 from .machine import ALL_PLACES, Machine
 from .test_block import documents
@@ -177,7 +178,7 @@ def test_a_server_of_codex_comes_back_as_it_was_written_where_tables_moved(machi
 
 
 @given(documents())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_connecting_and_disconnecting_leaves_no_trace_in_any_json(
     tmp_path_factory: pytest.TempPathFactory, document: tuple[str, dict[str, Any]]
 ) -> None:

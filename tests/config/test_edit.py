@@ -13,6 +13,7 @@ from pml_gateway.config.document import parse
 from pml_gateway.config.edit import KEPT_BACKUPS, apply_preset, edit_file, set_values
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.errors import ConfigurationError
+from tests.support.examples import examples
 
 FILE = Path("config.yaml")
 
@@ -196,7 +197,7 @@ EXPOSURE_LINE = re.compile(
 
 
 @given(text=configurations(), name=st.sampled_from(PRESET_NAMES), then=st.sampled_from(PRESET_NAMES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_comments_foreign_keys_and_their_order_are_never_lost(text: str, name: str, then: str) -> None:
     preset = load_preset(name)
 

@@ -22,6 +22,7 @@ from pml_gateway.config.settings import GatewaySection
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
+from tests.support.examples import examples
 
 from .workspace import Workspace
 
@@ -193,7 +194,7 @@ def test_the_content_behind_a_link_is_not_quoted(workspace: Workspace) -> None:
         }
     ),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_an_untrusted_file_says_widens_the_exposure(
     tmp_path: Path, user: dict[str, object], project: dict[str, object]
 ) -> None:

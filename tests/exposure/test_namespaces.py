@@ -27,6 +27,7 @@ from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.support.code_intelligence import SERVERS
+from tests.support.examples import examples
 
 READ_ONLY = {"readOnlyHint": True}
 
@@ -292,7 +293,7 @@ def listings(draw: st.DrawFn) -> list[dict[str, Any]]:
     return made
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(listings())
 def test_any_namespace_is_a_plain_object_schema_whose_references_all_lead_somewhere(made: list[dict[str, Any]]) -> None:
     namespace = one(*made)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pml_gateway.exposure.signature import first_sentence, signature
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import SCHEMA_LIKE, nested
+from tests.support.examples import examples
 
 
 def typed(schema: Any, **root: Any) -> str:
@@ -107,7 +108,7 @@ def test_long_names_and_values_are_shortened() -> None:
     assert len(signature("f", schema)) < 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(schema=SCHEMA_LIKE)
 def test_hostile_schemas_give_a_signature_of_one_line(schema: JsonObject) -> None:
     text = signature("f", {"properties": {"p": schema, "q": {}}, **schema})

@@ -21,6 +21,7 @@ from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import catalog_of
+from tests.support.examples import examples
 from tests.support.meta import LISTED
 
 SERVERS = ("fs", "git", "mail")
@@ -139,13 +140,13 @@ def reference(case: Case) -> list[str]:
             return (meta if case.settings.full_proxy.expose_meta_tools else []) + everything
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(case=cases())
 def test_every_mode_lists_what_the_table_says(case: Case) -> None:
     assert case.listed() == reference(case)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(case=cases(), random=st.randoms(use_true_random=False))
 def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(case: Case, random: Any) -> None:
     """Hits that all fit may come in any order."""

@@ -16,6 +16,7 @@ from pml_gateway.errors import ErrorCode, InvalidInputError
 from pml_gateway.exposure.validation import check_arguments
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import ARGUMENTS, JSON, SCHEMA_LIKE, only_tool, sound_schemas
+from tests.support.examples import examples
 
 ISSUE: JsonObject = {
     "type": "object",
@@ -168,7 +169,7 @@ def test_a_parameter_may_be_called_pattern() -> None:
     assert problems(schema, {}) == [("", "'pattern' is a required property")]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(schema=sound_schemas(), arguments=ARGUMENTS)
 def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, arguments: JsonObject) -> None:
     try:
@@ -181,7 +182,7 @@ def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, argument
         assert problems(schema, arguments) != []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(schema=SCHEMA_LIKE | JSON, arguments=ARGUMENTS)
 def test_any_schema_gives_a_verdict(schema: Any, arguments: JsonObject) -> None:
     for path, message in problems(schema, arguments):

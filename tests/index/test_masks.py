@@ -14,6 +14,7 @@ from pml_gateway.index.vectors import ExactVectors
 from pml_gateway.types import Ranking
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, labelled_tools
+from tests.support.examples import examples
 
 WORDS = ("send", "read", "file", "email", "search_inbox", "city", "contents", "sql", "unknown", "forecst", "mesage")
 STEPS = ("read the contents of a file", "send an email to the recipients", "predict rain for the city", "run the query")
@@ -24,7 +25,7 @@ def visible(index: ToolIndex, query: str, ranking: Ranking, mask: np.typing.NDAr
     return [(hit.key, hit.score) for hit in result.hits], result.ranking
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     mask=st.lists(st.booleans(), min_size=len(OFFICE), max_size=len(OFFICE)),
     query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)

@@ -12,6 +12,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
 from tests.catalog.listings import catalog_of, listing
+from tests.support.examples import examples
 
 SERVERS = ("fs", "git", "git__x", "mail")
 TOOLS = ("read", "write", "x__read", "delete_all", "Read", "fs:read")
@@ -116,7 +117,7 @@ QUERIES = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(names=TOOL_SETS, allow=PATTERN_LISTS, deny=PATTERN_LISTS, blacklist=PATTERN_LISTS)
 def test_a_hidden_tool_cannot_be_told_from_one_that_does_not_exist(
     names: list[str], allow: tuple[str, ...], deny: tuple[str, ...], blacklist: tuple[str, ...]

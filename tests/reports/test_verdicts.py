@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from pml_gateway.reports.verdicts import Omission, Verdict, verdicts
 from pml_gateway.types import ExposureMode
 from tests.exposure.test_table import Case, cases, make_case
+from tests.support.examples import examples
 
 
 def judged(case: Case) -> dict[str, Verdict]:
@@ -14,7 +15,7 @@ def judged(case: Case) -> dict[str, Verdict]:
     return {verdict.tool.qualified_name: verdict for verdict in found}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(case=cases())
 def test_the_verdicts_are_what_is_listed_in_every_mode_and_setting(case: Case) -> None:
     found = judged(case)

@@ -30,6 +30,7 @@ from pml_gateway.results.etags import META_KEY
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
 from tests.results.stores import SOURCE, Clock, opened
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -274,7 +275,7 @@ async def arrives(folder: Path, content: Content, around: Any) -> None:
 def test_any_json_survives_a_reference_anywhere_in_arguments(tmp_path: Path) -> None:
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=100, deadline=None)
+        @settings(max_examples=examples(100), deadline=None)
         @given(value=JSON, around=JSON)
         def check(value: Any, around: Any) -> None:
             portal.call(arrives, tmp_path, Content("json", value), around)
@@ -285,7 +286,7 @@ def test_any_json_survives_a_reference_anywhere_in_arguments(tmp_path: Path) -> 
 def test_text_and_bytes_arrive_as_they_were_sent(tmp_path: Path) -> None:
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=50, deadline=None)
+        @settings(max_examples=examples(50), deadline=None)
         @given(text=st.text(), data=st.binary())
         def check(text: str, data: bytes) -> None:
             encoded = base64.b64encode(data).decode()

@@ -15,6 +15,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.usage.migration import Journal
 from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 from tests.config.test_edit import EXPOSURE_LINE, configurations
+from tests.support.examples import examples
 
 TEXT = """\
 # mine
@@ -37,7 +38,7 @@ def move(folder: Path, file: Path, stage: Stage) -> None:
 
 
 @given(text=configurations(), stages=st.lists(st.sampled_from(list(Stage)), min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_steps_and_the_same_number_of_steps_back_are_nothing(text: str, stages: list[Stage]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
