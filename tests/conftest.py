@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from pml_gateway.index.models import load_embedder
 from tests.e2e.install import Installation, InstallationError, install
 from tests.support.examples import HEAVY
-from tests.support.footprint import Footprint
 from tests.support.skipping import unavailable
 
 
@@ -49,15 +50,12 @@ def own_logging_only() -> Iterator[None]:
     _forget_set_up()
 
 
-@pytest.fixture(scope="session")
-def footprint() -> Footprint:
-    return Footprint()
-
-
-@pytest.fixture(autouse=True)
-def no_more_memory_than_needed(footprint: Footprint) -> Iterator[None]:
-    yield
-    footprint.reduce()
+@pytest.fixture(scope="session", autouse=True)
+def each_model_is_loaded_once() -> Iterator[None]:
+    """Hundreds of gateways run in a test process, and each would keep a model of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
+        yield
 
 
 def _forget_set_up() -> None:

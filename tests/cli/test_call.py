@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.process import environment, run_pml, write_settings
+from tests.support.command_line import run_here
+from tests.support.process import environment, write_settings
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
     write_settings(home, {"servers": {"calc": calc}})
-    assert run_pml(home, "tools").returncode == 0
+    assert run_here(home, "tools").returncode == 0
     return home
 
 
@@ -40,31 +41,31 @@ def completed(home: Path, line: str, shell: str = "bash") -> list[str]:
 
 
 def test_options_are_typed_by_the_schema_of_the_tool(home: Path) -> None:
-    called = run_pml(home, "call", "calc__evaluate_expression", "--expression", "6 * 7", "--json")
+    called = run_here(home, "call", "calc__evaluate_expression", "--expression", "6 * 7", "--json")
     assert called.returncode == 0, called.stderr
     assert "42" in json.loads(called.stdout)["content"][0]["text"]
     # A number where the schema wants text arrives as text.
-    assert run_pml(home, "call", "calc:evaluate_expression", "--arg", "expression=7").returncode == 0
+    assert run_here(home, "call", "calc:evaluate_expression", "--arg", "expression=7").returncode == 0
 
 
 def test_an_unknown_option_is_a_usage_error_that_names_the_nearest(home: Path) -> None:
-    failed = run_pml(home, "call", "calc__evaluate_expression", "--expresion", "1")
+    failed = run_here(home, "call", "calc__evaluate_expression", "--expresion", "1")
     assert failed.returncode == 2
     assert "did you mean --expression?" in failed.stderr
 
 
 def test_help_after_a_name_is_about_the_tool(home: Path) -> None:
-    assert "--start *" in run_pml(home, "call", "calc__date_difference", "--help").stdout
-    described = json.loads(run_pml(home, "call", "calc__date_difference", "--help", "--json").stdout)
+    assert "--start *" in run_here(home, "call", "calc__date_difference", "--help").stdout
+    described = json.loads(run_here(home, "call", "calc__date_difference", "--help", "--json").stdout)
     assert described["inputSchema"]["required"] == ["start", "end"]
-    assert "--arg" in run_pml(home, "call", "--help").stdout
-    missing = run_pml(home, "call", "calc__date_diference", "--help")
+    assert "--arg" in run_here(home, "call", "--help").stdout
+    missing = run_here(home, "call", "calc__date_diference", "--help")
     assert missing.returncode == 1
     assert "calc__date_difference" in missing.stderr
 
 
 def test_errors_of_the_gateway_are_sentences(home: Path) -> None:
-    failed = run_pml(home, "call", "calc__evaluate_expression")
+    failed = run_here(home, "call", "calc__evaluate_expression")
     assert failed.returncode == 1
     assert failed.stderr.startswith("error: invalid arguments for calc__evaluate_expression: /: 'expression'")
     assert failed.stdout == ""

@@ -12,7 +12,8 @@ import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.processes.child_log import MAX_LOG_BYTES, LogReader, log_path, old_log, open_child_log
-from tests.support.process import environment, run_pml, write_settings
+from tests.support.command_line import run_here
+from tests.support.process import environment, write_settings
 
 SERVER: dict[str, Any] = {
     "command": "never-started",
@@ -34,7 +35,7 @@ def test_the_last_lines_are_shown_without_secrets(tmp_path: Path) -> None:
     home = home_with(
         tmp_path, "first", "using tok-of-env and arg-key in fast mode", "password=hunter22", "\x1b[31mred\x1b[0m"
     )
-    shown = run_pml(home, "upstreams", "logs", "github-main", "--lines", "3", extra={"ARGUMENT_KEY": "arg-key"})
+    shown = run_here(home, "upstreams", "logs", "github-main", "--lines", "3", extra={"ARGUMENT_KEY": "arg-key"})
     assert shown.returncode == 0
     *lines, red = shown.stdout.splitlines()
     assert lines == ["using *** and *** in fast mode", "password=***"]
@@ -43,7 +44,7 @@ def test_the_last_lines_are_shown_without_secrets(tmp_path: Path) -> None:
 
 def test_json_is_for_programs(tmp_path: Path) -> None:
     home = home_with(tmp_path, "one", "two")
-    shown = run_pml(home, "upstreams", "logs", "github-main", "--json")
+    shown = run_here(home, "upstreams", "logs", "github-main", "--json")
     assert json.loads(shown.stdout) == {"server": "github-main", "lines": ["one", "two"]}
 
 
@@ -52,7 +53,7 @@ def test_json_is_for_programs(tmp_path: Path) -> None:
     [("github-mian", "did you mean github-main?"), ("remote", "does not see its stderr"), ("x", "known are")],
 )
 def test_what_has_no_log_is_an_error_with_a_remedy(tmp_path: Path, name: str, words: str) -> None:
-    refused = run_pml(home_with(tmp_path), "upstreams", "logs", name)
+    refused = run_here(home_with(tmp_path), "upstreams", "logs", name)
     assert refused.returncode != 0
     assert words in refused.stderr
 

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pml_gateway.cli.app import app
+from tests.support.command_line import run_here
 from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 
@@ -96,17 +97,17 @@ def test_the_proposed_whitelist_is_written_only_when_asked_for(tmp_path: Path) -
 
 
 def test_exit_codes_and_remedies(tmp_path: Path) -> None:
-    assert run_pml(tmp_path, "migrate", "--to", "nowhere").returncode == 2
-    assert run_pml(tmp_path, "stats", "--since", "yesterday").returncode == 2
-    assert run_pml(tmp_path, "migrate", "status").returncode == 78
+    assert run_here(tmp_path, "migrate", "--to", "nowhere").returncode == 2
+    assert run_here(tmp_path, "stats", "--since", "yesterday").returncode == 2
+    assert run_here(tmp_path, "migrate", "status").returncode == 78
     write_settings(tmp_path, {"servers": SERVERS, "gateway": {"tools_exposure": "semantic"}})
-    custom = run_pml(tmp_path, "migrate", "next")
+    custom = run_here(tmp_path, "migrate", "next")
     assert custom.returncode == 1
     assert "none of the stages" in custom.stderr
-    unknown = run_pml(tmp_path, "migrate", "next", "--client", "nobody")
+    unknown = run_here(tmp_path, "migrate", "next", "--client", "nobody")
     assert unknown.returncode == 2
     variable = {"PML_GATEWAY__TOOLS_EXPOSURE": "full_proxy"}
-    overruled = run_pml(tmp_path, "migrate", "--to", "hybrid_balanced", extra=variable)
+    overruled = run_here(tmp_path, "migrate", "--to", "hybrid_balanced", extra=variable)
     assert (overruled.returncode, "wins over the configuration file" in overruled.stderr) == (78, True)
 
 

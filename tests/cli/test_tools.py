@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.command_line import home_of, pml
-from tests.support.process import run_pml, running_gateway, write_settings
+from tests.support.command_line import home_of, pml, run_here
+from tests.support.process import running_gateway, write_settings
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "scripted_server.py"
@@ -19,7 +19,7 @@ def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Pat
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     settings = {"servers": servers, "gateway": {"style": "namespaces", "legacy_tools": True}}
     write_settings(tmp_path, settings)
-    shown: list[dict[str, Any]] = json.loads(run_pml(tmp_path, "tools", "--mode", "meta_only", "--json").stdout)[
+    shown: list[dict[str, Any]] = json.loads(run_here(tmp_path, "tools", "--mode", "meta_only", "--json").stdout)[
         "tools"
     ]
     # The gateway knows the tools from the command's listing, however long its own connection takes.
@@ -34,7 +34,7 @@ def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Pat
 
 
 def explained(home: Path, *options: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(run_pml(home, "tools", "--explain", "--json", *options).stdout)
+    answer: dict[str, Any] = json.loads(run_here(home, "tools", "--explain", "--json", *options).stdout)
     return answer
 
 
@@ -59,7 +59,7 @@ def test_every_tool_is_explained_for_a_client_by_its_own_rules(tmp_path: Path) -
 def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     write_settings(tmp_path, {"servers": servers})
-    failed = run_pml(tmp_path, "tools", "--client", "nobody")
+    failed = run_here(tmp_path, "tools", "--client", "nobody")
     assert failed.returncode == 2
     assert "no client 'nobody' is configured" in failed.stderr
 

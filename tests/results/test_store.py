@@ -199,6 +199,10 @@ async def test_a_restart_keeps_results_with_their_source(
         assert not await is_known(store, stored.ref, BEN)
 
 
+async def no_pause(_seconds: float) -> None:
+    """Between two attempts of the Redis library, which makes four in eight seconds."""
+
+
 async def test_the_disk_store_is_for_its_owner_only_and_names_no_handle(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     async with opened(folder, store="disk") as store:
@@ -208,8 +212,9 @@ async def test_the_disk_store_is_for_its_owner_only_and_names_no_handle(tmp_path
     assert stored.ref.encode() not in raw
 
 
-async def test_a_store_that_does_not_answer_is_our_error_and_names_no_password() -> None:
+async def test_a_store_that_does_not_answer_is_our_error_and_names_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("redis")
+    monkeypatch.setattr("redis.asyncio.retry.sleep", no_pause)
     async with open_results(ReferenceSettings(store="redis://:hunter2@127.0.0.1:1/0"), Path()) as store:
         with pytest.raises(ResultStoreError) as caught:
             await kept(store, "x")
