@@ -6,6 +6,7 @@ import json
 import random
 import string
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,13 @@ from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.gateway.tool_list import render
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode
-from tests.support.code_intelligence import SERVERS
 from tests.support.examples import examples
 
 READ_ONLY = {"readOnlyHint": True}
+
+PRODUCT = Path(__file__).parents[1] / "data" / "code_intelligence.json"
+SERVERS: dict[str, list[dict[str, Any]]] = json.loads(PRODUCT.read_text(encoding="utf-8"))
+"""A code-intelligence product as four MCP servers: 31 tools as such servers really define them, in their own words."""
 
 
 def action(name: str, required: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:

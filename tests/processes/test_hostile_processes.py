@@ -175,7 +175,7 @@ async def test_schemas_nested_deeply_are_cut_and_the_tool_is_called(tmp_path: Pa
     ],
 )
 async def test_a_server_that_cannot_be_talked_to_is_named_with_its_fault(tmp_path: Path, mode: str, words: str) -> None:
-    more = {"connect_timeout": 0.5} if mode == "silent" else {}
+    more: dict[str, Any] = {"connect_timeout": 0.5} if mode == "silent" else {}
     async with beside(tmp_path, entry(mode, **more)) as (gateway, caller):
         row = row_of(gateway)
         assert words in row["error"]

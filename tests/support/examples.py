@@ -14,4 +14,4 @@ settings.register_profile(HEAVY, max_examples=settings.get_profile("default").ma
 
 def examples(usual: int) -> int:
     """So many examples, and many times as many in the heavy profile."""
-    return usual * settings.default.max_examples // settings.get_profile("default").max_examples
+    return usual * settings().max_examples // settings.get_profile("default").max_examples
