@@ -1,4 +1,4 @@
-"""Upstreams that are late, silent, gone or change their minds; and what survives a restart."""
+"""The gateway as a whole: what it answers before servers do, whose names it keeps, and what a restart knows."""
 
 from __future__ import annotations
 

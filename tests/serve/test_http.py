@@ -1,4 +1,4 @@
-"""What clients get listed, by endpoint, key, intent source and mode, over the wire of both eras."""
+"""The gateway over HTTP: what clients get listed, by endpoint, key, intent and mode, and who is let in, in both eras."""
 
 from __future__ import annotations
 

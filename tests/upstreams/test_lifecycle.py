@@ -1,4 +1,4 @@
-"""Servers that cannot start as they are configured: nobody is told to try again."""
+"""The life of a connection: it cannot start, comes up late, crashes, is forgotten, lists anew, and is used again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from mcp.client.client import Client
 from starlette.responses import Response
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import (
-    ErrorCode,
-    UpstreamUnusableError,
-)
+from pml_gateway.errors import ErrorCode, UpstreamUnusableError
 from pml_gateway.gateway.gateway import open_gateway
 from tests.gateway.test_calling import call
 from tests.mcp.test_transport import ask, gateway_to, region_server

@@ -1,4 +1,4 @@
-"""Which upstream session a client's calls take, what it is told there, and when it is closed."""
+"""Sessions for single clients: which one a call takes, what is told there, when it closes, and that nothing crosses."""
 
 from __future__ import annotations
 
