@@ -1,4 +1,4 @@
-"""The gateway over HTTP: what clients get listed, by endpoint, key, intent and mode, and who is let in, in both eras."""
+"""The gateway over HTTP: what clients get listed, by endpoint, key, intent and mode, and who is let in; both eras."""
 
 from __future__ import annotations
 
