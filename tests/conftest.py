@@ -3,12 +3,30 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
+from pml_gateway.index.models import load_embedder
 from tests.e2e.install import Installation, InstallationError, install
-from tests.support.footprint import Footprint
+from tests.support.examples import HEAVY
 from tests.support.skipping import unavailable
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The heavy stage tries every property many times as often; modules read the profile when they are imported."""
+    if config.getoption("markexpr") == HEAVY:
+        settings.load_profile(HEAVY)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the heavy stage, properties are heavy tests."""
+    if config.getoption("markexpr") == HEAVY:
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker(HEAVY)
 
 
 @pytest.fixture
@@ -48,15 +66,12 @@ def redis_url() -> Iterator[str]:
         thread.join(10)
 
 
-@pytest.fixture(scope="session")
-def footprint() -> Footprint:
-    return Footprint()
-
-
-@pytest.fixture(autouse=True)
-def no_more_memory_than_needed(footprint: Footprint) -> Iterator[None]:
-    yield
-    footprint.reduce()
+@pytest.fixture(scope="session", autouse=True)
+def each_model_is_loaded_once() -> Iterator[None]:
+    """Hundreds of gateways run in a test process, and each would keep a model of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
+        yield
 
 
 def _forget_set_up() -> None:

@@ -12,7 +12,7 @@ from benchmarks.chaos.run import Plan, chaos
 from benchmarks.chaos.verdict import Check, check_calls, check_growth, check_journals, check_memory
 from benchmarks.figures import Figures
 
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 400
 
 
 def made(nonce: str, outcome: str = RESULT, *, tool: str = ACT, seconds: float = 0.1, executed: str = "") -> Call:
@@ -87,11 +87,12 @@ def test_more_descriptors_children_and_memory_than_before_are_noticed() -> None:
     assert not check_memory(before, more, limit=0.1).holds
 
 
+@pytest.mark.heavy
 @pytest.mark.anyio
 async def test_a_short_run_keeps_every_promise() -> None:
     # How many calls end in time depends on what else the machine does.
     plan = Plan(
-        calls=300,
+        calls=800,
         upstreams=5,
         clients=4,
         every=30,

@@ -17,10 +17,11 @@ def test_growth_counts_from_the_first_sample_after_the_calls_of_the_plan() -> No
     assert report.growth(Plan(first_sample=20)) == pytest.approx(0.15)
 
 
+@pytest.mark.heavy
 @pytest.mark.anyio
 async def test_every_kind_of_call_is_answered_rightly() -> None:
     with anyio.fail_after(LIMIT_SECONDS):
-        report = await soak(Plan(calls=200, first_sample=100, clients=4))
-    assert report.done >= 200
+        report = await soak(Plan(calls=2000, first_sample=1000, clients=4))
+    assert report.done >= 2000
     assert set(report.kinds) == {kind.__name__ for kind in MIX}
     assert len(report.samples) > 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import WIDTH, demo_home, pml
-
-GOLDEN = Path(__file__).parent / "golden"
-WRITES = os.environ.get("PML_GOLDEN") == "write"
+from tests.support.golden import is_as_before
 
 OUTPUTS = {
     "tools": ["tools"],
@@ -82,14 +79,6 @@ def normalised(text: str, home: Path) -> str:
     text = text.replace(str(home.parent), "<folder>").replace(sys.executable, "<python>")
     text = text.replace(str(Path(__file__).parents[2]), "<repository>")
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def is_as_before(name: str, text: str) -> None:
-    file = GOLDEN / name
-    if WRITES:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), "if that is wanted: PML_GOLDEN=write pytest tests/cli"
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

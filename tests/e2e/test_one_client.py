@@ -14,9 +14,9 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from tests.server.test_relay_sessions import until
 from tests.support.asking import Person
 from tests.support.process import environment, write_settings
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 

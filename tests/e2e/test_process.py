@@ -22,7 +22,7 @@ from tests.support.raw import HandshakeSession, post_modern, result_modern
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 
-UPSTREAM = Path(__file__).parent.parent / "support" / "upstream_server.py"
+UPSTREAM = Path(__file__).parent.parent / "support" / "scripted_server.py"
 
 
 def entry(*arguments: str, **extra: Any) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_sigterm_over_http_ends_a_launched_server_that_will_not_leave(tmp_path: 
     wait_for(traces.are_gone, "children are gone")
 
 
-@pytest.mark.parametrize("make", [entry, launched])
+@pytest.mark.parametrize("make", [pytest.param(entry, marks=pytest.mark.slow), launched])
 def test_sigterm_over_stdio_cancels_upstream_what_takes_too_long(tmp_path: Path, traces: Traces, make: Any) -> None:
     with stdio_gateway(tmp_path / "home", {"servers": {"up": make(*traces.arguments)}}) as gateway:
         gateway.send("tools/call", traces.slow(600), 1)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp.server.lowlevel import Server
 
 from pml_gateway.config.settings import Settings
-from tests.matrix.server import Era, build_server
+from tests.matrix.server import Era, matrix_server
 from tests.support.listening import listening, sse_app
-from tests.support.memory import FakeUpstream
 from tests.support.serving import LIMIT, Serving, serving
 
 UPSTREAMS: dict[str, Era] = {
@@ -26,30 +24,19 @@ UPSTREAMS: dict[str, Era] = {
 Matrix = Callable[[], AbstractAsyncContextManager[Serving]]
 
 
-class _Upstream(FakeUpstream):
-    """One of the matrix's servers on a stream pair, which the gateway takes for a child process."""
-
-    def __init__(self, era: Era) -> None:
-        super().__init__()
-        self._era: Era = era
-
-    def server(self) -> Server[object]:
-        return build_server(self._era)
-
-
 @pytest.fixture
 def matrix(tmp_path: Path) -> Matrix:
     """A gateway in front of all of them, listing everything."""
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[Serving]:
-        memory = {name: _Upstream(era) for name, era in UPSTREAMS.items() if name.startswith("stdio")}
+        memory = {name: matrix_server(era) for name, era in UPSTREAMS.items() if name.startswith("stdio")}
         entries: dict[str, dict[str, str]] = {name: {"command": f"in-memory-{name}"} for name in memory}
         async with AsyncExitStack() as stack:
             for name in ("http_old", "http_new"):
-                app = build_server(UPSTREAMS[name]).streamable_http_app()
+                app = matrix_server(UPSTREAMS[name]).server().streamable_http_app()
                 entries[name] = {"url": f"http://127.0.0.1:{await stack.enter_async_context(listening(app))}/mcp"}
-            port = await stack.enter_async_context(listening(sse_app(build_server("old"))))
+            port = await stack.enter_async_context(listening(sse_app(matrix_server("old").server())))
             entries["sse_old"] = {"url": f"http://127.0.0.1:{port}/sse", "type": "sse"}
             settings = Settings.model_validate({"servers": entries, "gateway": {"tools_exposure": "full_proxy"}})
             served = await stack.enter_async_context(serving(tmp_path, memory, settings))

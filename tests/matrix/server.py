@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import mcp_types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND, Icon, TextContent, Tool, ToolAnnotations
+from tests.support.scripted_server import (
+    CACHEABLE,
+    EVERY_METHOD,
+    ScriptedServer,
+    prompt,
+    resource,
+    template,
+    text_result,
+    tool,
+)
 
 Era = Literal["old", "new"]
 
-_FIRST_METHOD: dict[Era, str] = {"old": "initialize", "new": "server/discover"}
 NUMBERS = [1, 2, 3]
 WEATHER = {"city": "Zürich 🌧", "degrees": 7.5}
 
@@ -20,76 +24,52 @@ _OBJECT = {"type": "object", "properties": {"degrees": {"type": "number"}}, "req
 _LIST = {"type": "array", "items": {"type": "integer"}}
 
 
-def tools(era: Era) -> list[Tool]:
+def tools(era: Era) -> list[dict[str, Any]]:
     """A plain tool with every ornament, one with an object as its result and, in the new era, one with a list."""
-    plain = Tool(
-        name="plain",
+    plain = tool(
+        "plain",
+        "Answers with a text.",
         title="Plain",
-        description="Answers with a text.",
-        input_schema={"type": "object"},
-        annotations=ToolAnnotations(read_only_hint=True),
-        icons=[Icon(src="https://example.org/plain.png", mime_type="image/png")],
+        annotations={"readOnlyHint": True},
+        icons=[{"src": "https://example.org/plain.png", "mimeType": "image/png"}],
         _meta={"example.org/colour": "green"},
     )
-    weather = Tool(name="weather", description="An object.", input_schema={"type": "object"}, output_schema=_OBJECT)
-    numbers = Tool(name="numbers", description="A list.", input_schema={"type": "object"}, output_schema=_LIST)
+    weather = tool("weather", "An object.", outputSchema=_OBJECT)
+    numbers = tool("numbers", "A list.", outputSchema=_LIST)
     return [plain, weather, *([numbers] if era == "new" else [])]
 
 
-def build_server(era: Era) -> Server[Any]:
+def matrix_server(era: Era) -> ScriptedServer:
     """The server; towards the other era it behaves as if its methods did not exist."""
-
-    async def on_list_tools(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
-        return mcp_types.ListToolsResult(tools=tools(era))
-
-    async def on_call_tool(_ctx: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        structured: Any = {"weather": WEATHER, "numbers": NUMBERS}.get(params.name)
-        text = TextContent(type="text", text=f"{params.name} {params.arguments}")
-        return mcp_types.CallToolResult(content=[text], structured_content=structured, _meta={"example.org/took": 3})
-
-    async def on_list_prompts(_ctx: Any, _params: Any) -> mcp_types.ListPromptsResult:
-        who = mcp_types.PromptArgument(name="who", required=True)
-        return mcp_types.ListPromptsResult(
-            prompts=[mcp_types.Prompt(name="greet", title="Greet", description="A greeting.", arguments=[who])]
-        )
-
-    async def on_get_prompt(_ctx: Any, params: mcp_types.GetPromptRequestParams) -> mcp_types.GetPromptResult:
-        text = TextContent(type="text", text=f"Hello {(params.arguments or {})['who']}")
-        message = mcp_types.PromptMessage(role="user", content=text)
-        return mcp_types.GetPromptResult(description="A greeting.", messages=[message])
-
-    async def on_list_resources(_ctx: Any, _params: Any) -> mcp_types.ListResourcesResult:
-        text = mcp_types.Resource(uri="note://today", name="today", title="Today", mime_type="text/plain")
-        return mcp_types.ListResourcesResult(resources=[text])
-
-    async def on_list_templates(_ctx: Any, _params: Any) -> mcp_types.ListResourceTemplatesResult:
-        day = mcp_types.ResourceTemplate(uri_template="note://{day}", name="day")
-        return mcp_types.ListResourceTemplatesResult(resource_templates=[day])
-
-    async def on_read(_ctx: Any, params: mcp_types.ReadResourceRequestParams) -> mcp_types.ReadResourceResult:
-        text = mcp_types.TextResourceContents(uri=params.uri, mime_type="text/plain", text=f"note {params.uri}")
-        return mcp_types.ReadResourceResult(contents=[text])
-
-    async def on_complete(_ctx: Any, params: mcp_types.CompleteRequestParams) -> mcp_types.CompleteResult:
-        return mcp_types.CompleteResult(completion=mcp_types.Completion(values=[f"{params.argument.value}…"]))
-
-    async def one_era(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        other: Era = "new" if era == "old" else "old"
-        if ctx.method == _FIRST_METHOD[other]:
-            raise MCPError(METHOD_NOT_FOUND, "Method not found")
-        return await call_next(ctx)
-
-    server: Server[Any] = Server(
-        f"{era}-server",
-        version="1",
-        on_list_tools=on_list_tools,
-        on_call_tool=on_call_tool,
-        on_list_prompts=on_list_prompts,
-        on_get_prompt=on_get_prompt,
-        on_list_resources=on_list_resources,
-        on_list_resource_templates=on_list_templates,
-        on_read_resource=on_read,
-        on_completion=on_complete,
+    return ScriptedServer(
+        tools(era),
+        _call,
+        methods=EVERY_METHOD,
+        prompts=[prompt("greet", title="Greet", arguments=[{"name": "who", "required": True}])],
+        resources=[resource("note://today", title="Today", mimeType="text/plain")],
+        templates=[template("note://{day}")],
+        answer=_answer,
+        modern=era == "new",
     )
-    server.middleware.append(one_era)
-    return server
+
+
+async def _call(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+    structured = {"weather": WEATHER, "numbers": NUMBERS}.get(call["name"])
+    return {
+        **text_result(f"{call['name']} {call['arguments']}"),
+        **({} if structured is None else {"structuredContent": structured}),
+        "_meta": {"example.org/took": 3},
+    }
+
+
+async def _answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    match method:
+        case "prompts/get":
+            text = {"type": "text", "text": f"Hello {params['arguments']['who']}"}
+            return {"description": "A greeting.", "messages": [{"role": "user", "content": text}]}
+        case "resources/read":
+            uri = params["uri"]
+            return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": f"note {uri}"}], **CACHEABLE}
+        case "completion/complete":
+            return {"completion": {"values": [f"{params['argument']['value']}…"]}}
+    return None

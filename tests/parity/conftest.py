@@ -103,7 +103,7 @@ async def _stand(folder: Path) -> AsyncIterator[Stand]:
         logs.append((params.level, params.data))
 
     async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(listening(server.build().streamable_http_app()))
+        port = await stack.enter_async_context(listening(server.scripted.http_app()))
         direct = f"http://127.0.0.1:{port}/mcp"
         entry = {"parity": {"url": direct}}
         settings = Settings.model_validate({"servers": entry, "naming": {"prefix": "never"}})

@@ -6,14 +6,11 @@ import json
 from typing import Any
 
 import anyio
-import mcp_types
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-Context = ServerRequestContext[Any, Any]
+from tests.support.scripted_server import CACHEABLE, EVERY_METHOD, ScriptedServer, tool
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 _NOTE = {"uri": "note://1", "mimeType": "text/plain", "text": "embedded"}
@@ -69,33 +66,27 @@ WORKING = ("echo", "progress", "log", "wait")
 _VALUE = {"type": "object", "properties": {"value": {"type": "number"}}, "required": ["value"]}
 
 
-def tools() -> list[mcp_types.Tool]:
+def tools() -> list[dict[str, Any]]:
     """Every tool, one with every ornament."""
     names = [*RESULTS, *ERRORS, *QUESTIONS, *WORKING]
     plain = [
-        mcp_types.Tool(
-            name=name,
-            description=f"Answers: {name}.",
-            input_schema={"type": "object"},
-            output_schema=_VALUE if "structured" in name else None,
-        )
-        for name in names
+        tool(name, f"Answers: {name}.", **({"outputSchema": _VALUE} if "structured" in name else {})) for name in names
     ]
-    ornate = mcp_types.Tool(
-        name="ornate",
-        title="Ornate ✨",
-        description="Has everything a definition can have.",
-        input_schema={
+    ornate = {
+        "name": "ornate",
+        "title": "Ornate ✨",
+        "description": "Has everything a definition can have.",
+        "inputSchema": {
             "type": "object",
             "properties": {"a": {"type": "string", "title": "A", "default": "é", "examples": ["x"]}, "b": {}},
             "required": ["a"],
             "additionalProperties": False,
             "x-vendor": {"any": [1]},
         },
-        annotations=mcp_types.ToolAnnotations(title="Ornate", read_only_hint=True, open_world_hint=False),
-        icons=[mcp_types.Icon(src="https://example.org/i.svg", mime_type="image/svg+xml", sizes=["any"])],
-        _meta={"example.org/group": {"n": 1}},
-    )
+        "annotations": {"title": "Ornate", "readOnlyHint": True, "openWorldHint": False},
+        "icons": [{"src": "https://example.org/i.svg", "mimeType": "image/svg+xml", "sizes": ["any"]}],
+        "_meta": {"example.org/group": {"n": 1}},
+    }
     return [*plain, ornate]
 
 
@@ -105,76 +96,26 @@ class ParityServer:
     def __init__(self) -> None:
         self.waiting = anyio.Event()
         self.cancelled = anyio.Event()
-
-    def build(self) -> Server[Any]:
-        """The server of the official SDK."""
-
-        async def on_list(_ctx: Context, _params: Any) -> mcp_types.ListToolsResult:
-            return mcp_types.ListToolsResult(tools=tools())
-
-        async def on_list_prompts(_ctx: Context, _params: Any) -> Any:
-            greet = {"name": "greet", "title": "Greet", "arguments": [{"name": "who"}]}
-            return mcp_types.ListPromptsResult.model_validate({"prompts": [greet]})
-
-        async def on_get_prompt(_ctx: Context, params: mcp_types.GetPromptRequestParams) -> Any:
-            if params.name != "greet":
-                raise MCPError(INVALID_PARAMS, f"unknown prompt {params.name}", {"known": ["greet"]})
-            contents = [_TEXT, _IMAGE, {"type": "resource", "resource": _NOTE}, _LINK]
-            messages = [{"role": "assistant", "content": content} for content in contents]
-            result = {"messages": messages, "description": str(params.arguments), "_meta": {"example.org/p": 1}}
-            return mcp_types.GetPromptResult.model_validate(result)
-
-        async def on_list_resources(_ctx: Context, _params: Any) -> Any:
-            one = {"uri": "note://1", "name": "one", "title": "One", "annotations": _ANNOTATIONS, "size": 8}
-            return mcp_types.ListResourcesResult.model_validate({"resources": [one]})
-
-        async def on_list_templates(_ctx: Context, _params: Any) -> Any:
-            template = {"uriTemplate": "note://{number}", "name": "any", "mimeType": "text/plain"}
-            return mcp_types.ListResourceTemplatesResult.model_validate({"resourceTemplates": [template]})
-
-        async def on_read(_ctx: Context, params: mcp_types.ReadResourceRequestParams) -> Any:
-            known: dict[str, dict[str, Any]] = {"note://1": _NOTE, "note://2": _BLOB}
-            if params.uri not in known:
-                raise MCPError(INVALID_PARAMS, "no such note", {"uri": params.uri})
-            result = {"contents": [known[params.uri]], "_meta": {"example.org/r": True}}
-            return mcp_types.ReadResourceResult.model_validate(result)
-
-        async def on_complete(_ctx: Context, params: mcp_types.CompleteRequestParams) -> Any:
-            context = params.context.arguments if params.context else None
-            values = [f"{params.argument.value}-{number}" for number in range(3)]
-            completion = {"values": [*values, str(context)], "total": 9, "hasMore": True}
-            return mcp_types.CompleteResult.model_validate({"completion": completion})
-
-        async def on_set_level(_ctx: Context, _params: Any) -> mcp_types.EmptyResult:
-            return mcp_types.EmptyResult()
-
-        server: Server[Any] = Server(
-            "parity",
-            version="1",
-            on_list_tools=on_list,
-            on_call_tool=self._call,
-            on_list_prompts=on_list_prompts,
-            on_get_prompt=on_get_prompt,
-            on_list_resources=on_list_resources,
-            on_list_resource_templates=on_list_templates,
-            on_read_resource=on_read,
-            on_completion=on_complete,
+        self.scripted = ScriptedServer(
+            tools(),
+            self._call,
+            methods=EVERY_METHOD - {"resources/subscribe", "resources/unsubscribe"} | {"logging/setLevel"},
+            prompts=[{"name": "greet", "title": "Greet", "arguments": [{"name": "who"}]}],
+            resources=[{"uri": "note://1", "name": "one", "title": "One", "annotations": _ANNOTATIONS, "size": 8}],
+            templates=[{"uriTemplate": "note://{number}", "name": "any", "mimeType": "text/plain"}],
+            answer=_answer,
+            modern=None,
         )
-        server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, on_set_level)
-        return server
 
-    async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> Any:
-        result = await self._answer(ctx, params)
-        return {"resultType": "complete", **result} if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else result
-
-    async def _answer(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> dict[str, Any]:
-        if params.name in RESULTS:
-            return RESULTS[params.name]
-        if params.name in ERRORS:
-            raise MCPError(*ERRORS[params.name])
-        if params.name in QUESTIONS:
-            return await _ask(ctx, QUESTIONS[params.name])
-        match params.name:
+    async def _call(self, ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        name = call["name"]
+        if name in RESULTS:
+            return RESULTS[name]
+        if name in ERRORS:
+            raise MCPError(*ERRORS[name])
+        if name in QUESTIONS:
+            return await _ask(ctx, QUESTIONS[name])
+        match name:
             case "progress":
                 for step in (1, 2.5, 4):
                     await ctx.session.report_progress(step, 4, f"step {step}")
@@ -184,7 +125,7 @@ class ParityServer:
                     await ctx.session._request_outbound.notify("notifications/message", message)
             case "wait":
                 await self._wait()
-        said = {"arguments": params.arguments, "meta": _foreign(ctx.params)}
+        said = {"arguments": ctx.params.get("arguments"), "meta": _foreign(ctx.params)}
         return {"content": [{"type": "text", "text": json.dumps(said, sort_keys=True)}]}
 
     async def _wait(self) -> None:
@@ -195,7 +136,27 @@ class ParityServer:
             self.cancelled.set()
 
 
-async def _ask(ctx: Context, question: dict[str, Any]) -> dict[str, Any]:
+async def _answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    match method:
+        case "prompts/get":
+            if params["name"] != "greet":
+                raise MCPError(INVALID_PARAMS, f"unknown prompt {params['name']}", {"known": ["greet"]})
+            contents = [_TEXT, _IMAGE, {"type": "resource", "resource": _NOTE}, _LINK]
+            messages = [{"role": "assistant", "content": content} for content in contents]
+            return {"messages": messages, "description": str(params.get("arguments")), "_meta": {"example.org/p": 1}}
+        case "resources/read":
+            known = {"note://1": _NOTE, "note://2": _BLOB}
+            if params["uri"] not in known:
+                raise MCPError(INVALID_PARAMS, "no such note", {"uri": params["uri"]})
+            return {"contents": [known[params["uri"]]], "_meta": {"example.org/r": True}, **CACHEABLE}
+        case "completion/complete":
+            values = [f"{params['argument']['value']}-{number}" for number in range(3)]
+            given = params["context"]["arguments"] if params.get("context") else None
+            return {"completion": {"values": [*values, str(given)], "total": 9, "hasMore": True}}
+    return None
+
+
+async def _ask(ctx: Any, question: dict[str, Any]) -> dict[str, Any]:
     """What the client said, asked in the way of the era."""
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         answers = (ctx.params or {}).get("inputResponses")

@@ -16,6 +16,7 @@ from mcp_types import LOG_LEVEL_META_KEY, PromptReference, ResourceTemplateRefer
 
 from tests.parity.conftest import Era, Failure, Path_, Stand
 from tests.parity.server import ERRORS, LOGS, QUESTIONS, RESULTS
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +110,7 @@ async def test_metadata_of_the_client_reaches_the_server(stand: Stand, era: Era,
     assert await stand.call(era, path, "echo", meta=meta) == direct
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(arguments={"": {"$schema": 1, "name": None}, "\u2028": "\x00", "big": 2**53, "small": 5e-324})
 @example(arguments={"text": "x" * 300_000, "list": list(range(5000))})
 @given(arguments=st.dictionaries(_TEXTS, _JSON, max_size=5))

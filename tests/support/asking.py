@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,14 +12,21 @@ from typing import Any
 import anyio
 import mcp_types
 from mcp.client.client import Client
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from tests.support.memory import FakeUpstream, text_result, tool
+from tests.support.scripted_server import (
+    CACHEABLE,
+    NOTHING,
+    PROMPTS,
+    RESOURCES,
+    ScriptedServer,
+    resource,
+    text_result,
+    tool,
+)
 
+TEXT = {"text": {"type": "string"}}
 FORM = {"type": "object", "properties": {"answer": {"type": "string"}}}
 TOOLS = ("ask", "visit", "sample", "sample_tools", "roots", "twice", "log", "plain")
 MODERN = "2026-07-28"
@@ -62,14 +67,13 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
     """Serve one call: ask, and answer with the answer."""
     name, text = call["name"], str(call["arguments"].get("text", ""))
     is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-    done = {"resultType": "complete"} if is_modern else {}
     if name == "plain":
-        return {**text_result(f"plain {text}"), **done}
+        return text_result(f"plain {text}")
     if name == "log":
         channel = ctx.session._request_outbound
         for level in ("debug", "error"):
             await channel.notify("notifications/message", {"level": level, "data": f"{level} {text}"})
-        return {**text_result("logged"), **done}
+        return text_result("logged")
     questions = [question_of(name, text)] * (2 if name == "twice" else 1)
     if not is_modern:
         answers = []
@@ -88,81 +92,51 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
     if len(known) < len(questions):
         state = "|".join(known)
         return {"resultType": "input_required", "inputRequests": {"k": questions[0]}, "requestState": state}
-    return {**text_result(" and ".join(known)), **done}
+    return text_result(" and ".join(known))
 
 
-@dataclass
-class AskingUpstream(FakeUpstream):
-    """The upstream; its prompt and its resource ask as well. It records the log levels that sessions set."""
-
-    levels: list[tuple[Any, str]] = field(default_factory=list)
-    connections: list[Any] = field(default_factory=list)
-
-    def server(self) -> Server[Any]:
-        server = super().server()
-
-        async def note_connection(ctx: Any, call_next: Any) -> Any:
-            if ctx.method == "notifications/initialized":
-                self.connections.append(ctx.session._connection)
-            return await call_next(ctx)
-
-        server.middleware.append(note_connection)
-
-        async def prompts(_ctx: Any, _params: Any) -> Any:
-            return mcp_types.ListPromptsResult(prompts=[mcp_types.Prompt(name="ask")])
-
-        async def resources(_ctx: Any, _params: Any) -> Any:
-            return mcp_types.ListResourcesResult(resources=[mcp_types.Resource(uri="ask://who", name="ask")])
-
-        async def get(ctx: Any, _params: Any) -> Any:
-            result = await act(ctx, {"name": "ask", "arguments": {"text": "who"}})
-            if "content" not in result:
-                return result
-            done = {key: value for key, value in result.items() if key == "resultType"}
-            return {"messages": [{"role": "user", "content": result["content"][0]}], **done}
-
-        async def read(ctx: Any, params: Any) -> Any:
-            result = await act(ctx, {"name": "ask", "arguments": {"text": "who"}})
-            if "content" not in result:
-                return result
-            cached = {"ttlMs": 0, "cacheScope": "private"} if "resultType" in result else {}
-            done = {key: value for key, value in result.items() if key == "resultType"}
-            return {"contents": [{"uri": params.uri, "text": result["content"][0]["text"]}], **done, **cached}
-
-        async def set_level(ctx: Any, params: Any) -> Any:
-            self.levels.append((ctx.session._connection, params.level))
-            return mcp_types.EmptyResult()
-
-        server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, set_level)
-        server.add_request_handler("prompts/list", mcp_types.PaginatedRequestParams, prompts)
-        server.add_request_handler("prompts/get", mcp_types.GetPromptRequestParams, get)
-        server.add_request_handler("resources/list", mcp_types.PaginatedRequestParams, resources)
-        server.add_request_handler("resources/read", mcp_types.ReadResourceRequestParams, read)
-        return server
+async def answer_beside_tools(ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    """Its prompts and its resources ask as well."""
+    if method not in ("prompts/get", "resources/read"):
+        return None
+    if method == "resources/read" and params["uri"] not in ("ask://who", *_read_by_those_who_can(ctx)):
+        raise MCPError(-32002, f"Resource not found: {params['uri']}")
+    result = await act(ctx, {"name": "ask", "arguments": {"text": "who"}})
+    if "content" not in result:
+        return result
+    if method == "prompts/get":
+        return {"messages": [{"role": "user", "content": result["content"][0]}]}
+    return {"contents": [{"uri": params["uri"], "text": result["content"][0]["text"]}], **CACHEABLE}
 
 
-def asking(*, modern: bool = False) -> AskingUpstream:
-    """The upstream, of one era."""
-    return AskingUpstream([tool(name, properties={"text": {"type": "string"}}) for name in TOOLS], act, modern=modern)
+def _read_by_those_who_can(ctx: Any) -> list[str]:
+    able = ctx.session.client_capabilities
+    return ["ask://sampled"] if able is not None and able.model_dump(exclude_none=True) else []
 
 
-@asynccontextmanager
-async def http_app(upstream: FakeUpstream) -> AsyncIterator[Any]:
-    """The upstream as an ASGI application that speaks its era only."""
-    manager = StreamableHTTPSessionManager(upstream.server())
+def asking(*, modern: bool = False, **needs: str) -> ScriptedServer:
+    """The server, of one era; tools that are named in `needs` are listed for clients of these capabilities only."""
+    tools = {**dict.fromkeys(TOOLS, ""), **needs}
+    return ScriptedServer(
+        [tool(name, properties=TEXT, needs=wanted) for name, wanted in tools.items()],
+        act,
+        methods=PROMPTS | RESOURCES | {"logging/setLevel"},
+        prompts=[{"name": "ask"}],
+        resources=[resource("ask://who", name="ask")],
+        answer=answer_beside_tools,
+        modern=modern,
+    )
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        version = dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode()
-        if version in MODERN_PROTOCOL_VERSIONS and not upstream.modern:
-            await send({"type": "http.response.start", "status": 400, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await manager.handle_request(scope, receive, send)
 
-    async with manager.run():
-        yield app
+def gated(**needs: str) -> ScriptedServer:
+    """A handshake server that looks at what its client announced, and lists by that; `needs` are of more tools."""
+    gates = {"ask": "elicitation", "sample": "sampling", "roots": "roots", "both": "elicitation sampling", "plain": ""}
+    server = asking()
+    wanted = {**gates, "lonely": NOTHING, **needs}
+    server.tools = [tool(name, properties=TEXT, needs=gate) for name, gate in wanted.items()]
+    server.prompts.append({"name": "sampled", "needs": "sampling"})
+    server.resources.append(resource("ask://sampled", name="sampled", needs="sampling"))
+    return server
 
 
 @dataclass
@@ -211,25 +185,22 @@ class Person:
 
 
 async def _serve_stdio(*, modern: bool, notes: Path | None) -> None:
-    server = asking(modern=modern).server()
-    if notes is not None:
-        await anyio.Path(notes / "pids").mkdir(exist_ok=True)
-        await anyio.Path(notes / "pids" / str(os.getpid())).touch()
-        server.middleware.insert(0, partial(_by_capabilities, notes))
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+    if notes is None:
+        await asking(modern=modern).serve_stdio()
+        return
+    await anyio.Path(notes / "pids").mkdir(exist_ok=True)
+    await anyio.Path(notes / "pids" / str(os.getpid())).touch()
+    server = asking(modern=modern, sample="sampling", sample_tools="sampling")
+    server.on_initialized = partial(_note_roots, notes)
+    await server.serve_stdio()
 
 
-async def _by_capabilities(notes: Path, ctx: Any, call_next: Any) -> Any:
-    """As servers do that look at their client: tools for what it can do, and its roots as soon as it is there."""
-    result = await call_next(ctx)
-    able = ctx.session.client_capabilities or mcp_types.ClientCapabilities()
-    if ctx.method == "notifications/initialized" and able.roots is not None:
+async def _note_roots(notes: Path, ctx: Any) -> None:
+    """As servers do that look at their client: they want its roots as soon as it is there."""
+    able = ctx.session.client_capabilities
+    if able is not None and able.roots is not None:
         answer = await ctx.session._connection.outbound.send_raw_request("roots/list", None, {"timeout": 30})
         await anyio.Path(notes / "roots").write_text(answer_in(answer))
-    if ctx.method == "tools/list" and able.sampling is None:
-        result["tools"] = [tool for tool in result["tools"] if not tool["name"].startswith("sample")]
-    return result
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from urllib.parse import parse_qs
 
 import anyio
 import httpx2
-import mcp_types
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
@@ -27,7 +26,6 @@ from mcp.server.auth.provider import (
 )
 from mcp.server.auth.routes import create_auth_routes
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
-from mcp.server.lowlevel import Server
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
@@ -35,6 +33,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tests.support.listening import bound, served
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 
 LIMIT = 60
 SCOPES = ["read", "admin"]
@@ -208,17 +207,8 @@ class Protected:
         self.server.access.clear()
 
 
-def _mcp_server() -> Server[Any]:
-    schema = {"type": "object"}
-
-    async def on_list(_ctx: Any, _params: Any) -> mcp_types.ListToolsResult:
-        names = ("whoami", "admin")
-        return mcp_types.ListToolsResult(tools=[mcp_types.Tool(name=name, input_schema=schema) for name in names])
-
-    async def on_call(_ctx: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        return mcp_types.CallToolResult(content=[mcp_types.TextContent(type="text", text=f"did {params.name}")])
-
-    return Server("protected", version="1", on_list_tools=on_list, on_call_tool=on_call)
+async def _do(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+    return text_result(f"did {call['name']}")
 
 
 @asynccontextmanager
@@ -235,7 +225,8 @@ async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[
             required_scopes=["read"],
             validate_token_resource=True,
         )
-        inner = _mcp_server().streamable_http_app(auth=settings, token_verifier=given)
+        scripted = ScriptedServer([tool("whoami"), tool("admin")], _do, modern=None)
+        inner = scripted.server().streamable_http_app(auth=settings, token_verifier=given)
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "http":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
 from pml_gateway.demo.definitions import demo_servers
-from tests.support.process import write_settings
+from tests.support.process import environment, write_settings
 
 WIDTH = 80
 
@@ -49,6 +50,21 @@ def pml(*arguments: str, code: int = 0) -> Result:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == code, f"pml {' '.join(arguments)}: exit code {result.exit_code}\n{result.output}"
     return result
+
+
+def run_here(
+    home: Path, *arguments: str, extra: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """One `pml` command to its end in this process, with the environment that `run_pml` gives to a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            patch.delenv(name)
+        for name, value in environment(home, extra).items():
+            patch.setenv(name, value)
+        patch.setenv("COLUMNS", (extra or {}).get("COLUMNS", str(WIDTH)))
+        patch.chdir(cwd or home)
+        result = CliRunner().invoke(app, arguments)
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 def commands() -> dict[str, Any]:

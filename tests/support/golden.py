@@ -1,4 +1,4 @@
-"""What a command printed, compared with the text that is kept of it."""
+"""What a command printed, compared with the text that is kept of it; `PML_GOLDEN=write` writes it anew."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "cli" / "golden"
 
-UPDATE = "UPDATE_GOLDEN"
-"""The variable that makes a run write the kept texts instead of comparing them."""
+WRITES = os.environ.get("PML_GOLDEN") == "write"
 
 _CHANGING = (
     (re.compile(r"(?<![\w.])(?!127\.)\d+\.\d+\.\d+(\.?(a|b|rc|dev|post)\d+)*\b(?!\.)"), "X.Y.Z"),
     (re.compile(r"\b(Linux|Darwin|Windows)\b"), "SYSTEM"),
     (re.compile(r"the oldest list \d+ \w+ old"), "the oldest list N s old"),
 )
+
+
+def is_as_before(name: str, text: str) -> None:
+    """Compare with the kept text of this name.
+
+    Raises:
+        AssertionError: the texts differ.
+    """
+    file = FOLDER / name
+    if WRITES:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), "if that is wanted: PML_GOLDEN=write pytest tests/cli"
 
 
 def check_golden(name: str, printed: str, replaced: Mapping[str, str]) -> None:
@@ -32,8 +44,4 @@ def check_golden(name: str, printed: str, replaced: Mapping[str, str]) -> None:
     for pattern, placeholder in _CHANGING:
         text = pattern.sub(placeholder, text)
     text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-    path = FOLDER / name
-    if os.environ.get(UPDATE):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    is_as_before(name, text)

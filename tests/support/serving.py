@@ -18,8 +18,9 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.serve.http import serve_http
 from pml_gateway.serve.runtime import Runtime, open_runtime
-from tests.support.memory import FakeUpstream, MemoryStreams, paths_in, settings_for
+from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
+from tests.support.scripted_server import ScriptedServer
 
 LIMIT = 60
 
@@ -70,7 +71,7 @@ class Serving:
 @asynccontextmanager
 async def serving(
     folder: Path,
-    upstreams: Mapping[str, FakeUpstream],
+    upstreams: Mapping[str, ScriptedServer],
     settings: Settings | None = None,
     *,
     open_streams: OpenStreams | None = None,

@@ -9,7 +9,7 @@ import pytest
 
 from pml_gateway.gateway.events import CallEnded
 from pml_gateway.telemetry.events import Events, IndexSearched, RequestEnded
-from tests.support.memory import FakeUpstream, tool
+from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def test_a_failing_subscriber_breaks_no_call_and_its_text_is_not_logged(
         raise ValueError(f"s3cret {event.arguments}")
 
     codes: list[str] = []
-    async with serving(tmp_path, {"up": FakeUpstream([tool("t")])}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
         served.gateway.events.subscribe(CallEnded, broken)
         served.gateway.events.subscribe(CallEnded, lambda event: codes.append(event.code))
         with caplog.at_level(logging.INFO, logger="pml_gateway"):

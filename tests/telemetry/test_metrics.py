@@ -20,7 +20,7 @@ from pml_gateway.serve.metrics import metrics_key
 from pml_gateway.telemetry.events import RequestEnded, UpstreamAnswered
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.types import ExposureMode
-from tests.support.memory import FakeUpstream, text_result, tool
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
-def failing() -> FakeUpstream:
+def failing() -> ScriptedServer:
     async def handler(_ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
         if params["name"] == "refuses":
             return {**text_result("no"), "isError": True}
@@ -62,7 +62,7 @@ def failing() -> FakeUpstream:
             raise ValueError("broken")
         return text_result("fine")
 
-    return FakeUpstream([tool("works"), tool("refuses"), tool("breaks")], handler=handler)
+    return ScriptedServer([tool("works"), tool("refuses"), tool("breaks")], handler=handler)
 
 
 async def test_known_calls_are_counted_by_upstream_tool_and_outcome(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ async def test_known_calls_are_counted_by_upstream_tool_and_outcome(tmp_path: Pa
 
 
 async def test_searches_lists_and_the_state_of_upstreams_are_shown(tmp_path: Path) -> None:
-    dead = FakeUpstream(refuse=True)
-    upstreams = {"up": FakeUpstream([tool(f"t{number}", "Reads a file.") for number in range(30)]), "dead": dead}
+    dead = ScriptedServer(refuse=True)
+    upstreams = {"up": ScriptedServer([tool(f"t{number}", "Reads a file.") for number in range(30)]), "dead": dead}
     async with serving(tmp_path, upstreams, http=ON) as served:
         with anyio.fail_after(30):
             await served.gateway.pool.settled(15)
@@ -130,7 +130,7 @@ async def test_what_runs_and_what_waits_is_shown(tmp_path: Path) -> None:
         await release.wait()
         return text_result("done")
 
-    up = FakeUpstream([tool("t")], handler=handler)
+    up = ScriptedServer([tool("t")], handler=handler)
     settings = Settings.model_validate({"servers": {"up": {"command": "in-memory", "max_concurrent": 1}}, "http": ON})
     async with serving(tmp_path, {"up": up}, settings) as served, anyio.create_task_group() as tasks:
         tasks.start_soon(served.call, "up__t")
@@ -143,13 +143,13 @@ async def test_what_runs_and_what_waits_is_shown(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_served_unless_it_is_switched_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream()}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer()}) as served:
         response = await get(served)
     assert response.status_code == 404
 
 
 async def test_a_foreign_host_or_origin_is_refused_and_nothing_can_be_posted(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream()}, http=ON) as served:
+    async with serving(tmp_path, {"up": ScriptedServer()}, http=ON) as served:
         answers = [
             (await get(served, headers, method)).status_code
             for headers, method in (
@@ -168,7 +168,7 @@ async def test_a_clients_key_does_not_open_metrics(tmp_path: Path, monkeypatch: 
         "clients": {"bot": {"key": "${env:PML_TEST_CLIENT}", "deny": ["up:secret"]}},
         "http": {"metrics": True, "metrics_key": "${env:PML_TEST_METRICS}"},
     }
-    async with serving(tmp_path, {"up": FakeUpstream([tool("t"), tool("secret")])}, **sections) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t"), tool("secret")])}, **sections) as served:
         await served.call("up__t", key=CLIENT_KEY)
         wrong = [await get(served, {"authorization": f"Bearer {key}"}) for key in (CLIENT_KEY, "x", KEY[:-1])]
         wrong.append(await get(served))
@@ -209,7 +209,7 @@ def test_series_stay_bounded_whatever_is_called() -> None:
 
 
 async def test_an_openmetrics_scraper_gets_its_format(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream()}, http=ON) as served:
+    async with serving(tmp_path, {"up": ScriptedServer()}, http=ON) as served:
         response = await get(served, {"accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")

@@ -19,8 +19,8 @@ from pml_gateway.mcp.transport import open_streams
 from pml_gateway.telemetry.logs import note_request
 from pml_gateway.telemetry.trace import request_id_from, trace_parent
 from tests.support.listening import listening
-from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.raw import decoded, post_modern
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
 
 
 async def test_a_well_formed_id_comes_back_in_the_header_and_in_errors(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream([tool("t")])}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
         response = await posted(served, "nothing", {"x-request-id": "order:7/retry=1"})
     assert response.headers["x-request-id"] == "order:7/retry=1"
     assert error_of(response)["details"]["request_id"] == "order:7/retry=1"
@@ -47,7 +47,7 @@ async def test_a_well_formed_id_comes_back_in_the_header_and_in_errors(tmp_path:
 
 @pytest.mark.parametrize("given", ["", "has space", "x" * 129, "-leading", 'quote"d', "<b>"])
 async def test_another_id_is_replaced_by_one_of_the_gateways_own(tmp_path: Path, given: str) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream([tool("t")])}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
         response = await posted(served, "nothing", {"x-request-id": given})
     made = response.headers["x-request-id"]
     assert re.fullmatch("[0-9a-f]{32}", made)
@@ -55,7 +55,7 @@ async def test_another_id_is_replaced_by_one_of_the_gateways_own(tmp_path: Path,
 
 
 async def test_every_answer_of_the_http_endpoint_carries_an_id(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream()}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer()}) as served:
         root = served.url.removesuffix("/mcp")
         responses = [
             await anyio.to_thread.run_sync(httpx2.get, root + path)
@@ -65,7 +65,7 @@ async def test_every_answer_of_the_http_endpoint_carries_an_id(tmp_path: Path) -
 
 
 async def test_each_request_of_a_handshake_session_has_its_own_id(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream()}) as served, served.handshake() as session:
+    async with serving(tmp_path, {"up": ScriptedServer()}) as served, served.handshake() as session:
         session._headers.pop("x-request-id")
         answers = [
             await anyio.to_thread.run_sync(lambda: session.send("tools/call", {"name": "nothing", "arguments": {}}))
@@ -79,7 +79,7 @@ async def test_each_request_of_a_handshake_session_has_its_own_id(tmp_path: Path
 async def test_log_lines_of_a_failing_call_carry_the_id_and_no_arguments(
     tmp_path: Path,
 ) -> None:
-    up = FakeUpstream([tool("t", properties={"text": {"type": "string"}})])
+    up = ScriptedServer([tool("t", properties={"text": {"type": "string"}})])
     async with serving(tmp_path, {"up": up}) as served:
         noted: list[logging.LogRecord] = []
         handler = _Noting(noted)
@@ -112,7 +112,7 @@ async def _refusing(_ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("in_meta", [True, False])
 async def test_a_trace_context_reaches_an_upstream_on_streams_in_meta(tmp_path: Path, in_meta: bool) -> None:
-    up = FakeUpstream([tool("t")])
+    up = ScriptedServer([tool("t")])
     given = {"traceparent": PARENT, "tracestate": "vendor=1"}
     async with serving(tmp_path, {"up": up}) as served:
         if in_meta:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.process import GatewayProcess, run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 
-UPSTREAM_SERVER = str(Path(__file__).parents[1] / "support" / "upstream_server.py")
+UPSTREAM_SERVER = str(Path(__file__).parents[1] / "support" / "scripted_server.py")
 SECRETS = {
     "URL_SECRET": "url secret/with+signs",
     "HEADER_SECRET": "header-secret-value",

@@ -21,13 +21,13 @@ from opentelemetry.trace import SpanKind
 
 from pml_gateway.config.environment import OtlpTarget, otlp_target
 from pml_gateway.config.settings import TelemetrySettings
-from tests.support.memory import FakeUpstream, text_result, tool
 from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-UPSTREAM_SERVER = Path(__file__).parents[1] / "support" / "upstream_server.py"
+UPSTREAM_SERVER = Path(__file__).parents[1] / "support" / "scripted_server.py"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def id_of(span: ReadableSpan) -> int:
 async def test_a_call_is_one_trace_from_the_clients_span_to_the_upstreams(
     tmp_path: Path, spans: InMemorySpanExporter, in_meta: bool
 ) -> None:
-    up = FakeUpstream([tool("t")])
+    up = ScriptedServer([tool("t")])
     async with serving(tmp_path, {"up": up}) as served:
         spans.clear()
         given: dict[str, Any] = {"_meta": {"traceparent": PARENT}} if in_meta else {}
@@ -92,7 +92,7 @@ async def test_a_call_is_one_trace_from_the_clients_span_to_the_upstreams(
 
 @pytest.mark.anyio
 async def test_a_search_is_a_step_of_its_request(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    async with serving(tmp_path, {"up": FakeUpstream([tool("read_file", "Reads a file.")])}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("read_file", "Reads a file.")])}) as served:
         await served.call("search_tools", {"query": "read a file"})
     [request] = named(spans, "tools/call search_tools")
     [search] = named(spans, "search tools")
@@ -106,7 +106,7 @@ async def test_a_failure_is_told_by_its_code_alone(tmp_path: Path, spans: InMemo
             return {**text_result("no"), "isError": True}
         raise ValueError("the key was hunter2")
 
-    async with serving(tmp_path, {"up": FakeUpstream([tool("t"), tool("refuses")], handler=handler)}) as served:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t"), tool("refuses")], handler=handler)}) as served:
         await served.message("tools/call", {"name": "up__t"})
         await served.call("up__refuses")
         await served.call("nothing")

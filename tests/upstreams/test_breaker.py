@@ -16,7 +16,8 @@ from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.retries import repeated
 from tests.support.asking import Person, asking
-from tests.support.memory import FakeUpstream, settings_for, text_result, tool
+from tests.support.memory import settings_for
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +125,7 @@ def test_a_breaker_of_zero_failures_never_opens() -> None:
 
 
 async def test_calls_that_are_never_answered_are_refused_while_others_work_on(tmp_path: Path) -> None:
-    upstreams = {"up": FakeUpstream([tool("t")], Moody()), "ok": FakeUpstream([tool("t")])}
+    upstreams = {"up": ScriptedServer([tool("t")], Moody()), "ok": ScriptedServer([tool("t")])}
     limits = {"call_timeout": 0.2, "breaker": {"failures": 2}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, upstreams=limits)) as served:
         first = error_of(await served.call("up__t"))
@@ -142,7 +143,7 @@ async def test_calls_that_are_never_answered_are_refused_while_others_work_on(tm
 
 async def test_after_the_pause_calls_reach_an_upstream_that_answers_again(tmp_path: Path) -> None:
     mood = Moody()
-    upstreams = {"up": FakeUpstream([tool("t")], mood)}
+    upstreams = {"up": ScriptedServer([tool("t")], mood)}
     limits = {"call_timeout": 0.2, "breaker": {"failures": 1, "pause": 0.2}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, upstreams=limits)) as served:
         await served.call("up__t")
@@ -195,7 +196,7 @@ async def test_answers_of_whatever_kind_and_calls_given_little_time_open_nothing
             await anyio.sleep_forever()
         return {**text_result("no"), "isError": True}
 
-    upstreams = {"up": FakeUpstream([tool("t")], fail)}
+    upstreams = {"up": ScriptedServer([tool("t")], fail)}
     limits = {"breaker": {"failures": 1}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, upstreams=limits)) as served:
         for _ in range(3):
@@ -214,7 +215,7 @@ async def test_calls_that_one_crash_ends_count_as_one_failure(tmp_path: Path) ->
             await anyio.sleep_forever()
         return text_result("alive")
 
-    upstreams = {"up": FakeUpstream([tool("t")], hang)}
+    upstreams = {"up": ScriptedServer([tool("t")], hang)}
     async with serving(tmp_path, upstreams) as served:
         results: list[dict[str, Any]] = []
 
@@ -243,7 +244,7 @@ async def test_only_what_is_declared_repeatable_is_sent_again_after_a_crash(
             await anyio.sleep_forever()
         return text_result("second")
 
-    upstream = FakeUpstream([tool("t", annotations={hint: True})], crash_once)
+    upstream = ScriptedServer([tool("t", annotations={hint: True})], crash_once)
     async with serving(tmp_path, {"up": upstream}) as served:
         result = await served.call("up__t")
         assert len(upstream.calls) == reached
@@ -271,7 +272,7 @@ async def test_a_repeated_call_that_was_not_sent_at_last_may_still_have_been_exe
 
 
 async def test_a_repeatable_call_that_times_out_is_not_sent_again(tmp_path: Path) -> None:
-    upstream = FakeUpstream([tool("t", annotations={"readOnlyHint": True})], Moody())
+    upstream = ScriptedServer([tool("t", annotations={"readOnlyHint": True})], Moody())
     settings = settings_for({"up": upstream}, upstreams={"call_timeout": 0.3})
     async with serving(tmp_path, {"up": upstream}, settings) as served:
         assert error_of(await served.call("up__t"))["code"] == ErrorCode.TIMEOUT
@@ -286,14 +287,3 @@ async def test_a_call_that_waits_for_others_until_its_deadline_was_not_sent() ->
                 pytest.fail("there is one place only")
     assert refused.value.details == {"executed": "no"}
     assert slots.is_unused
-
-
-async def test_an_unreachable_upstream_says_when_to_try_again(tmp_path: Path) -> None:
-    upstreams = {"up": FakeUpstream([tool("t")])}
-    async with serving(tmp_path, upstreams):
-        pass
-    async with serving(tmp_path, {"up": FakeUpstream(refuse=True)}) as served:
-        await served.call("up__t")
-        details = error_of(await served.call("up__t"))["details"]
-        assert details["executed"] == "no"
-        assert 0 < details["retry_after_seconds"] < 100

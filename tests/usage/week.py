@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.support.memory import FakeUpstream, tool
+from tests.support.scripted_server import ScriptedServer, tool
 
 VERBS = {
     "create": "Create a new {noun} with the given fields.",
@@ -33,7 +33,7 @@ class WeekCall:
     query: str | None
 
 
-def upstreams(seed: int = 7) -> dict[str, FakeUpstream]:
+def upstreams(seed: int = 7) -> dict[str, ScriptedServer]:
     """The four servers; definitions are of very different size, as real ones are."""
     draw = random.Random(seed)
     made = {}
@@ -47,7 +47,7 @@ def upstreams(seed: int = 7) -> dict[str, FakeUpstream]:
                     for number in range(count)
                 }
                 tools.append(tool(f"{verb}_{noun.replace(' ', '_')}", text.format(noun=noun), properties))
-        made[server] = FakeUpstream(tools)
+        made[server] = ScriptedServer(tools)
     return made
 
 

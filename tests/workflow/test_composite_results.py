@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory import FakeUpstream, text_result, tool
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
@@ -16,11 +16,11 @@ LARGE = "many words " * 3000
 META_TOOLS = ["call_tool", "call_batch", "read_result", "gateway_info"]
 
 
-def upstreams() -> dict[str, FakeUpstream]:
+def upstreams() -> dict[str, ScriptedServer]:
     async def answer(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
         return text_result(LARGE)
 
-    return {"up": FakeUpstream([tool("make", annotations={"readOnlyHint": True})], answer)}
+    return {"up": ScriptedServer([tool("make", annotations={"readOnlyHint": True})], answer)}
 
 
 def serve(folder: Path, mode: str, **composite: Any) -> Any:

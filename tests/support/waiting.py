@@ -1,0 +1,36 @@
+"""Waits with an end: for something that holds, and for a swap of the gateway's state after which it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from pml_gateway.gateway.gateway import Gateway
+
+LIMIT = 60
+
+
+async def until(condition: Any) -> None:
+    """Wait until something holds."""
+    with anyio.fail_after(LIMIT):
+        while not condition():  # noqa: ASYNC110  # what others do has no event here
+            await anyio.sleep(0.01)
+
+
+async def swapped(gateway: Gateway, condition: Callable[[], object]) -> None:
+    """Wait for a swap after which the condition holds."""
+    changed = anyio.Event()
+
+    def look(*_: object) -> None:
+        if condition():
+            changed.set()
+
+    stop = gateway.on_swap(look)
+    look()
+    try:
+        with anyio.fail_after(LIMIT):
+            await changed.wait()
+    finally:
+        stop()

@@ -1,0 +1,99 @@
+"""Questions over real transports: of two clients at once, none reaches the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.transport import open_streams
+from tests.support import asking as asking_module
+from tests.support.asking import Person, asking
+from tests.support.listening import listening, sse_app
+from tests.support.serving import Serving, serving
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 120
+CALLS = 200
+AT_ONCE = 3
+"""Calls of each client side by side."""
+
+PAIRS = [
+    ("stdio-handshake", (False, False)),
+    ("stdio-handshake", (True, True)),
+    ("stdio-2026", (False, True)),
+    ("http-handshake", (False, False)),
+    ("http-handshake", (True, True)),
+    ("http-2026", (False, True)),
+    ("sse-handshake", (False, True)),
+]
+"""Upstreams, and whether each of the two clients speaks the stateless protocol."""
+
+
+@asynccontextmanager
+async def definition_of(kind: str) -> AsyncIterator[dict[str, Any]]:
+    """The configuration of a real upstream that asks, which runs meanwhile."""
+    transport, _, era = kind.partition("-")
+    async with AsyncExitStack() as stack:
+        if transport == "stdio":
+            modern = ["--modern"] if era == "2026" else []
+            environment = {"PYTHONPATH": str(Path(asking_module.__file__).parents[2])}
+            yield {"command": sys.executable, "args": ["-m", asking_module.__name__, *modern], "env": environment}
+        elif transport == "sse":
+            port = await stack.enter_async_context(listening(sse_app(asking().server())))
+            yield {"url": f"http://127.0.0.1:{port}/sse"}
+        else:
+            port = await stack.enter_async_context(listening(asking(modern=era == "2026").http_app()))
+            yield {"url": f"http://127.0.0.1:{port}/mcp"}
+
+
+@asynccontextmanager
+async def gateway_to(tmp_path: Path, definition: dict[str, Any], **sections: Any) -> AsyncIterator[Serving]:
+    settings = Settings.model_validate({"servers": {"up": definition}, **sections})
+    async with serving(tmp_path, {}, settings, open_streams=open_streams) as served:
+        assert await served.gateway.refresh(LIMIT)
+        yield served
+
+
+async def ask_often(person: Person, client: Client, tools: tuple[str, ...], calls: int) -> None:
+    """Make calls side by side, each of which asks, and check every answer."""
+    numbers = iter(range(calls))
+
+    async def work() -> None:
+        for number in numbers:
+            text = f"{person.name} {number}"
+            result = await client.call_tool(f"up__{tools[number % len(tools)]}", {"text": text})
+            assert result.content[0].text == f"{person.name}: {text}"  # type: ignore[union-attr]
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.start_soon(work)
+    assert sorted(person.asked) == sorted(f"{person.name} {number}" for number in range(calls))
+
+
+@pytest.mark.parametrize(
+    ("kind", "eras"),
+    [pytest.param(*pair, marks=[] if pair[0].startswith("http") else pytest.mark.slow) for pair in PAIRS],
+)
+async def test_two_clients_at_once_are_asked_their_own_questions_only(
+    tmp_path: Path, kind: str, eras: tuple[bool, bool]
+) -> None:
+    ada, bob = Person("ada"), Person("bob")
+    async with (
+        definition_of(kind) as definition,
+        gateway_to(tmp_path, definition) as served,
+        ada.client(served.url, modern=eras[0]) as first,
+        bob.client(served.url, modern=eras[1]) as second,
+    ):
+        with anyio.fail_after(LIMIT):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask_often, ada, first, ("ask", "sample"), CALLS // 2)
+                tasks.start_soon(ask_often, bob, second, ("ask", "sample"), CALLS // 2)

@@ -1,0 +1,156 @@
+"""What clients do is kept: which tool, how, led by what; for the owner alone, and never at a call's cost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_gateway.config.settings import UsageSettings
+from pml_gateway.usage.database import clear
+from pml_gateway.usage.history import History, Wanted, read_history
+from pml_gateway.usage.recorder import CallRow, Recorder
+from tests.support.memory import paths_in
+from tests.support.scripted_server import ScriptedServer, text_result, tool
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.anyio
+
+ISSUE = {"title": {"type": "string"}}
+
+
+def upstreams() -> dict[str, ScriptedServer]:
+    async def handler(_: Any, params: dict[str, Any]) -> dict[str, Any]:
+        failed = params["name"] == "broken"
+        return {**text_result("no" if failed else "done"), "isError": failed}
+
+    tools = [
+        tool("create_issue", "Create an issue in a repository.", ISSUE),
+        tool("send_mail", "Send an e-mail to somebody."),
+        tool("broken", "Always fails."),
+    ]
+    return {"git": ScriptedServer(tools, handler)}
+
+
+def usage_files(home: Path) -> list[Path]:
+    return list(home.glob("usage.db*"))
+
+
+def recorded(home: Path, **filters: Any) -> History:
+    return read_history(paths_in(home).usage_file, Wanted("test", **filters), lists=True)
+
+
+async def test_calls_are_kept_with_how_they_came_and_how_they_went(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams()) as gateway:
+        await gateway.call("git__create_issue", {"title": "secret words"})
+        await gateway.call("call_tool", {"name": "git:broken", "arguments": {}})
+        await gateway.call("call_batch", {"calls": [{"name": "git__send_mail", "arguments": {}}]})
+        steps = [{"id": "a", "tool": "git__send_mail", "arguments": {}}]
+        await gateway.call("execute_workflow", {"steps": steps})
+        await gateway.call("call_tool", {"name": "git__create_issue", "arguments": {"title": 5}})
+    calls = recorded(tmp_path).calls
+    assert [(call.tool[1], call.how, call.code) for call in calls] == [
+        ("create_issue", "direct", "OK"),
+        ("broken", "call_tool", "TOOL_ERROR"),
+        ("send_mail", "batch", "OK"),
+        ("send_mail", "workflow", "OK"),
+        ("create_issue", "call_tool", "INVALID_INPUT"),
+    ]
+    assert {(call.client, call.stage, call.tool[0]) for call in calls} == {("anonymous", "meta_only", "git")}
+    file = paths_in(tmp_path).usage_file
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert b"secret words" not in b"".join(each.read_bytes() for each in usage_files(tmp_path))
+
+
+async def test_a_call_is_traced_to_the_search_that_led_to_it_and_other_searches_are_misses(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams()) as gateway:
+        await gateway.call("search_tools", {"query": "send an e-mail"})
+        await gateway.call("search_tools", {"query": "create an issue"})
+        await gateway.call("call_tool", {"name": "git__create_issue", "arguments": {"title": "x"}})
+    history = recorded(tmp_path)
+    [call] = history.calls
+    assert (call.query, call.rank) == ("create an issue", 1)
+    assert [(search.query, search.missed) for search in history.searches] == [
+        ("send an e-mail", True),
+        ("create an issue", False),
+    ]
+
+
+async def test_lists_are_kept_with_what_they_saved_and_the_intent_goes_with_the_calls(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams()) as gateway:
+        await gateway.names(params={"query": "work with issues"})
+        await gateway.names(path="/full_proxy")
+        await gateway.names(params={"query": "work with issues"})
+        await gateway.call("git__create_issue", {"title": "x"})
+    history = recorded(tmp_path)
+    assert history.lists.count == 3
+    assert history.lists.tokens > history.lists.full_tokens / 3 > 0
+    assert [call.intent for call in history.calls] == ["work with issues"]
+
+
+async def test_nothing_is_kept_when_recording_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams(), usage={"record": False}) as gateway:
+        await gateway.names()
+        await gateway.call("git__send_mail")
+    assert not usage_files(tmp_path)
+
+
+async def test_arguments_are_kept_only_when_asked_for_and_without_secrets(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams(), usage={"arguments": True}) as gateway:
+        await gateway.call("git__create_issue", {"title": "hello", "token": "abcdef123456"})
+    with sqlite3.connect(paths_in(tmp_path).usage_file) as connection:
+        [(arguments,)] = connection.execute("SELECT arguments FROM calls").fetchall()
+    connection.close()
+    assert json.loads(arguments) == {"title": "hello", "token": "***"}
+
+
+async def test_a_broken_or_foreign_database_harms_no_call(tmp_path: Path) -> None:
+    paths_in(tmp_path).usage_file.write_bytes(b"this is no database at all, but a text" * 100)
+    async with serving(tmp_path, upstreams()) as gateway:
+        for _ in range(3):
+            assert not (await gateway.call("git__send_mail")).get("isError")
+
+
+def row(number: int, at: float | None = None) -> CallRow:
+    when = time.time() if at is None else at
+    return CallRow(when, "test", "up", f"tool{number}", "local", "OK", 0.1, "direct", "meta_only", "meta_only")
+
+
+def test_several_processes_write_and_the_oldest_rows_go_first(tmp_path: Path) -> None:
+    limits = UsageSettings(max_rows=100, max_days=30)
+    first, second = (Recorder(tmp_path / "usage.db", lambda: limits) for _ in range(2))
+    first.add(row(0, at=time.time() - 40 * 86400))
+    assert first.flush()
+    for number in range(1, 150):
+        (first if number % 2 else second).add(row(number))
+    first.close()
+    second.close()
+    third = Recorder(tmp_path / "usage.db", lambda: limits)
+    third.add(row(150))
+    third.close()
+    calls = read_history(tmp_path / "usage.db", Wanted("test")).calls
+    assert len(calls) == 100
+    assert calls[-1].tool == ("up", "tool150")
+    assert ("up", "tool0") not in {call.tool for call in calls}
+    assert clear(tmp_path / "usage.db") == 100
+    assert read_history(tmp_path / "usage.db", Wanted("test")) == History()
+
+
+def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "usage.db", UsageSettings)
+    recorder.add(row(0))
+    assert recorder.flush()
+    holder = sqlite3.connect(tmp_path / "usage.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    for number in range(1, 50):
+        recorder.add(row(number))
+    assert not recorder.flush(0.1)
+    holder.execute("COMMIT")
+    holder.close()
+    recorder.close()
+    assert len(read_history(tmp_path / "usage.db", Wanted("test")).calls) == 50
