@@ -239,8 +239,7 @@ async def ask_upstream(
     if options.request_state is not None:
         sent["requestState"] = options.request_state
     check_text(sent)
-    with gateway.call_in_flight():
-        return await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)
+    return await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)
 
 
 def find(view: View, name: str) -> CatalogTool:

@@ -84,7 +84,7 @@ class StepCalls:
         self._run_name = run_name
         self._inside = inside
 
-    def resumed(self, request: str) -> Run | None:
+    def resumed(self, arguments: JsonObject) -> Run | None:
         """The run that waits for the answers that came with this request; None where it is a new one.
 
         Raises:
@@ -92,14 +92,18 @@ class StepCalls:
         """
         if self._options.request_state is None:
             return None
+        request = fingerprint(self._run_name, arguments)
         return self._calls.suspended.take(self._scope.client.id, request, self._options.request_state)
 
-    async def advance(self, run: Run, request: str) -> JsonObject | None:
-        """Run what can run; the interim result where steps ask their user something, each question by its slot."""
+    async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
+        """Run what can run; the interim result where steps ask their user something, each question by its slot.
+
+        `arguments` are those of the request, which has to come again with the answers.
+        """
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
-        state = self._calls.suspended.keep(self._scope.client.id, request, run)
+        state = self._calls.suspended.keep(self._scope.client.id, fingerprint(self._run_name, arguments), run)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
@@ -253,10 +257,9 @@ async def composite_result(
     if composite.problems:
         may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
-    request = fingerprint(tool.qualified_name, arguments)
     steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=True)
-    run = steps.resumed(request) or Run(composite.plan, composite.given(arguments))
-    question = await steps.advance(run, request)
+    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments))
+    question = await steps.advance(run, arguments)
     if question is not None:
         return question
     result = await _output_of(composite, composite.plan, run, steps)

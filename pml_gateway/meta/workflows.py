@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
-from pml_gateway.gateway.steps import fingerprint
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.results.content import data_result
 from pml_gateway.types import JsonObject
@@ -86,13 +85,12 @@ def workflow_definition(_: Sequence[str]) -> JsonObject:
 
 async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Independent calls side by side, answered in their order, each with its own success or error."""
-    request = fingerprint("call_batch", arguments)
     calls = context.steps("call_batch")
-    run = calls.resumed(request)
+    run = calls.resumed(arguments)
     if run is None:
         plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow))
         run = Run(plan, refused=refused)
-    question = await calls.advance(run, request)
+    question = await calls.advance(run, arguments)
     if question is not None:
         return question
     answer = await batch_answer(run, calls)
@@ -103,9 +101,8 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     """Steps that use each other's results in one request; with only an intent, a plan to fill in."""
     if not arguments.get("steps") and arguments.get("intent") is not None:
         return data_result(await suggested_plan(context, arguments["intent"]))
-    request = fingerprint("execute_workflow", arguments)
     calls = context.steps("execute_workflow")
-    run = calls.resumed(request)
+    run = calls.resumed(arguments)
     if run is None:
         plan, problems = _checked(context, arguments)
         if arguments.get("dry_run"):
@@ -113,7 +110,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
         if problems:
             raise PlanError(problems)
         run = Run(plan)
-    question = await calls.advance(run, request)
+    question = await calls.advance(run, arguments)
     if question is not None:
         return question
     answer = await workflow_answer(run, calls)
