@@ -117,7 +117,11 @@ class RequestAudience:
         self.is_one_client = client.id != ANONYMOUS.id
         self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.client_capabilities = given_capabilities(ctx) if client_capabilities is None else client_capabilities
-        self.log_level = _log_level(ctx)
+        if self.answers_later:
+            level = ctx.meta.get(LOG_LEVEL_META_KEY) if ctx.meta else None
+        else:
+            level = self._connection.state.get(LOG_LEVEL_KEY)
+        self.log_level = level if level in LOG_LEVELS else None
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
         """The client's answer, over the channel of its own request; over its session's, once that is answered."""
@@ -168,14 +172,6 @@ def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
     return client_capabilities
 
 
-def _log_level(ctx: Context) -> str | None:
-    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        level = connection_of(ctx).state.get(LOG_LEVEL_KEY)
-    else:
-        level = ctx.meta.get(LOG_LEVEL_META_KEY) if ctx.meta else None
-    return level if level in LOG_LEVELS else None
-
-
 SCOPE_KEY = "pml_gateway.scope"
 """Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
 
@@ -191,9 +187,12 @@ def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
 def options_of(ctx: Context) -> CallOptions:
     """What accompanies a request that an upstream is to answer."""
     raw = ctx.params or {}
+    given = raw.get("_meta")
+    meta: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     return CallOptions(
-        on_progress=ctx.session.report_progress if _wants_progress(raw) else None,
-        meta=_relayed_meta(raw),
+        on_progress=ctx.session.report_progress if meta.get("progressToken") is not None else None,
+        # The request's own metadata, without what belongs to this hop.
+        meta={key: value for key, value in meta.items() if not key.startswith(_OWN_META)},
         input_responses=raw.get("inputResponses"),
         request_state=raw.get("requestState"),
         may_ask=is_modern(ctx.protocol_version),
@@ -204,16 +203,3 @@ def options_of(ctx: Context) -> CallOptions:
 def is_modern(version: str) -> bool:
     """Whether a protocol version belongs to the stateless era."""
     return version in MODERN_PROTOCOL_VERSIONS
-
-
-def _wants_progress(params: Mapping[str, Any]) -> bool:
-    meta = params.get("_meta")
-    return isinstance(meta, Mapping) and meta.get("progressToken") is not None
-
-
-def _relayed_meta(params: Mapping[str, Any]) -> JsonObject:
-    """The request's own metadata, without what belongs to this hop."""
-    meta = params.get("_meta")
-    if not isinstance(meta, Mapping):
-        return {}
-    return {key: value for key, value in meta.items() if not key.startswith(_OWN_META)}

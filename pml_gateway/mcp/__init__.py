@@ -1,1 +1,1 @@
-"""The client side of the protocol: transports and sessions to one server, with all that the SDK leaves to us."""
+"""The client side of the protocol: transports and sessions to one server; and one adapter of what the SDK hides."""

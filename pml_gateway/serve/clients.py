@@ -210,10 +210,8 @@ class OneClient:
 
     def introduce(self, ctx: Context, answer: JsonObject) -> None:
         """Take a handshake's word, which the SDK has accepted."""
-        if ctx.method == "initialize":
-            client_capabilities = _announced(ctx)
-            version = answer["protocolVersion"]
-            self._introduce(client_capabilities, ConnectionAudience(connection_of(ctx), version, client_capabilities))
+        client_capabilities, version = _announced(ctx), answer["protocolVersion"]
+        self._introduce(client_capabilities, ConnectionAudience(connection_of(ctx), version, client_capabilities))
 
     def _introduce(self, client_capabilities: Capabilities, audience: Audience | None) -> None:
         self._client.introduce(client_capabilities, audience)

@@ -43,7 +43,7 @@ Finish = Callable[[Context, JsonObject], Awaitable[JsonObject]]
 class Method:
     """How one method is served; without `handle`, by the SDK itself.
 
-    `depends_on_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
+    `waits_for_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
     that an orderly end waits for the answer; `carries_state`, that a client may bring back sealed state with it.
     `refusal` is why a method of the protocol is not served.
     """
@@ -52,13 +52,15 @@ class Method:
     params: type[BaseModel] | None = None
     handle: Handle | None = None
     finish: Finish | None = None
-    depends_on_lists: bool = True
+    waits_for_lists: bool = True
     is_counted: bool = True
     carries_state: bool = False
     refusal: str = ""
 
 
 OTHER = Method("")
+"""Any other method: the SDK refuses it, or ignores the notification."""
+
 TASKS = Method("tasks/", refusal="tasks are not relayed; connect to the server directly")
 LISTEN = "subscriptions/listen"
 """Stays open for as long as the client wants; nothing waits for its answer."""
@@ -116,7 +118,7 @@ class Dispatch:
                 continuing(parent) if parent and not in_meta else nullcontext(),
                 self._in_flight() if method.is_counted else nullcontext(),
             ):
-                await self._admission.admit(request, may_wait=method.depends_on_lists and ctx.request_id is not None)
+                await self._admission.admit(request, may_wait=method.waits_for_lists and ctx.request_id is not None)
                 serve = partial(self._serve, method, trace, call_next)
                 # Without spans of our own there is only a client's trace to pass on; a span nobody sees costs 0.1 ms.
                 is_traced = self._spans is not None or bool(in_meta)

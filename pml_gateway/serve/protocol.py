@@ -104,16 +104,20 @@ def method_table(
         await subscribers.add_session(ctx)
 
     async def announce(ctx: Context, answer: JsonObject) -> JsonObject:
-        if one_client is not None:
-            one_client.introduce(ctx, answer)
         return with_announcements(gateway.state.view(ctx.scope.client), answer)
 
-    yield Method("initialize", finish=announce, depends_on_lists=False)
-    yield Method("server/discover", finish=announce, depends_on_lists=False)
-    yield Method("ping", depends_on_lists=False)
+    async def greet(ctx: Context, answer: JsonObject) -> JsonObject:
+        if one_client is not None:
+            one_client.introduce(ctx, answer)
+        return await announce(ctx, answer)
+
+    # What servers can do depends on their lists, too, but the first answer must not wait for it.
+    yield Method("initialize", finish=greet, waits_for_lists=False)
+    yield Method("server/discover", finish=announce, waits_for_lists=False)
+    yield Method("ping", waits_for_lists=False)
     yield Method("notifications/initialized", mcp_types.NotificationParams, begin_session)
     yield Method(ROOTS_CHANGED, mcp_types.NotificationParams, sessions.roots_changed)
-    yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, depends_on_lists=False)
+    yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, waits_for_lists=False)
     yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
     fill = partial(finished_list.fill, gateway)
     yield Method("tools/list", mcp_types.PaginatedRequestParams, always(finished_list.EMPTY), fill)

@@ -1,1 +1,1 @@
-"""What operators see of the gateway: log lines, request ids, spans and metrics."""
+"""What operators see of the gateway: one stream of events, and the log lines, spans and metrics made of it."""
