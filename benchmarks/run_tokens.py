@@ -23,8 +23,8 @@ from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.token_count import TOKENIZER
-from pml_gateway.gateway.list_cost import list_tokens
 from pml_gateway.gateway.state import GatewayState, WireCache, documents
+from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS

@@ -128,7 +128,7 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 async def _advise(gateway: Any) -> None:
     """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
     from pml_gateway.exposure.patterns import unmatched
-    from pml_gateway.gateway.list_cost import list_tokens
+    from pml_gateway.gateway.tool_list import list_tokens
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()

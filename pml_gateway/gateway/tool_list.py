@@ -1,4 +1,4 @@
-"""The finished `tools/list` of a client: what its mode exposes, as bytes that are sent again and again."""
+"""The finished `tools/list` of a client: what its mode exposes, as bytes that are sent again and again, and its cost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
+from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
+from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
 from pml_gateway.types import MODES, ExposureMode, JsonObject
+
+COUNTED_VERSION = "2025-11-25"
+"""The protocol version whose list is counted: the one most clients speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +107,26 @@ def legacy_definition(state: GatewayState, view: View, tool: CatalogTool) -> Jso
     if name is None:
         return tool.definition
     return {**tool.definition, "description": f"[Legacy — prefer {name}] {tool.description}".rstrip()}
+
+
+@dataclass(frozen=True, slots=True)
+class ListCost:
+    """One mode's list: how many tools, how large."""
+
+    mode: ExposureMode
+    tools: int
+    bytes: int
+    tokens: int
+
+
+def list_tokens(state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Client = LOCAL) -> ListCost:
+    """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
+    view = state.view(client)
+    exposure = state.expose(view, mode, intent)
+    rendered = render(state, view, exposure, COUNTED_VERSION)
+    return ListCost(
+        mode,
+        tools=len(exposure.tools) + len(exposure.legacy) + len(own_definitions(state, view, exposure)),
+        bytes=len(rendered),
+        tokens=count_tokens(rendered.decode()),
+    )

@@ -1,4 +1,4 @@
-"""What clients do, recorded as usage: which search led to a call, in which mode and stage, and how it ended."""
+"""What becomes of events: usage records (which search led to which call), and the cost of the lists clients get."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache
+import anyio.to_thread
+from cachetools import FIFOCache, LRUCache
 
+from pml_gateway.catalog.wire import decoded_items
+from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.events import CallEnded, Listed, Searched
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.tool_list import render
+from pml_gateway.gateway.tool_list import list_tokens, render
 from pml_gateway.policy.client import Client
 from pml_gateway.results.settle import Route
-from pml_gateway.telemetry.events import INPUT_REQUIRED, Events
+from pml_gateway.signal import Coalesced
+from pml_gateway.telemetry.events import INPUT_REQUIRED, Events, ListsCounted
 from pml_gateway.types import ExposureMode
 from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow, usage_name
 from pml_gateway.usage.stages import stage_of
@@ -24,6 +28,11 @@ MAX_CLIENTS = 256
 SEARCHES_REMEMBERED = 8
 SEARCH_SECONDS = 1800.0
 """A call counts as led by one of its client's last searches if that is not older; a model calls what it found soon."""
+
+MAX_PENDING = 512
+"""Different lists that wait to be counted; beyond, a list is not counted at all."""
+
+MAX_SIZES = 512
 
 CUSTOM = "custom"
 """The stage of settings that are none."""
@@ -154,3 +163,50 @@ def _how(route: Route, run: str) -> str:
             return "composite"
         case "workflow":
             return "batch" if run == "call_batch" else "workflow"
+
+
+@dataclass(slots=True)
+class _Given:
+    event: Listed
+    count: int = 0
+
+
+class ListCosts:
+    """Counts each different list once, in a thread: a large one takes longer to count than to send."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
+        self._arrived = Coalesced()
+        self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_SIZES)
+        self._full: FIFOCache[object, int] = FIFOCache(MAX_SIZES)
+
+    def listed(self, event: Listed) -> None:
+        """Take a list up to be counted."""
+        client = event.scope.client
+        key = (effective_mode(event.scope, event.state.settings.gateway), client.rules, event.digest)
+        if key not in self._pending and len(self._pending) >= MAX_PENDING:
+            return
+        self._pending.setdefault(key, _Given(event)).count += 1
+        self._arrived.ask()
+
+    async def run(self) -> None:
+        """Count the lists that clients are given, for as long as the owner's task group lives."""
+        await self._arrived.run(self.settle)
+
+    async def settle(self) -> None:
+        pending, self._pending = self._pending, {}
+        for (mode, _, _), given in pending.items():
+            tools, tokens, full = await anyio.to_thread.run_sync(self._count, given.event)
+            self._events.publish(ListsCounted(mode.value, given.count, tools, tokens, max(full - tokens, 0)))
+
+    def _count(self, given: Listed) -> tuple[int, int, int]:
+        digest, tools_json = given.digest, given.tools_json
+        if digest not in self._sizes:
+            self._sizes[digest] = sum(1 for _ in decoded_items(tools_json)), count_tokens(tools_json.decode())
+        state, client = given.state, given.scope.client
+        seen = (client.rules, state.catalog.visibility.group(client.client_capabilities))
+        key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)
+        if key not in self._full:
+            self._full[key] = list_tokens(state, ExposureMode.FULL_PROXY, client=client).tokens
+        return (*self._sizes[digest], self._full[key])

@@ -13,9 +13,9 @@ from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.patterns import unmatched
 from pml_gateway.exposure.token_count import TOKENIZER
 from pml_gateway.gateway.calling import CallContext
-from pml_gateway.gateway.list_cost import COUNTED_VERSION, list_tokens
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_list import COUNTED_VERSION, list_tokens
 from pml_gateway.meta.arguments import choice, string
 from pml_gateway.results.content import data_result
 from pml_gateway.results.lineage import lineage

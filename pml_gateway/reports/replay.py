@@ -16,8 +16,8 @@ from pml_gateway.catalog.wire import encode
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.exposure.token_count import count_definition_tokens
-from pml_gateway.gateway.list_cost import list_tokens
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client, configured_client
 from pml_gateway.policy.view import View
 from pml_gateway.types import ExposureMode

@@ -16,9 +16,9 @@ from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.list_cost import COUNTED_VERSION, ListCost, list_tokens
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_list import COUNTED_VERSION, ListCost, list_tokens
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject

@@ -16,10 +16,9 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.events import Listed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
-from pml_gateway.gateway.list_cost import ListCosts
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
-from pml_gateway.gateway.usage import UsageNotes
+from pml_gateway.gateway.usage import ListCosts, UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
