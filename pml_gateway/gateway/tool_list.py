@@ -1,4 +1,4 @@
-"""The finished `tools/list` of a client: what its mode exposes, as bytes that are sent again and again, and its cost."""
+"""The finished `tools/list` of a client: what its mode exposes, as bytes that are sent again and again; its cost."""
 
 from __future__ import annotations
 
