@@ -35,8 +35,8 @@ from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.results.settle import Call, Route, Settled, Settler, visible_to
-from pml_gateway.results.store import Resolved
+from pml_gateway.results.settle import Call, Route, Settled, Settler
+from pml_gateway.results.store import Resolved, visible_to
 from pml_gateway.text import did_you_mean
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES

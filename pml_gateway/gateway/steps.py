@@ -25,7 +25,8 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result
-from pml_gateway.results.settle import Route, Settled, describe_inputs, visible_to
+from pml_gateway.results.settle import Route, Settled, describe_inputs
+from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError

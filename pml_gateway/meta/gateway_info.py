@@ -19,7 +19,7 @@ from pml_gateway.gateway.tool_list import COUNTED_VERSION, list_tokens
 from pml_gateway.meta.arguments import choice, string
 from pml_gateway.results.content import data_result
 from pml_gateway.results.lineage import lineage
-from pml_gateway.results.settle import visible_to
+from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState

@@ -13,7 +13,7 @@ from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import integer, string
 from pml_gateway.results.content import data_result
 from pml_gateway.results.paging import page_of
-from pml_gateway.results.settle import visible_to
+from pml_gateway.results.store import visible_to
 from pml_gateway.types import JsonObject
 
 CHARACTERS_PER_TOKEN = 3

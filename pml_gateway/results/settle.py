@@ -15,13 +15,12 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, exceeds
 from pml_gateway.results.encoding import encode
 from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.shapes import sketch
-from pml_gateway.results.store import ResultStore, Visible
+from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import JsonObject
 
@@ -157,16 +156,6 @@ def stores(settings: ReferenceSettings, route: Route) -> bool:
             return True
         case _ as unreachable:
             assert_never(unreachable)
-
-
-def visible_to(view: View) -> Visible:
-    """Which sources still exist for a client: results of a tool that was hidden since are hidden with it."""
-
-    def visible(source: Source) -> bool:
-        tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
-        return all(view.catalog.assignments.get(tool) in view.names for tool in tools)
-
-    return visible
 
 
 def describe_inputs(arguments: JsonObject, *, whole: bool) -> str:

@@ -22,6 +22,7 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
+from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.encoding import Encoded, decode, encode
 from pml_gateway.results.paths import value_at
@@ -46,6 +47,16 @@ STORE_SECONDS = 20.0
 
 Visible = Callable[[Source], bool]
 """Whether the client may still see where a result came from; what it may not see does not exist for it."""
+
+
+def visible_to(view: View) -> Visible:
+    """Which sources still exist for a client: results of a tool that was hidden since are hidden with it."""
+
+    def visible(source: Source) -> bool:
+        tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
+        return all(view.catalog.assignments.get(tool) in view.names for tool in tools)
+
+    return visible
 
 
 def everything(_: Source) -> bool:
