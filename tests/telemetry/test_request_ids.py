@@ -89,7 +89,7 @@ async def test_log_lines_of_a_failing_call_carry_the_id_and_no_arguments(
             await posted(served, "up__t", {"x-request-id": "r-1"}, arguments={"text": "my diary"})
         finally:
             logging.getLogger("pml_gateway").removeHandler(handler)
-    [record] = [record for record in noted if record.name.endswith("telemetry.observe")]
+    [record] = [record for record in noted if record.name.endswith("telemetry.events")]
     fields = vars(record)
     assert (fields["request_id"], fields["upstream"], fields["tool"]) == ("r-1", "up", "t")
     assert (fields["code"], fields["client"]) == ("UPSTREAM_ERROR", "anonymous")
