@@ -79,7 +79,7 @@ async def started(names: Sequence[str], upstream: Upstream) -> AsyncIterator[Fie
         for name in names:
             try:
                 endpoint = await stack.enter_async_context(PEERS[name](upstream))
-                await _first_answer(endpoint)
+                await first_answer(endpoint)
             except (PeerError, AnswerError, httpx2.HTTPError) as exc:
                 running.drop(name, exc)
             else:
@@ -96,7 +96,8 @@ async def checked_call(client: Client, endpoint: Endpoint, payload: str) -> floa
     return answer.seconds
 
 
-async def _first_answer(endpoint: Endpoint) -> None:
+async def first_answer(endpoint: Endpoint) -> None:
+    """Wait until a peer has answered a call rightly."""
     deadline = time.monotonic() + WARM_CATALOG_SECONDS
     payloads = Payloads(0)
     while True:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -51,7 +54,23 @@ def ratios(series: Mapping[str, Sequence[float]], base: str) -> dict[str, float]
     return {name: round_ratio(values, series[base]) for name, values in series.items()}
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def sign_test_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Where the median of all such values lies, whatever their distribution; None for too few values to say it.
+
+    Each value is above the true median as a coin falls, so that the interval goes from the k-th smallest to the k-th
+    largest, with the largest k for which fewer than k heads, or tails, are rare enough.
+    """
+    count, ordered = len(values), sorted(values)
+    outside, k = 0.0, 0
+    while k < count / 2:
+        outside += 2 * math.comb(count, k) / 2**count
+        if outside > 1 - confidence:
+            break
+        k += 1
+    return (ordered[k - 1], ordered[-k]) if k else None
+
+
+def rotated(names: Sequence[Item], turn: int) -> list[Item]:
     """The names starting with another one each turn, so that none always runs first."""
     shift = turn % len(names) if names else 0
     return [*names[shift:], *names[:shift]]

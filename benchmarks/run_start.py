@@ -36,12 +36,13 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A configuration with its home and the switch that makes some upstreams fail."""
+    """A configuration with its home, the switch that makes some upstreams fail, and whose gateway is started."""
 
     folder: Path
     upstreams: int
     faulty: int
     tools_per_upstream: int
+    python: str = sys.executable
 
     @property
     def home(self) -> Path:
@@ -88,7 +89,8 @@ class Scene:
 
     def command(self, mode: str) -> list[str]:
         config = str(self.folder / "config.yaml")
-        return [sys.executable, "-m", "pml_gateway", "serve", "--config", config, "--mode", mode]
+        # -P, or the package in the working directory would come first.
+        return [self.python, "-P", "-m", "pml_gateway", "serve", "--config", config, "--mode", mode]
 
     def environment(self) -> dict[str, str]:
         return {"PML_HOME": str(self.home)}

@@ -1,4 +1,4 @@
-"""A module's name becomes its logger; where records go is set once, by the command that runs."""
+"""Loggers by module; where records go is set once, by the command that runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from functools import cache
 
@@ -56,6 +57,21 @@ def each_model_is_loaded_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
         yield
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """An empty Redis server of this process."""
+    fakeredis = pytest.importorskip("fakeredis", reason="an in-process Redis server")
+    server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 def _forget_set_up() -> None:

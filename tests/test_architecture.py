@@ -17,6 +17,7 @@ STAGES = (
     "config",
     "clients",
     "docs",
+    "state",
     "telemetry",
     "processes",
     "mcp",

@@ -18,12 +18,8 @@ def _name(tool: str) -> str:
 
 
 def _write_settings(home: Path, upstream: Upstream) -> Path:
-    settings = {
-        "gateway": {"tools_exposure": "full_proxy"},
-        "servers": {UPSTREAM: {"url": upstream.url}},
-    }
     path = home / "config.yaml"
-    path.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+    path.write_text(json.dumps({"servers": {UPSTREAM: {"url": upstream.url}}}), encoding="utf-8")  # JSON is YAML
     return path
 
 
@@ -31,7 +27,17 @@ def _write_settings(home: Path, upstream: Upstream) -> Path:
 async def start(upstream: Upstream) -> AsyncIterator[Endpoint]:
     """The gateway in front of the upstream, listing everything."""
     with tempfile.TemporaryDirectory(prefix="pml-") as home:
-        config = _write_settings(Path(home), upstream)
-        command = [sys.executable, "-m", "pml_gateway", "serve", "--http", "--port", "0", "--config", str(config)]
-        async with running(command, env={"PML_HOME": home}) as process:
-            yield Endpoint(f"{process.origin}/mcp", process.pid, called_name=_name, listed_name=_name)
+        async with gateway(upstream, Path(home)) as endpoint:
+            yield endpoint
+
+
+@asynccontextmanager
+async def gateway(
+    upstream: Upstream, home: Path, *, python: str = sys.executable, mode: str = "full_proxy"
+) -> AsyncIterator[Endpoint]:
+    """The gateway that is installed beside `python`, with what it keeps in `home`."""
+    config = str(_write_settings(home, upstream))
+    # -P, or the package in the working directory would come first.
+    command = [python, "-P", "-m", "pml_gateway", "serve", "--http", "--port", "0", "--config", config, "--mode", mode]
+    async with running(command, env={"PML_HOME": str(home)}) as process:
+        yield Endpoint(f"{process.origin}/mcp", process.pid, called_name=_name, listed_name=_name)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -103,22 +104,24 @@ def build_catalog(
         max_length: characters a qualified name may have.
         reserved: names no tool may take (the meta-tools).
         earlier: names given in earlier builds, which their owners keep.
-        previous: the catalog before this one; its unchanged tools are taken over as they are.
+        previous: the catalog before this one; its unchanged tools are taken over as they are, and what a server said
+            in the very same object is not repaired again.
     """
     configured = {listing.upstream_id for listing in listings}
     kept = {owner: name for owner, name in (earlier or {}).items() if owner[0] in configured}
     owners = [(listing.upstream_id, _name(tool)) for listing in listings for tool in listing.tools]
     names = assign_names(owners, prefix=prefix, max_length=max_length, reserved=reserved, earlier=kept)
-    known = {} if previous is None else {tool.qualified_name: tool for tool in previous.tools}
+    known = {} if previous is None else {(tool.upstream_id, tool.name): tool for tool in previous.tools}
     tools: list[CatalogTool] = []
     listed: set[str] = set()
     for listing in listings:
         for raw in listing.tools:
-            qualified_name = names[(listing.upstream_id, _name(raw))]
+            owner = (listing.upstream_id, _name(raw))
+            qualified_name = names[owner]
             if qualified_name in listed:
                 continue
             listed.add(qualified_name)
-            tools.append(_build_tool(raw, qualified_name, listing, known.get(qualified_name)))
+            tools.append(_build_tool(raw, qualified_name, listing, known.get(owner)))
     return Catalog(
         tools=tuple(tools),
         upstream_ids=tuple(listing.upstream_id for listing in listings),
@@ -138,6 +141,8 @@ def _kept_assignments(
 def _build_tool(
     raw: JsonObject, qualified_name: str, listing: UpstreamListing, known: CatalogTool | None
 ) -> CatalogTool:
+    if known is not None and known.listed is raw:
+        return _taken_over(known, qualified_name, stale=listing.stale)
     name = _name(raw)
     input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
@@ -145,19 +150,39 @@ def _build_tool(
     definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": input_schema}
     if output_schema is not None:
         definition["outputSchema"] = output_schema
-    if qualified_name not in (name, f"{listing.upstream_id}{SEPARATOR}{name}"):
-        dropped.append(f"name: {name!r} is listed as {qualified_name!r}")
     tool = CatalogTool(
         qualified_name=qualified_name,
         upstream_id=listing.upstream_id,
         name=name,
         definition=definition,
         input_schema=_checked_schema(raw.get("inputSchema"), input_schema),
-        repairs=(*repairs, *output_repairs, *dropped),
+        repairs=(*repairs, *output_repairs, *dropped, *_renamed(listing.upstream_id, name, qualified_name)),
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
+        listed=raw,
     )
     return known if known is not None and same_tool(known, tool) else tool
+
+
+def _taken_over(known: CatalogTool, qualified_name: str, *, stale: bool) -> CatalogTool:
+    """A tool that its server describes as before, under its name of now."""
+    if (known.qualified_name, known.stale) == (qualified_name, stale):
+        return known
+    own = len(known.repairs) - len(_renamed(known.upstream_id, known.name, known.qualified_name))
+    return replace(
+        known,
+        qualified_name=qualified_name,
+        definition={**known.definition, "name": qualified_name},
+        repairs=(*known.repairs[:own], *_renamed(known.upstream_id, known.name, qualified_name)),
+        stale=stale,
+    )
+
+
+def _renamed(upstream_id: str, name: str, qualified_name: str) -> tuple[str, ...]:
+    """The reason why a tool's name could not stay as it is, if it could not."""
+    if qualified_name in (name, f"{upstream_id}{SEPARATOR}{name}"):
+        return ()
+    return (f"name: {name!r} is listed as {qualified_name!r}",)
 
 
 def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
@@ -171,8 +196,8 @@ def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
 def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
     """Whether a tool is what it was before, down to the JSON of its definition."""
     return (
-        (known.upstream_id, known.name, known.stale, known.repairs)
-        == (tool.upstream_id, tool.name, tool.stale, tool.repairs)
+        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs)
+        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
         # Python holds 1, 1.0 and true for equal; JSON does not.

@@ -67,7 +67,8 @@ class ManifestFile:
     def load(self) -> Manifest:
         """The manifest on disk; an absent or damaged one is empty."""
         try:
-            raw = json.loads(self._path.read_bytes())
+            # A hook in Python lets other threads have their turn while the whole file is read.
+            raw = json.loads(self._path.read_bytes(), object_hook=_unchanged)
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
         except FileNotFoundError:
             return Manifest()
@@ -86,7 +87,11 @@ class ManifestFile:
         with locked(self._path, LOCK_SECONDS):
             on_disk = self.load()
             entries = dict(manifest.entries)
-            for upstream_id, other in on_disk.entries.items():
+            others = dict(on_disk.entries)
+            on_disk = replace(on_disk, entries={})
+            for upstream_id in list(others):
+                # Let go of one by one: all at once would keep other threads waiting.
+                other = others.pop(upstream_id)
                 mine = entries.get(upstream_id)
                 if mine is None:
                     newest = upstream_id in kept
@@ -100,7 +105,7 @@ class ManifestFile:
                 if kind in manifest.offer_names or kind in on_disk.offer_names
             }
             merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept), offer_names)
-            write_atomically(self._path, json.dumps(_encode(merged), separators=(",", ":")))
+            write_atomically(self._path, _written(merged))
         return merged
 
 
@@ -121,26 +126,41 @@ def _merge_names(
     return merged
 
 
-def _encode(manifest: Manifest) -> JsonObject:
-    upstreams = {
-        upstream_id: {
-            "fingerprint": entry.fingerprint,
-            "tools": list(entry.tools),
-            "listed_at": entry.listed_at,
-            "era": entry.era,
-            "server": [entry.server_name, entry.server_version],
-            "offers": asdict(entry.offers),
-            "differences": {key: asdict(each) for key, each in entry.differences.items()},
-        }
-        for upstream_id, entry in manifest.entries.items()
-    }
+def _written(manifest: Manifest) -> str:
+    """The manifest as JSON, in pieces: written at once, a large one would keep every other thread waiting."""
     offer_names = {str(kind): _nested(names) for kind, names in manifest.offer_names.items()}
-    return {
-        "format": FORMAT,
-        "names": _nested(manifest.names),
-        "offer_names": offer_names,
-        "upstreams": upstreams,
+    parts = {
+        "format": _json(FORMAT),
+        "names": _object({upstream_id: _json(names) for upstream_id, names in _nested(manifest.names).items()}),
+        "offer_names": _json(offer_names),
+        "upstreams": _object({upstream_id: _entry(entry) for upstream_id, entry in manifest.entries.items()}),
     }
+    return _object(parts)
+
+
+def _entry(entry: ManifestEntry) -> str:
+    parts = {
+        "fingerprint": _json(entry.fingerprint),
+        "tools": f"[{','.join([_json(tool) for tool in entry.tools])}]",
+        "listed_at": _json(entry.listed_at),
+        "era": _json(entry.era),
+        "server": _json([entry.server_name, entry.server_version]),
+        "offers": _json(asdict(entry.offers)),
+        "differences": _json({key: asdict(each) for key, each in entry.differences.items()}),
+    }
+    return _object(parts)
+
+
+def _object(parts: Mapping[str, str]) -> str:
+    return f"{{{','.join([f'{_json(key)}:{part}' for key, part in parts.items()])}}}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _unchanged(value: JsonObject) -> JsonObject:
+    return value
 
 
 def _nested(names: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:

@@ -27,7 +27,7 @@ class UpstreamListing:
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
 
-    A `hidden` tool exists inside composite tools only.
+    A `hidden` tool exists inside composite tools only. `listed` is what the server said of it, word for word.
     """
 
     qualified_name: str
@@ -39,6 +39,7 @@ class CatalogTool:
     stale: bool = False
     task_only: bool = False
     hidden: bool = False
+    listed: JsonObject = field(default_factory=dict)
 
     @property
     def description(self) -> str:
@@ -76,6 +77,14 @@ class Catalog:
         return {tool.qualified_name: position for position, tool in enumerate(self.tools)}
 
     @cached_property
+    def own_names(self) -> Mapping[str, Sequence[CatalogTool]]:
+        """The tools that their servers call so."""
+        found: dict[str, list[CatalogTool]] = {}
+        for tool in self.tools:
+            found.setdefault(tool.name, []).append(tool)
+        return found
+
+    @cached_property
     def listed_upstreams(self) -> frozenset[str]:
         """The upstreams that have a tool here."""
         return frozenset(tool.upstream_id for tool in self.tools)
@@ -85,16 +94,39 @@ class Catalog:
         """A hash of every definition, name and staleness-free fact a client can observe."""
         digest = hashlib.sha256()
         for tool in self.tools:
-            # The original schema decides which arguments are refused, so clients can observe it as well.
-            original = None if tool.input_schema is tool.definition["inputSchema"] else tool.input_schema
-            facts = [tool.upstream_id, tool.name, tool.definition, original]
-            digest.update(json.dumps(facts, sort_keys=True).encode())
+            digest.update(_observed(tool).encode())
         return digest.hexdigest()[:16]
+
+    def owned(self, upstream_id: str, name: str) -> CatalogTool | None:
+        """The tool that this server calls so."""
+        return self.by_name(self.assignments.get((upstream_id, name), ""))
+
+    def shows_the_same(self, other: Catalog) -> bool:
+        """Whether no client could tell this snapshot from the other."""
+        if (self.upstream_ids, self.assignments, self.visibility) != (
+            other.upstream_ids,
+            other.assignments,
+            other.visibility,
+        ):
+            return False
+        if self.offers.fingerprint != other.offers.fingerprint:
+            return False
+        return len(self.tools) == len(other.tools) and all(
+            ours is theirs
+            or ((ours.stale, ours.hidden) == (theirs.stale, theirs.hidden) and _observed(ours) == _observed(theirs))
+            for ours, theirs in zip(self.tools, other.tools, strict=True)
+        )
 
     def by_name(self, qualified_name: str) -> CatalogTool | None:
         """The tool of exactly this qualified name."""
         position = self.positions.get(qualified_name)
         return None if position is None else self.tools[position]
+
+
+def _observed(tool: CatalogTool) -> str:
+    # The original schema decides which arguments are refused, so clients can observe it as well.
+    original = None if tool.input_schema is tool.definition["inputSchema"] else tool.input_schema
+    return json.dumps([tool.upstream_id, tool.name, tool.definition, original], sort_keys=True)
 
 
 def same_definitions(left: Sequence[CatalogTool], right: Sequence[CatalogTool]) -> bool:

@@ -70,17 +70,17 @@ MAX_DEPTH = 4
 
 def with_public_meta(catalog: Catalog, previous: Catalog | None = None) -> Catalog:
     """The catalog with public URIs in `_meta`; tools that are as in the catalog before are taken over from there."""
-    if not catalog.offers.renames:
-        return catalog
     return replace(catalog, tools=tuple(_with_public_meta(tool, catalog, previous) for tool in catalog.tools))
 
 
 def _with_public_meta(tool: CatalogTool, catalog: Catalog, previous: Catalog | None) -> CatalogTool:
-    meta = tool.definition.get("_meta")
-    if not isinstance(meta, dict):
+    if "_meta" not in tool.definition:
         return tool
-    public = _mapped(meta, lambda uri: catalog.offers.public_uri(tool.upstream_id, uri), MAX_DEPTH)
-    if public == meta:
+    # From the server's own words: one that was taken over from an earlier catalog has the URIs of that.
+    public = tool.listed["_meta"]
+    if catalog.offers.renames:
+        public = _mapped(public, lambda uri: catalog.offers.public_uri(tool.upstream_id, uri), MAX_DEPTH)
+    if public == tool.definition["_meta"]:
         return tool
     changed = replace(tool, definition={**tool.definition, "_meta": public})
     known = None if previous is None else previous.by_name(tool.qualified_name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pml_gateway.types import JsonObject
@@ -21,9 +22,11 @@ _NESTED_FIELDS: Mapping[str, frozenset[str]] = {
     "execution": frozenset({"taskSupport"}),
     "icons": frozenset({"src", "mimeType", "sizes", "theme"}),
 }
+_DECODER = json.JSONDecoder()
 _REMOVED_IN: Mapping[str, tuple[str, ...]] = {LATEST_VERSION: ("execution",)}
 
 
+@cache
 def allowed_fields(version: str) -> frozenset[str]:
     """The tool fields that exist in a protocol version."""
     fields = {name for since, names in _FIELDS_SINCE.items() if since <= version for name in names}
@@ -49,6 +52,15 @@ def _known_fields(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_known_fields(key, item) for item in value]
     return {name: item for name, item in value.items() if name in known}
+
+
+def decoded_items(array: bytes) -> Iterator[JsonObject]:
+    """The objects of a JSON array as `encode` writes it, one by one: a long list read at once stops every thread."""
+    text, at = array.decode(), 1
+    while at < len(text) and text[at] != "]":
+        item, end = _DECODER.raw_decode(text, at)
+        yield item
+        at = end + 1 if text[end] == "," else end
 
 
 def encode(value: object) -> bytes:

@@ -182,7 +182,7 @@ def presets(as_json: JsonOption = False) -> None:
 
 def _store_warnings(settings: Settings) -> list[str]:
     """What would keep `pml serve` from starting with this store of results, here and now."""
-    from pml_gateway.results.backend import check_store
+    from pml_gateway.state.backend import check_store
 
     try:
         check_store(settings.references)

@@ -1,4 +1,4 @@
-"""Options become loaded settings and, where a command needs one, a gateway that lives as long as the command."""
+"""What commands start from: options, loaded settings and, where needed, a gateway that lives as long as the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans and standings of a migration become text for people."""
+"""`pml migrate`: from everything listed to meta-tools only, one stage at a time, with proof and a way back."""
 
 from __future__ import annotations
 

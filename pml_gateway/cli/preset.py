@@ -1,4 +1,4 @@
-"""A preset becomes an edit of the configuration file, shown as it is made."""
+"""Applying a preset to the configuration file, shown as it is made."""
 
 from __future__ import annotations
 

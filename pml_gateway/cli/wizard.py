@@ -1,4 +1,4 @@
-"""The questions of the wizard: each answered by a person, or by its default where nobody is asked."""
+"""`pml config --wizard`: a short interview and the user's own tools lead to a preset, with the reason."""
 
 from __future__ import annotations
 

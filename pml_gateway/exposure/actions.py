@@ -1,4 +1,4 @@
-"""The arguments of a namespace call become its action and the arguments of that action's tool."""
+"""Calls of a namespace: the action that its arguments name, and the arguments of that action's tool."""
 
 from __future__ import annotations
 

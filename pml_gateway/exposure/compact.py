@@ -1,4 +1,4 @@
-"""Schemas of many tools become one set of short schemas: what repeats is written once, under `$defs`."""
+"""Short schemas for many tools: what repeats is written once, under `$defs`."""
 
 from __future__ import annotations
 

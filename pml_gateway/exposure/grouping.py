@@ -1,4 +1,4 @@
-"""The tools a client may call become namespaces: groups of actions, each under a name no tool has."""
+"""Namespaces: the tools a client may call, grouped as actions under a name that no tool has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace becomes one tool definition: an action per upstream tool, each in a line, shared parameters once."""
+"""The definition of a namespace: one tool with an action per upstream tool, each in a line, shared parameters once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whitelist, blacklist, allow and deny entries become one question: does this tool match?"""
+"""Patterns of whitelist, blacklist, allow and deny rules: does this tool match?"""
 
 from __future__ import annotations
 

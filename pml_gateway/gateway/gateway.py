@@ -1,4 +1,4 @@
-"""The running gateway: upstream listings become snapshots of state, and its parts live and end with it."""
+"""The running gateway: its parts, which live and end with it, and the state that is swapped as one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.catalog.manifest import ManifestFile
-from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.gateway.indexing import Indexer
-from pml_gateway.gateway.listings import Listings
-from pml_gateway.gateway.state import GatewayState, OnSwap, WireCache
+from pml_gateway.gateway.listings import Listings, shapes_catalog
+from pml_gateway.gateway.state import GatewayState, OnSwap, WireCache, successor
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
@@ -26,6 +25,8 @@ from pml_gateway.policy.view import ALIAS_SEPARATORS
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.state.memory import MemoryStore
+from pml_gateway.state.store import Store
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -102,7 +103,8 @@ class Gateway:
         self.remembered = listings.remembered
         self.pool = pool
         self.results = results
-        self.etags = Etags(lambda: self.state.settings.references.ttl_seconds)
+        self.store: Store = MemoryStore()
+        self.etags = Etags(self.store, lambda: self.state.settings.references.ttl_seconds)
         self.shapes = LearnedShapes(
             listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
@@ -125,6 +127,7 @@ class Gateway:
         self.drain = calls.drain
         catalog = listings.catalog(settings, listings.first_names, frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=self._ranking)
+        self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
 
@@ -194,22 +197,26 @@ class Gateway:
         """Whether the index over the catalog of now is built within `timeout` seconds."""
         return await self._indexer.wait(timeout)
 
-    def apply_settings(self, settings: Settings) -> None:
+    async def apply_settings(self, settings: Settings) -> None:
         """Serve by new settings: upstreams that did not change keep their sessions, and calls in flight go on."""
-        before = self.state.settings
-        if settings == before:
-            return
+        # One after the other, and with the snapshots in between, or an older one could be swapped in last.
+        async with self._building:
+            if settings != self.state.settings:
+                built = await anyio.to_thread.run_sync(self._built_for, settings, self._failed(settings))
+                self._take_over(built)
+
+    def _take_over(self, built: GatewayState) -> None:
+        """Everything that new settings change, at once."""
+        before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
             self._listings.keep_under(settings.naming)
         self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
         self.results.configure(settings.references)
-        keeps_names = settings.naming == before.naming
-        catalog = self._listings.catalog(settings, self.state.catalog, self._failed(), keeps_names=keeps_names)
-        self._swap(settings, catalog)
+        self._swap(built)
         if not self.pool.upstreams:
             self._first_list.set()
         if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
-            self.pool.request_all()
+            self.pool.connect_missing()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
         if settings.http != before.http:
             logger.warning("changes under `http:` need a restart")
@@ -217,10 +224,8 @@ class Gateway:
     async def reload(self, settings: Settings) -> None:
         """Serve by settings that were loaded anew, and fill lists by the usage until now."""
         self._ranking = await anyio.to_thread.run_sync(self._read_ranking, settings)
-        if settings != self.state.settings:
-            self.apply_settings(settings)
-        else:
-            self._rank()
+        await self.apply_settings(settings)
+        self._rank()
 
     async def rank(self) -> None:
         """Fill lists by the usage until now; between calls of this they stay as they are."""
@@ -229,7 +234,7 @@ class Gateway:
 
     def _rank(self) -> None:
         if self._ranking != self.state.ranking:
-            self._replace(replace(self.state, ranking=self._ranking, lists={}))
+            self._replace(replace(self.state, ranking=self._ranking, lists={}, selected={}))
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
@@ -296,48 +301,52 @@ class Gateway:
                 tasks.start_soon(start, upstream)
 
     async def _rebuild(self) -> None:
-        # One after the other, or an older snapshot could be swapped in last.
         async with self._building:
-            await self._rebuild_once()
+            settings, before = self.state.settings, self.state.catalog
+            built = await anyio.to_thread.run_sync(self._built, settings, self._failed(settings))
+            if built.catalog is not before:
+                self._swap(built)
+        async with self._saving:
+            await anyio.to_thread.run_sync(self._listings.saving(self.state.catalog))
 
-    async def _rebuild_once(self) -> None:
+    def _built_for(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
+        """The state for new settings, built aside in a thread."""
         before = self.state
-        catalog = await anyio.to_thread.run_sync(
-            self._listings.catalog, before.settings, before.catalog, self._failed()
-        )
-        if self.state.settings is not before.settings:
-            # Settings changed meanwhile; a snapshot for them is due.
-            self._dirty.set()
-            return
-        if _observable(catalog) != _observable(before.catalog):
-            self._swap(before.settings, catalog)
-        await anyio.to_thread.run_sync(self._listings.save, catalog, self._listings.entries)
+        if shapes_catalog(settings) == shapes_catalog(before.settings):
+            return successor(before, settings, before.catalog)
+        return self._built(settings, failed)
 
-    def _failed(self) -> frozenset[str]:
-        upstreams = self.pool.upstreams.values()
-        return frozenset(each.upstream_id for each in upstreams if each.last_error is not None)
+    def _built(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
+        """The state for the listings of now, with the catalog of before where it shows the same; in a thread."""
+        before = self.state
+        keeps_names = settings.naming == before.settings.naming
+        catalog = self._listings.catalog(settings, before.catalog, failed, keeps_names=keeps_names)
+        return successor(before, settings, before.catalog if catalog.shows_the_same(before.catalog) else catalog)
+
+    def _failed(self, settings: Settings) -> frozenset[str]:
+        """The upstreams that cannot be reached; one that these settings define anew is yet to be tried."""
+        return frozenset(
+            upstream_id
+            for upstream_id, upstream in self.pool.upstreams.items()
+            if upstream.last_error is not None
+            and (upstream.definition, upstream.defaults) == (settings.servers.get(upstream_id), settings.upstreams)
+        )
 
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
-        before = self.state
-        self._replace(GatewayState(before.settings, before.catalog, index, before.wire, ranking=before.ranking))
+        self._replace(replace(self.state, index=index, selected={}))
 
-    def _swap(self, settings: Settings, catalog: Catalog) -> None:
+    def _swap(self, built: GatewayState) -> None:
+        """Serve from a state that was built aside, with the index and the ranking of now."""
         before = self.state
-        wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
-        self._replace(GatewayState(settings, catalog, before.index, wire, ranking=self._ranking))
-        self._indexer.request(settings, catalog)
+        self._replace(replace(built, index=before.index, ranking=self._ranking))
+        if built.catalog is not before.catalog or built.settings.search != before.settings.search:
+            self._indexer.request(built.settings, built.catalog)
 
     def _replace(self, after: GatewayState) -> None:
         before, self.state = self.state, after
         for callback in list(self._on_swap):
             callback(before, after)
-
-
-def _observable(catalog: Catalog) -> tuple[object, ...]:
-    """What tells one snapshot from the next."""
-    marks = [(tool.stale, tool.hidden) for tool in catalog.tools]
-    return catalog.fingerprint, catalog.offers.fingerprint, catalog.visibility, marks
 
 
 @asynccontextmanager

@@ -76,9 +76,9 @@ class Indexer:
             if self._requested is None:
                 continue
             settings, catalog = self._requested
-            texts = documents(catalog.tools)
+            texts = await anyio.to_thread.run_sync(documents, catalog.tools)
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
-            if wanted != self._indexed:
+            if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 await self._build(settings, texts, on_index)
                 self._indexed = wanted
             if not self._wake.is_set():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
 from cachetools import FIFOCache
 
+from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.tool_list import own_definitions, render
+from pml_gateway.gateway.tool_list import ToolList, own_definitions, render
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.telemetry.events import Observer
 from pml_gateway.types import ExposureMode
@@ -56,6 +55,7 @@ MAX_REMEMBERED = 512
 class _Given:
     state: GatewayState
     client: Client
+    finished: ToolList
     count: int = 0
 
 
@@ -70,13 +70,13 @@ class ListCosts:
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_REMEMBERED)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_REMEMBERED)
 
-    def note(self, scope: RequestScope, tools_json: bytes) -> None:
+    def note(self, scope: RequestScope, finished: ToolList) -> None:
         """A client was given this list."""
         state = self._gateway.state
-        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, tools_json)
+        key = (effective_mode(scope, state.settings.gateway), scope.client.rules, finished.digest)
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        self._pending.setdefault(key, _Given(state, scope.client)).count += 1
+        self._pending.setdefault(key, _Given(state, scope.client, finished)).count += 1
         self._arrived.set()
 
     async def run(self) -> None:
@@ -89,15 +89,15 @@ class ListCosts:
         """Count what has arrived so far."""
         self._arrived = anyio.Event()
         pending, self._pending = self._pending, {}
-        for (mode, _, tools_json), given in pending.items():
-            tools, tokens, full = await anyio.to_thread.run_sync(self._count, tools_json, given)
+        for (mode, _, _), given in pending.items():
+            tools, tokens, full = await anyio.to_thread.run_sync(self._count, given)
             for observer in self._observers:
                 observer.listed(mode.value, given.count, tools, tokens, max(full - tokens, 0))
 
-    def _count(self, tools_json: bytes, given: _Given) -> tuple[int, int, int]:
-        digest = hashlib.sha256(tools_json).digest()
+    def _count(self, given: _Given) -> tuple[int, int, int]:
+        digest, tools_json = given.finished.digest, given.finished.tools_json
         if digest not in self._sizes:
-            self._sizes[digest] = len(json.loads(tools_json)), count_tokens(tools_json.decode())
+            self._sizes[digest] = sum(1 for _ in decoded_items(tools_json)), count_tokens(tools_json.decode())
         state, client = given.state, given.client
         seen = (client.rules, state.catalog.visibility.group(client.client_capabilities))
         key = (state.catalog.fingerprint, state.settings.gateway.blacklisted_tools, seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pml_gateway.catalog.build import build_catalog
@@ -47,11 +48,6 @@ class Listings:
     def path(self) -> Path:
         """The manifest's file."""
         return self._file.path
-
-    @property
-    def entries(self) -> Mapping[str, ManifestEntry]:
-        """The listings as they are now, by upstream; later ones are not in here."""
-        return dict(self._entries)
 
     def keep_under(self, naming: NamingSettings) -> None:
         """Save into the manifest of another way of naming from now on."""
@@ -123,26 +119,33 @@ class Listings:
                 tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
                 variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
             listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
-        composites = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
+        workflows = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
         catalog = build_catalog(
-            [*listings, composites] if composites is not None else listings,
+            [*listings, workflows] if workflows is not None else listings,
             prefix=settings.naming.prefix,
             max_length=settings.naming.max_length,
             reserved=RESERVED,
             earlier=previous.assignments if keeps_names else {},
             previous=previous,
         )
-        if composites is not None:
-            catalog = with_composites(catalog, composites_of(settings, catalog))
+        # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
+        catalog = with_composites(catalog, composites_of(settings, catalog), previous)
         table = build_offers(offers, previous.offers.names)
         return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 
-    def save(self, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
-        """Write the manifest, so that the next start knows these tools and their names."""
-        entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
-        try:
-            self._file.save(
-                Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids
-            )
-        except (OSError, ValueError) as error:
-            logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
+    def saving(self, catalog: Catalog) -> Callable[[], None]:
+        """What writes the manifest as it is now, so that the next start knows these tools and their names."""
+        return partial(_save, self._file, catalog, dict(self._entries))
+
+
+def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
+    entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
+    try:
+        file.save(Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids)
+    except (OSError, ValueError) as error:
+        logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
+
+
+def shapes_catalog(settings: Settings) -> tuple[object, ...]:
+    """What of the settings decides what is in a catalog, and under which names."""
+    return settings.servers, settings.naming, settings.workflows, settings.workflow

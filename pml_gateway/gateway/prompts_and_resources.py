@@ -210,7 +210,7 @@ def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
 def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) -> list[JsonObject]:
     """The definitions of one kind that a client sees, in catalog order."""
     key = (view, kind, version)
-    cached = state.offer_lists.get(key)
+    cached: list[JsonObject] | None = state.offer_lists.get(key)
     if cached is None:
         cached = [offer_for_version(offer.definition, version) for offer in view.offers.listed(kind)]
         remember(state.offer_lists, key, cached, MAX_LISTS)
@@ -219,9 +219,9 @@ def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) 
 
 def offers_json(state: GatewayState, view: View, kind: OfferKind, version: str) -> bytes:
     """As `list_offers`, to be compared."""
-    key = ("offers", view, kind, version)
-    cached = state.lists.get(key)
+    key = ("json", view, kind, version)
+    cached: bytes | None = state.offer_lists.get(key)
     if cached is None:
         cached = json.dumps(list_offers(state, view, kind, version), sort_keys=True).encode()
-        remember(state.lists, key, cached, MAX_LISTS)
+        remember(state.offer_lists, key, cached, MAX_LISTS)
     return cached

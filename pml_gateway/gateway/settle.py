@@ -96,7 +96,7 @@ class Settler:
         content = content_of(result)
         await self._gateway.shapes.observe(call.client, call.tool, content)
         etag = await self._etag(call, result)
-        if etag is not None and self._gateway.etags.is_unchanged(call.client, etag, call.if_none_match):
+        if etag is not None and await self._gateway.etags.is_unchanged(etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
             return Settled(_with_etag(told, etag), content, etag, unchanged=True)
         stored = await self._store(call, content) if self._is_large(call, content) else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import anyio
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
@@ -22,7 +23,7 @@ from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.telemetry.events import searching
-from pml_gateway.types import ExposureMode, JsonObject, Ranking
+from pml_gateway.types import ExposureMode, Ranking
 from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of
@@ -30,6 +31,9 @@ from pml_gateway.workflow.plan import limits_of
 MAX_VIEWS = 256
 MAX_LISTS = 64
 """Remembered views and finished lists; the oldest go first."""
+
+MAX_PREPARED = 16
+"""Views of the state before, the newest ones, that are made for the next one before it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,14 @@ class Found:
     ranking: Ranking
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedList:
+    """The JSON array of a list, and a hash of it to compare lists by."""
+
+    tools_json: bytes
+    digest: bytes
+
+
 class WireCache:
     """Finished JSON per protocol version and tool; tools that a new catalog takes over keep theirs."""
 
@@ -47,8 +59,9 @@ class WireCache:
         self._by_version: dict[str, dict[CatalogTool, bytes]] = {}
         if previous is not None:
             kept = set(catalog.tools)
-            for version, tools in previous._by_version.items():
-                self._by_version[version] = {tool: json for tool, json in tools.items() if tool in kept}
+            # Copied first: lists are made from the one before meanwhile.
+            for version, tools in list(previous._by_version.items()):
+                self._by_version[version] = {tool: json for tool, json in list(tools.items()) if tool in kept}
 
     def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
         """The tool's definition as this version's JSON; `as_sent`, with the server's own schema where that is sound."""
@@ -68,8 +81,12 @@ class GatewayState:
     catalog: Catalog
     index: ToolIndex | None
     wire: WireCache
-    lists: dict[object, bytes] = field(default_factory=dict)
-    offer_lists: dict[object, list[JsonObject]] = field(default_factory=dict)
+    lists: dict[object, FinishedList] = field(default_factory=dict)
+    selected: dict[object, FinishedList] = field(default_factory=dict)
+    """Lists that an intent selected, which depend on the index as well."""
+    making: dict[object, anyio.Event] = field(default_factory=dict)
+    """Set when a list is made: others that want the same one meanwhile wait for it."""
+    offer_lists: dict[object, Any] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
@@ -93,6 +110,11 @@ class GatewayState:
             cached = group(view.searchable, self.settings.gateway.namespaces, taken={*view.names, *reserved})
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
+
+    def prepare(self, view: View) -> None:
+        """Find out what requests ask a view for first, which takes long in a large catalog."""
+        _ = view.tools, view.names, view.searchable, view.servers
+        self.namespaces(view)
 
     @cached_property
     def composites(self) -> dict[str, Composite]:
@@ -168,6 +190,30 @@ def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
     """The composite tools of a configuration, each with what it misses in a catalog."""
     read = read_composites(settings.workflows, limits_of(settings.workflow))
     return bind_composites(read, catalog, argument_problems)
+
+
+def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> GatewayState:
+    """The state for these settings and this catalog, with the views that are in use; call it in a thread.
+
+    Of what was derived from the state before, all that would come out the same is taken over.
+    """
+    was, now = before.settings.gateway, settings.gateway
+    if catalog is before.catalog and now.blacklisted_tools == was.blacklisted_tools:
+        grouped_alike = (now.style, now.namespaces) == (was.style, was.namespaces)
+        after = replace(
+            before,
+            settings=settings,
+            lists={},
+            selected={},
+            _namespaces=before._namespaces if grouped_alike else {},
+        )
+    else:
+        wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
+        after = GatewayState(settings, catalog, before.index, wire, ranking=before.ranking)
+    for view in list(before._views.values())[-MAX_PREPARED:]:
+        after.prepare(after.view(view.client, inside=view.inside))
+    _ = catalog.positions, catalog.own_names, catalog.listed_upstreams
+    return after
 
 
 OnSwap = Callable[[GatewayState, GatewayState], None]

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from dataclasses import dataclass
 
+import anyio
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.exposure.modes import INTENT_MODES, Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.meta_definitions import enabled_meta_tools, meta_tool_definitions, namespace_meta_definitions
 from pml_gateway.gateway.request import RequestScope, effective_mode
-from pml_gateway.gateway.state import MAX_LISTS, GatewayState, remember
+from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
 from pml_gateway.policy.view import View
 from pml_gateway.types import ExposureMode, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """A finished list: the JSON array, and whether an intent selected it."""
+    """A finished list: the JSON array with a hash of it, and whether an intent selected it."""
 
     tools_json: bytes
+    digest: bytes
     selected_by_intent: bool
 
     def decoded(self) -> list[JsonObject]:
-        """The list as objects, for transports that write JSON themselves."""
-        tools: list[JsonObject] = json.loads(self.tools_json)
-        return tools
+        """The list as objects, for transports that write JSON themselves. Takes its time: call it in a thread."""
+        return list(decoded_items(self.tools_json))
 
 
 async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
@@ -40,13 +41,28 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
         state = await gateway.searchable()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
-    key = (who, mode, intent if _reads_intent(mode, state) else None, version, id(state.index))
-    cached = state.lists.get(key)
-    if cached is None:
-        exposure = await expose(state, view, mode, intent)
-        cached = render(state, view, exposure, version)
-        remember(state.lists, key, cached, MAX_LISTS)
-    return ToolList(cached, selected_by_intent=intent is not None and _reads_intent(mode, state))
+    selects = intent is not None and _reads_intent(mode, state)
+    key = (who, mode, intent if selects else None, version)
+    lists = state.selected if selects else state.lists
+    while (finished := lists.get(key)) is None:
+        making = state.making.get(key)
+        if making is not None:
+            await making.wait()
+            continue
+        made = state.making[key] = anyio.Event()
+        try:
+            finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version)
+            remember(lists, key, finished, MAX_LISTS)
+        finally:
+            del state.making[key]
+            made.set()
+    return ToolList(finished.tools_json, finished.digest, selected_by_intent=selects)
+
+
+def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str) -> FinishedList:
+    """A list that is in no cache; in a thread, for it takes long in a large catalog."""
+    tools_json = render(state, view, state.expose(view, mode, intent), version)
+    return FinishedList(tools_json, hashlib.sha256(tools_json).digest())
 
 
 async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:

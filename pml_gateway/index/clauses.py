@@ -1,4 +1,4 @@
-"""Clauses: turns a request of several steps into its steps, and what speaks for tools in each into one strength."""
+"""Clauses: the steps of a request of several, and one strength from what speaks for tools in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: turns a query that is the name of a tool, however it is written or mistyped, into that tool."""
+"""Names: finds the tool that a query names, however it is written or mistyped."""
 
 from __future__ import annotations
 

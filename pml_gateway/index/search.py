@@ -1,4 +1,4 @@
-"""Fusion: adds what the words of a query prove to what its meaning suggests."""
+"""The tool index: finds the tools that serve an intent, best first, by meaning and by words."""
 
 from __future__ import annotations
 

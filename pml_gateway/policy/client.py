@@ -1,4 +1,4 @@
-"""A request's origin becomes a client: who is asking, never what it calls itself."""
+"""Who asks: the client of a request, by where it comes from and its key, never by what it calls itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalog and a client's rules become that client's view: the one place that says what exists for it."""
+"""What exists for one client: its view of the catalog, the one place that says so."""
 
 from __future__ import annotations
 
@@ -33,20 +33,31 @@ class View:
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
         allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
         absent = catalog.visibility.absent_for(client.client_capabilities)
-        unlisted = absent_tools(absent)
         self.catalog = catalog
+        self.client = client
+        self.inside = inside
         self.absent = absent
         self.offers = OfferView(catalog.offers, allow, (deny, denied), absent_offers(absent))
         self.said = {**catalog.offers.upstreams, **catalog.visibility.said.get(client.client_capabilities, {})}
-        self.tools = tuple(
-            tool
-            for tool in catalog.tools
-            if (inside or not tool.hidden)
-            and (tool.upstream_id, tool.name) not in unlisted
-            and allow.matches(tool)
-            and not deny.matches(tool)
-            and not denied.matches(tool)
+        self._unlisted = absent_tools(absent)
+        self._allow = allow
+        self._denied = (deny, denied)
+        self._is_whole = allow.matches_all and not any(each.names_any for each in self._denied) and not self._unlisted
+
+    def shows(self, tool: CatalogTool) -> bool:
+        """Whether a tool of the catalog exists for this client."""
+        if tool.hidden and not self.inside:
+            return False
+        return self._is_whole or (
+            (tool.upstream_id, tool.name) not in self._unlisted
+            and self._allow.matches(tool)
+            and not any(patterns.matches(tool) for patterns in self._denied)
         )
+
+    @cached_property
+    def tools(self) -> tuple[CatalogTool, ...]:
+        """The visible tools, in catalog order. Looks at each of them, so that one that is called is not looked for."""
+        return tuple(tool for tool in self.catalog.tools if self.shows(tool))
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -73,25 +84,25 @@ class View:
             counts[tool.upstream_id] = counts.get(tool.upstream_id, 0) + 1
         return counts
 
-    @cached_property
-    def _aliases(self) -> dict[str, list[CatalogTool]]:
-        """Tools by each spelling; a bare name never takes part in a spelling that names another tool's server."""
-        aliases: dict[str, list[CatalogTool]] = {}
-        bare: dict[str, list[CatalogTool]] = {}
-        for tool in self.tools:
-            spellings = {f"{tool.upstream_id}{separator}{tool.name}" for separator in ALIAS_SEPARATORS}
-            for spelling in spellings | {f"mcp__{tool.upstream_id}__{tool.name}"}:
-                aliases.setdefault(spelling, []).append(tool)
-            bare.setdefault(tool.name, []).append(tool)
-        return bare | aliases
-
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous."""
         tool = self.catalog.by_name(name)
-        if tool is not None and name in self.names:
+        if tool is not None and self.shows(tool):
             return tool
-        candidates = self._aliases.get(name, ())
+        # A bare name never takes part in a spelling that names another tool's server.
+        candidates = self._spelled(name) or [each for each in self.catalog.own_names.get(name, ()) if self.shows(each)]
         return candidates[0] if len(candidates) == 1 else None
+
+    def _spelled(self, name: str) -> list[CatalogTool]:
+        """The visible tools that a name with their server means."""
+        found: list[CatalogTool] = []
+        for upstream_id in self.catalog.upstream_ids:
+            starts = [f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS]
+            for start in (*starts, f"mcp__{upstream_id}__"):
+                if name.startswith(start):
+                    tool = self.catalog.owned(upstream_id, name.removeprefix(start))
+                    found += [tool] if tool is not None and self.shows(tool) else []
+        return found
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
         """The visible names most like `name`, best first."""

@@ -14,7 +14,7 @@ from pml_gateway.log import get_logger
 
 logger = get_logger(__name__)
 
-UNDERTAKER = Path(__file__).with_name("orphan_reaper.py")
+ORPHAN_REAPER = Path(__file__).with_name("orphan_reaper.py")
 CLOSING_SECONDS = 2.0
 
 
@@ -22,7 +22,7 @@ class Children:
     """The children of one gateway. Made by `open_children`; without any child there is no second process either."""
 
     def __init__(self) -> None:
-        self._undertakers: list[subprocess.Popen[bytes]] = []
+        self._reapers: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
     def watched(self, pid: int) -> Iterator[None]:
@@ -35,20 +35,20 @@ class Children:
 
     def close(self) -> None:
         """End the second process, which has nothing left to do."""
-        for undertaker in self._undertakers:
+        for reaper in self._reapers:
             with suppress(OSError):
-                _stdin(undertaker).close()
+                _stdin(reaper).close()
             with suppress(subprocess.TimeoutExpired):
-                undertaker.wait(CLOSING_SECONDS)
+                reaper.wait(CLOSING_SECONDS)
 
     def _tell(self, line: str) -> None:
         if os.name != "posix":
             # Where there are no process groups, children end with the console or job of the gateway.
             return
         try:
-            if not self._undertakers:
-                self._undertakers.append(_start())
-            _stdin(self._undertakers[0]).write(line.encode())
+            if not self._reapers:
+                self._reapers.append(_start())
+            _stdin(self._reapers[0]).write(line.encode())
         except OSError as error:
             logger.warning("children may outlive a gateway that is killed: %s", error)
 
@@ -66,7 +66,7 @@ def open_children() -> Iterator[Children]:
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # Isolated and without site-packages: it starts in 12 ms and takes 9 MB.
-        [sys.executable, "-I", "-S", str(UNDERTAKER)],
+        [sys.executable, "-I", "-S", str(ORPHAN_REAPER)],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """Ends the children of a gateway that ended without doing so itself; a small program of its own, for POSIX systems.
 
-    python -I -S undertaker.py
+    python -I -S orphan_reaper.py
 
 Each line of stdin is `+` or `-` and a process group: the gateway started it, or saw it end. When stdin ends, the
 gateway has ended, however it came to that. Groups that are still there are left a moment to notice the end of their own

@@ -1,4 +1,4 @@
-"""A tool's result becomes the one value that references, paths and pages are about."""
+"""The content of a tool's result: the one value that references, paths and pages are about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value becomes what is stored of it: compressed parts, sizes, hash, shape and preview; and back."""
+"""How a value is stored: compressed parts, sizes, hash, shape and preview; and back."""
 
 from __future__ import annotations
 

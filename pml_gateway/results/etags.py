@@ -7,16 +7,13 @@ import json
 import time
 from collections.abc import Callable
 
-from cachetools import LRUCache
-
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.policy.client import Client
+from pml_gateway.state.store import KeyValues
 from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"
-MAX_ETAGS = 20_000
-"""Etags remembered for all clients together, about 5 MB; the least recently given go first."""
-
+COLLECTION = "pml-etags"
 ETAG_CHARACTERS = 22
 """Characters of hexadecimal, 88 bits: two results of one tool never share one by chance."""
 
@@ -44,19 +41,20 @@ def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None
 
 
 class Etags:
-    """The etags given to clients, for as long as they count."""
+    """The etags given to clients, for as long as they count. Each is of one client, so that it says whose it is."""
 
-    def __init__(self, ttl: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, given: KeyValues, ttl: Callable[[], float]) -> None:
+        self._given = given
         self._ttl = ttl
-        self._clock = clock
-        self._given: LRUCache[tuple[str, str], float] = LRUCache(MAX_ETAGS)
 
-    def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
-        """Whether the client holds exactly this result; notes that it does from now on."""
-        key = (client.id, etag)
-        given_at = self._given.get(key)
-        now = self._clock()
-        known = if_none_match == etag and given_at is not None and now - given_at < self._ttl()
-        # An unchanged answer carries no body, so that it does not count as seeing the result again.
-        self._given[key] = given_at if known and given_at is not None else now
-        return known
+    async def is_unchanged(self, etag: str, if_none_match: str | None) -> bool:
+        """Whether the client of this etag holds exactly its result; notes that it does from now on."""
+        now, ttl = time.time(), self._ttl()
+        if if_none_match == etag:
+            given = await self._given.get(etag, collection=COLLECTION)
+            # An unchanged answer carries no body, so that it does not count as seeing the result again. A shorter time
+            # than when it was given counts at once.
+            if given is not None and now - given["at"] < ttl:
+                return True
+        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl)
+        return False

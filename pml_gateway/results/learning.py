@@ -1,4 +1,4 @@
-"""Results that were seen become the output shapes of tools that declare none; kept beside the manifest."""
+"""Output shapes of tools that declare none, learned from results and kept beside the manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reference becomes the graph of calls and references that led to it, and of the calls that used it."""
+"""The lineage of a reference: the calls and references that led to it, and the calls that used it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored value becomes one page: text by characters, JSON by items or fields, binary by bytes."""
+"""Pages of a stored value: text by characters, JSON by items or fields, binary by bytes."""
 
 from __future__ import annotations
 

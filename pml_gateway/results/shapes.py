@@ -1,4 +1,4 @@
-"""A value becomes its shape: types and names of fields, never a value, as JSON Schema and as one line."""
+"""The shape of a value: types and names of fields, never a value, as JSON Schema and as one line."""
 
 from __future__ import annotations
 

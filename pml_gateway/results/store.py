@@ -1,4 +1,4 @@
-"""Results are kept for the client that caused them, and references in its later arguments become their values."""
+"""Stored results of each client, and references to them in later arguments."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.results.backend import COLLECTION, Backend, build_backend, check_store
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.encoding import Encoded, decode, encode
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
+from pml_gateway.state.backend import Backend, build_backend, check_store
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
+COLLECTION = "pml-results"
 HANDLE_BYTES = 16
 MAX_RESOLVED = 64 * 1024 * 1024
 """Bytes that the references of one call may stand for."""

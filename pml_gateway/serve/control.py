@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pml_gateway import __version__
+from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.gateway.gateway import Gateway
@@ -35,17 +36,22 @@ async def read_logins(gateway: Gateway) -> None:
 def gateway_status(gateway: Gateway) -> JsonObject:
     """Mode, catalog size and every upstream; times in seconds."""
     settings = gateway.state.settings
+    tools: dict[str, list[CatalogTool]] = {}
+    for tool in gateway.state.catalog.tools:
+        tools.setdefault(tool.upstream_id, []).append(tool)
     return {
         "pid": os.getpid(),
         "version": __version__,
         "mode": settings.gateway.tools_exposure.value,
         "tools": len(gateway.state.catalog.tools),
-        "upstreams": [_upstream(gateway, upstream) for upstream in gateway.pool.upstreams.values()],
+        "upstreams": [
+            _upstream(gateway, upstream, tools.get(upstream.upstream_id, ()))
+            for upstream in gateway.pool.upstreams.values()
+        ],
     }
 
 
-def _upstream(gateway: Gateway, upstream: Upstream) -> JsonObject:
-    tools = [tool for tool in gateway.state.catalog.tools if tool.upstream_id == upstream.upstream_id]
+def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]) -> JsonObject:
     listed = upstream.last_listed
     offers = gateway.state.catalog.offers
     return {

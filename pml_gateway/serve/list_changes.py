@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import mcp_types
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
@@ -125,19 +126,21 @@ class Subscribers:
             return dict.fromkeys(ListKind, b"")
         scope = replace(scope, client=client)
         intent = list_intent(None, scope, settings.gateway)
-        tools = (await list_tools(self._gateway, scope, intent, version)).tools_json
+        tools = (await list_tools(self._gateway, scope, intent, version)).digest
         state = self._gateway.state
         view = state.view(scope.client)
 
         def offered(*kinds: OfferKind) -> bytes:
-            return b"\n".join(offers_json(state, view, kind, version) for kind in kinds)
+            text = b"\n".join(offers_json(state, view, kind, version) for kind in kinds)
+            return hashlib.sha256(text).digest()
 
-        lists = {
+        # Lists that are known take no time: with many subscribers, others have their turn in between.
+        await anyio.lowlevel.checkpoint()
+        return {
             ListKind.TOOLS: tools,
             ListKind.PROMPTS: offered(OfferKind.PROMPT),
             ListKind.RESOURCES: offered(OfferKind.RESOURCE, OfferKind.TEMPLATE),
         }
-        return {kind: hashlib.sha256(text).digest() for kind, text in lists.items()}
 
     async def _tell(self, key: object, subscriber: _Subscriber) -> None:
         try:

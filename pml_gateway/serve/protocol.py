@@ -1,4 +1,4 @@
-"""The called tool becomes the schema that the SDK checks `Mcp-Param-*` headers against, before any handler runs."""
+"""The gateway as an MCP server of the official SDK, for both protocol eras and every transport."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import anyio.to_thread
 import mcp_types
 from cachetools import FIFOCache
 from mcp.server.context import CallNext, HandlerResult
@@ -116,13 +117,13 @@ class _Handlers:
         intent = list_intent(ctx.params, scope, self.gateway.state.settings.gateway)
         finished = await list_tools(self.gateway, scope, intent, ctx.protocol_version)
         if self.costs is not None:
-            self.costs.note(scope, finished.tools_json)
+            self.costs.note(scope, finished)
         if self.usage is not None:
             self.usage.listed(self.gateway.state, scope, intent, finished.tools_json, ctx.protocol_version)
         if scope.accepts_bytes:
             scope.tools_json = finished.tools_json
             return result
-        return {**result, "tools": finished.decoded()}
+        return {**result, "tools": await anyio.to_thread.run_sync(finished.decoded)}
 
     async def announced(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Announce to a client what the servers it may see can do, and what they have to say."""

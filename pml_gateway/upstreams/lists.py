@@ -17,7 +17,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import Connection, all_pages
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
-from pml_gateway.mcp.listing import Due, Listed, ListKind, Offers, Remembered
+from pml_gateway.mcp.listing import Due, Listed, ListKind, Offers, Remembered, known_again
 from pml_gateway.mcp.session import PassthroughSession
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.retries import repeatable_tools, repeated
@@ -124,6 +124,7 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
+        self._tools = remembered.tools
         self._offers = remembered.offers
 
     async def ask(self, connection: Connection, http: HttpSide, *, is_new: bool, poll: bool) -> Listed:
@@ -139,6 +140,7 @@ class Lists:
         started = time.monotonic()
         if before is None or ListKind.TOOLS in kinds:
             tools = await list_tools(connection, self._upstream_id, self._timeout, http)
+            tools = await known_again(tools, self._tools) if self._tools else tools
         else:
             tools = before.tools
         self._offers = await list_offers(
@@ -148,7 +150,8 @@ class Lists:
             upstream_id=self._upstream_id,
             timeout=self._timeout * OFFERS_SHARE,
         )
-        self.tool_facts = ToolFacts(tools)
+        if tools is not self._tools:
+            self._tools, self.tool_facts = tools, ToolFacts(tools)
         info = connection.session.server_info
         self.last = Listed(
             tools,

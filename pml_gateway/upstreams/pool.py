@@ -18,6 +18,7 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ class UpstreamPool:
         """Connect every upstream that is not, and list every one anew."""
         for upstream in self._upstreams.values():
             upstream.request_connect()
+
+    def connect_missing(self) -> None:
+        """Connect every upstream that is not; those that are have listed, and say when that changes or are polled."""
+        for upstream in self._upstreams.values():
+            if upstream.state is not UpstreamState.READY:
+                upstream.request_connect()
 
     async def settled(self, timeout: float) -> bool:
         """Wait until every upstream has answered or failed once, at most `timeout` seconds."""

@@ -1,4 +1,4 @@
-"""A client follows a resource of an upstream: on the shared session, and on those that are the client's own.
+"""One upstream as the gateway sees it: its state, its calls, and the resources that clients follow.
 
 While a session of its own is told of the resource, what the shared one is told does not count for this client, which
 hears of each change once.

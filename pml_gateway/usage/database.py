@@ -1,4 +1,4 @@
-"""A file becomes the usage database: created for its owner alone, shared by processes, bounded."""
+"""The usage database: a file of its owner alone, shared by processes, bounded."""
 
 from __future__ import annotations
 

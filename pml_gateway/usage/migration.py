@@ -1,4 +1,4 @@
-"""A stage becomes an edit of the configuration file that can be undone: exactly, or else of its own keys alone."""
+"""Moves the configuration to a stage of the migration and back: exactly, or else by its own keys alone."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.config.settings import UsageSettings
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
@@ -255,7 +256,7 @@ def _keep_body(connection: sqlite3.Connection, body: bytes) -> str:
     if connection.execute("SELECT 1 FROM bodies WHERE digest = ?", (digest,)).fetchone() is None:
         [(uncounted,)] = connection.execute("SELECT count(*) FROM bodies WHERE body IS NOT NULL").fetchall()
         kept = zlib.compress(body, 6) if uncounted < MAX_UNCOUNTED else None
-        tools = len(json.loads(body))
+        tools = sum(1 for _ in decoded_items(body))
         connection.execute(
             "INSERT OR IGNORE INTO bodies (digest, tools, bytes, tokens, body) VALUES (?, ?, ?, NULL, ?)",
             (digest, tools, len(body), kept),

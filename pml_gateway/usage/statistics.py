@@ -1,4 +1,4 @@
-"""Recorded usage becomes figures: per day, per tool, how calls went, what searches found and lists saved."""
+"""Figures of recorded usage: per day, per tool, how calls went, what searches found and lists saved."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pml_gateway.catalog.build import same_tool
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
@@ -139,6 +140,8 @@ def bind_composites(
     composites: Mapping[str, Composite], catalog: Catalog, argument_problems: ArgumentProblems
 ) -> dict[str, Composite]:
     """The composites with their steps bound to the tools of a catalog, and what is missing there."""
+    if not composites:
+        return {}
     view = View(catalog, LOCAL, (), inside=True)
     bound = {name: _bind(composite, view, argument_problems) for name, composite in composites.items()}
     names = list(bound)
@@ -159,8 +162,11 @@ def composite_listing(composites: Mapping[str, Composite]) -> UpstreamListing | 
     return UpstreamListing(COMPOSITES, tuple(tools)) if tools else None
 
 
-def with_composites(catalog: Catalog, composites: Mapping[str, Composite]) -> Catalog:
-    """The catalog with unavailable composites marked stale, and internal tools hidden."""
+def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previous: Catalog | None = None) -> Catalog:
+    """The catalog with unavailable composites marked stale, and internal tools hidden.
+
+    Composites that are as in the catalog before are taken over from there.
+    """
     hidden = frozenset[str]().union(*(composite.hidden_tools for composite in composites.values()))
 
     def marked(tool: CatalogTool) -> CatalogTool:
@@ -172,7 +178,9 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite]) -> Ca
         if composite.is_read_only:
             definition = {**definition, "annotations": {**definition.get("annotations", {}), "readOnlyHint": True}}
         is_hidden = tool.qualified_name in hidden or (composite.definition is not None and composite.definition.hidden)
-        return replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden)
+        changed = replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden)
+        known = None if previous is None else previous.by_name(tool.qualified_name)
+        return known if known is not None and same_tool(known, changed) else changed
 
     return replace(catalog, tools=tuple(marked(tool) for tool in catalog.tools))
 

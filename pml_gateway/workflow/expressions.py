@@ -1,4 +1,4 @@
-"""JMESPath with `$step` roots becomes a value, within bounds that no expression and no data can exceed."""
+"""JMESPath with `$step` roots, within bounds that no expression and no data can exceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcomes of a run become the answer its client reads: small results whole, large ones by reference."""
+"""The answer to a run: small results whole, large ones by reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identical reads of one run become one call, as long as nothing was written between them."""
+"""Shares identical reads of one run, as long as nothing was written between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments with references become templates, and templates with the results of steps become arguments."""
+"""Templates: arguments with references to steps, filled with the results of those steps."""
 
 from __future__ import annotations
 

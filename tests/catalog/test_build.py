@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.build import Prefix, build_catalog
 from pml_gateway.catalog.model import UpstreamListing, same_definitions
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, listing, nested, only_tool, raw_tool
@@ -130,6 +130,33 @@ def test_unchanged_tools_are_taken_over_and_changed_ones_are_not() -> None:
     assert new["a:write"] is old["a:write"]
     assert new["a:read"].description == "changed"
     assert after.fingerprint != before.fingerprint
+
+
+class Schema(dict[str, Any]):
+    """A schema that counts how often it is walked through."""
+
+    walks = 0
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("prefix", ["always", "never"])
+@pytest.mark.parametrize("stale", [False, True])
+def test_what_a_server_said_once_is_repaired_once(prefix: Prefix, stale: bool) -> None:
+    schema = Schema({"properties": {"a": {"type": "strng"}}})
+    raw = raw_tool("read it", inputSchema=schema)
+    before = build_catalog([listing("a", raw)])
+    walks = schema.walks
+    assert walks
+    after = build_catalog([listing("b", "read"), listing("a", raw, stale=stale)], prefix=prefix, previous=before)
+    assert schema.walks == walks
+    fresh = build_catalog([listing("b", "read"), listing("a", raw, stale=stale)], prefix=prefix)
+    assert after.tools[1] == before.tools[0] or (prefix, stale) != ("always", False)
+    for now, new in zip(after.tools, fresh.tools, strict=True):
+        assert (now.definition, now.input_schema) == (new.definition, new.input_schema)
+        assert (now.repairs, now.stale, now.qualified_name) == (new.repairs, new.stale, new.qualified_name)
 
 
 @pytest.mark.parametrize(

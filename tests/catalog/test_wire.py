@@ -13,7 +13,7 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
-from pml_gateway.catalog.wire import LATEST_VERSION, allowed_fields, encode, tool_for_version
+from pml_gateway.catalog.wire import LATEST_VERSION, allowed_fields, decoded_items, encode, tool_for_version
 from pml_gateway.gateway.meta_definitions import AVAILABLE, meta_tool_definitions
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, only_tool, sound_schemas
@@ -115,3 +115,8 @@ def test_keys_that_no_version_defines_are_left_out_of_annotations_icons_and_exec
 
 def test_a_definition_is_written_in_ascii_without_blanks() -> None:
     assert encode({"name": "größe", "list": [1, None, True]}) == b'{"name":"gr\\u00f6\\u00dfe","list":[1,null,true]}'
+
+
+@pytest.mark.parametrize("items", [[], [{}], [{"a": "],["}, {"b": [1, {"c": "ü"}]}, {}]])
+def test_an_array_is_read_item_by_item_as_it_was_written(items: list[JsonObject]) -> None:
+    assert list(decoded_items(encode(items))) == items

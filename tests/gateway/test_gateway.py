@@ -96,7 +96,7 @@ async def test_each_way_of_naming_keeps_its_own_names(tmp_path: Path) -> None:
     never = settings_for({"up": upstream}, naming={"prefix": "never"})
     async with open_gateway(always, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         await gateway.refresh(5)
-        gateway.apply_settings(never)
+        await gateway.apply_settings(never)
         upstream.tools.append(tool("two"))
         await gateway.refresh(5)
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["one", "two"]

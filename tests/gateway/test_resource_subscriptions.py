@@ -177,7 +177,7 @@ async def test_a_client_that_may_no_longer_see_a_resource_is_told_of_it_no_longe
         async with session(served, key) as (client, told):
             await subscribe(client, "x://a")
             await subscribe(client, "x://b")
-            served.gateway.apply_settings(settings_for({"up": upstream}, clients=after))
+            await served.gateway.apply_settings(settings_for({"up": upstream}, clients=after))
             await until(lambda: active(upstream) == ["x://b"])
             # The stream of notices was ended with the rights of before; the client opens it again in its own time.
             with anyio.fail_after(LIMIT):

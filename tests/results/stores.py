@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pml_gateway.config.settings import ReferenceSettings
-from pml_gateway.results.backend import build_backend
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source
+from pml_gateway.state.backend import build_backend
 
 SOURCE = Source(tool=("up", "make"), name="up__make")
 

@@ -161,7 +161,7 @@ async def test_references_of_a_tool_that_was_hidden_since_are_gone_with_it(tmp_p
     upstreams = {"maker": maker(), "taker": taker()}
     async with serving(tmp_path, upstreams, references={"mode": "meta"}) as served:
         ref = (await made(served))["ref"]
-        served.gateway.apply_settings(
+        await served.gateway.apply_settings(
             settings_for(upstreams, references={"mode": "meta"}, gateway={"blacklisted_tools": ["maker:*"]})
         )
         result = await served.call("read_result", {"ref": ref})
@@ -268,7 +268,7 @@ async def test_an_etag_counts_only_for_the_client_it_was_given_to_and_while_it_l
         assert "unchanged" not in (await ask("b", etag)).get("structuredContent", {})
         assert (await ask("a", etag))["structuredContent"]["unchanged"] is True
         brief = settings_for({"maker": upstream}, references={"ttl_seconds": 1e-9})
-        served.gateway.apply_settings(brief)
+        await served.gateway.apply_settings(brief)
         assert "unchanged" not in (await ask("a", etag)).get("structuredContent", {})
 
 

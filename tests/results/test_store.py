@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
-import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -42,20 +41,6 @@ JSON = st.recursive(
 )
 
 Open = Callable[..., AbstractAsyncContextManager[ResultStore]]
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    fakeredis = pytest.importorskip("fakeredis", reason="an in-process Redis server")
-    server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
 
 
 @pytest.fixture(params=["memory", "disk", "redis"])

@@ -233,7 +233,7 @@ async def test_a_mode_change_needs_no_restart_and_tells_only_clients_whose_list_
     async with serving(tmp_path, servers) as served:
         assert await served.names() == META
         changed = settings_for(servers, gateway={"tools_exposure": "full_proxy"})
-        served.gateway.apply_settings(changed)
+        await served.gateway.apply_settings(changed)
         assert len(await served.names()) == 4
         assert await served.names("/meta_only") == META
         assert servers["fs"].opened == 1, "changing the mode touches no upstream session"
@@ -294,6 +294,6 @@ async def test_a_removed_key_ends_its_open_streams(tmp_path: Path) -> None:
             with anyio.fail_after(30):
                 async with client.listen(tools_list_changed=True) as subscription:
                     only_b = settings_for({"up": upstream}, clients={"b": both["b"]})
-                    served.gateway.apply_settings(only_b)
+                    await served.gateway.apply_settings(only_b)
                     with pytest.raises((SubscriptionLost, StopAsyncIteration)):
                         await subscription.__anext__()

@@ -1,4 +1,4 @@
-"""Turns an object whose methods are marked as tools into a FastMCP server, and runs it quietly over stdio."""
+"""Runs an object whose methods are marked as tools as a FastMCP server, quietly, over stdio."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""An examination of the gateway: configuration, surroundings and servers become findings, each with its remedy."""
+"""Doctor: what is wrong with the configuration, its surroundings and the servers, each with its remedy."""

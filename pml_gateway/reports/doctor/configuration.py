@@ -18,8 +18,8 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.policy.client import ClientKeys, check_exposure
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error, from_text
-from pml_gateway.results.backend import check_store
 from pml_gateway.serve.metrics import metrics_key
+from pml_gateway.state.backend import check_store
 from pml_gateway.text import counted
 
 INTENT_FIX = "pml config --wizard, or set `gateway: {intent: ...}` in the project's .pml.yaml"

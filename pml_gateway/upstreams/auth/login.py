@@ -1,4 +1,4 @@
-"""Logging in to an upstream: a person's consent in a browser becomes a login stored for every gateway on this home."""
+"""A login at an upstream: a person's consent in a browser, stored for every gateway on this home."""
 
 from __future__ import annotations
 

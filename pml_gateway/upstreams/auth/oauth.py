@@ -1,4 +1,4 @@
-"""The SDK's OAuth client, made to remember: a login becomes a stored one, and a stored one is renewed or revoked."""
+"""The SDK's OAuth client, made to remember: logins are stored, renewed and revoked."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ async def test_a_session_that_is_opened_while_the_configuration_changes_ends_in_
             await until(lambda: fake.opened > opened)
             settings = served.gateway.state.settings
             changed = settings.servers["up"].model_copy(update={"args": ("--changed",)})
-            served.gateway.apply_settings(settings.model_copy(update={"servers": {"up": changed}}))
+            await served.gateway.apply_settings(settings.model_copy(update={"servers": {"up": changed}}))
     error = results[0].structured_content["error"]
     assert (error["code"], error["details"]["executed"]) == ("UPSTREAM_UNAVAILABLE", "no")
 

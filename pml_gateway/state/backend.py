@@ -1,37 +1,24 @@
-"""The setting `references.store` becomes a key-value store: in memory, on disk or in Redis."""
+"""Where stored results are kept by `references.store`: in memory, on disk or in Redis."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.secrets.references import resolve
+from pml_gateway.state.memory import MemoryStore
+from pml_gateway.state.store import KeyValues
 
-COLLECTION = "pml-results"
 DISK_MARGIN = 1024 * 1024
 """Bytes the disk store may use beyond the cap for its own bookkeeping."""
-
-
-class KeyValues(Protocol):
-    """What is asked of a store of py-key-value-aio."""
-
-    async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
-        """The value of a key that has not expired."""
-
-    async def put(
-        self, key: str, value: dict[str, Any], *, collection: str | None = None, ttl: float | None = None
-    ) -> None:
-        """Keep a value for `ttl` seconds."""
-
-    async def delete(self, key: str, *, collection: str | None = None) -> bool:
-        """Forget a key; whether it was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +84,8 @@ def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
 
 
 def _memory() -> Backend:
-    from key_value.aio.errors import BaseKeyValueError
-    from key_value.aio.stores.memory import MemoryStore
-
-    return _backend(MemoryStore(), BaseKeyValueError)
+    # Whoever keeps results holds them to `references.max_bytes`, which may change while the gateway runs.
+    return Backend(MemoryStore(max_entries=math.inf, max_bytes=math.inf), nullcontext(), ())
 
 
 def _disk(directory: Path, max_bytes: int) -> Backend:
@@ -128,5 +113,4 @@ def _redis(url: str) -> Backend:
 
 
 def _backend(store: Any, *failures: type[Exception]) -> Backend:
-    context = store if hasattr(store, "__aenter__") else nullcontext()
-    return Backend(cast(KeyValues, store), context, failures)
+    return Backend(cast(KeyValues, store), store, failures)

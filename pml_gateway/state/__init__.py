@@ -1,0 +1,1 @@
+"""State: what the gateway remembers between requests as data, in a store that several gateways can share later."""

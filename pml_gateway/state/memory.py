@@ -1,0 +1,131 @@
+"""The store of one process: in memory, up to a number of entries and bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from cachetools import LRUCache
+
+from pml_gateway.types import JsonObject
+
+MAX_ENTRIES = 20_000
+MAX_BYTES = 32 * 1024 * 1024
+"""What one collection holds, unless told otherwise; past either, what was used longest ago goes first, expired or not.
+The etags of all clients together take about 7 MB."""
+
+ENTRY_BYTES = 320
+"""What an entry takes beside its key and its JSON, as measured."""
+
+MAX_PENDING = 1000
+"""Messages that wait for one subscriber."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    text: str
+    bytes: int
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscriber:
+    send: MemoryObjectSendStream[JsonObject]
+    receive: MemoryObjectReceiveStream[JsonObject]
+
+
+class MemoryStore:
+    """A `Store` for the tasks of one event loop. Values are kept as JSON, so that nobody changes them from outside."""
+
+    def __init__(
+        self,
+        *,
+        max_entries: float = MAX_ENTRIES,
+        max_bytes: float = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The bounds are those of each collection; `math.inf` is none."""
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._collections: dict[str, LRUCache[str, _Entry]] = defaultdict(lambda: LRUCache(max_bytes, _bytes_of))
+        self._subscribers: dict[str, list[_Subscriber]] = {}
+
+    async def get(self, key: str, *, collection: str) -> JsonObject | None:
+        """The value of a key that has not expired."""
+        entry = self._live(key, collection)
+        value: JsonObject | None = None if entry is None else json.loads(entry.text)
+        return value
+
+    async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
+        """Keep a value for `ttl` seconds; one larger than the collection may be is not kept."""
+        self._keep(key, _text_of(value), collection, ttl)
+
+    async def delete(self, key: str, *, collection: str) -> bool:
+        """Forget a key; whether it was there."""
+        was_there = self._live(key, collection) is not None
+        self._collections[collection].pop(key, None)
+        return was_there
+
+    async def compare_and_set(
+        self, key: str, expected: JsonObject | None, new: JsonObject, *, collection: str, ttl: float | None = None
+    ) -> bool:
+        """Put a value where the key still has the one that `get` gave (None: no value); whether it had."""
+        entry = self._live(key, collection)
+        if (None if entry is None else entry.text) != (None if expected is None else _text_of(expected)):
+            return False
+        self._keep(key, _text_of(new), collection, ttl)
+        return True
+
+    async def publish(self, channel: str, message: JsonObject) -> None:
+        """Hand a message to those who are subscribed now."""
+        text = _text_of(message)
+        for subscriber in self._subscribers.get(channel, ()):
+            if subscriber.receive.statistics().current_buffer_used == MAX_PENDING:
+                subscriber.receive.receive_nowait()
+            subscriber.send.send_nowait(json.loads(text))
+
+    @asynccontextmanager
+    async def subscribe(self, channel: str) -> AsyncIterator[AsyncIterator[JsonObject]]:
+        """The messages published while the context is open."""
+        send, receive = anyio.create_memory_object_stream[JsonObject](MAX_PENDING)
+        with send, receive:
+            subscriber = _Subscriber(send, receive)
+            subscribers = self._subscribers.setdefault(channel, [])
+            subscribers.append(subscriber)
+            try:
+                yield receive
+            finally:
+                subscribers.remove(subscriber)
+                if not subscribers:
+                    del self._subscribers[channel]
+
+    def _live(self, key: str, collection: str) -> _Entry | None:
+        entry = self._collections[collection].get(key)
+        return None if entry is None or entry.expires_at <= self._clock() else entry
+
+    def _keep(self, key: str, text: str, collection: str, ttl: float | None) -> None:
+        entries = self._collections[collection]
+        entry = _Entry(text, len(key) + len(text) + ENTRY_BYTES, math.inf if ttl is None else self._clock() + ttl)
+        if entry.bytes > self._max_bytes:
+            entries.pop(key, None)
+            return
+        if key not in entries and len(entries) >= self._max_entries:
+            entries.popitem()
+        entries[key] = entry
+
+
+def _text_of(value: JsonObject) -> str:
+    """A value as it is kept: equal ones alike."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _bytes_of(entry: _Entry) -> int:
+    return entry.bytes

@@ -1,0 +1,51 @@
+"""What the gateway asks of a store: values by key, each in a collection, and messages to whoever listens.
+
+Only JSON goes into a store, so that one in another process can take the place of the one in memory. Stored results
+(`references.store`) and the etags given to clients are kept this way. These stay in the process that made them,
+because they are not data:
+
+- Runs of workflows that wait for their users (`workflow/suspended.py`): a run holds its compiled plan beside the
+  outcomes of its steps.
+- Calls of upstreams that wait for their users (`upstreams/dialogue/suspended_calls.py`): the upstream's open request
+  itself waits.
+- Events of resumable HTTP sessions (`serve/resumption.py`): the session they belong to lives in this process, and
+  another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
+- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`): they guard this
+  process's own connections. Nothing is counted per client across requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from pml_gateway.types import JsonObject
+
+
+class KeyValues(Protocol):
+    """Values by key. Collections keep apart what has nothing to do with each other; keys of an object have no order."""
+
+    async def get(self, key: str, *, collection: str) -> JsonObject | None:
+        """The value of a key that has not expired."""
+
+    async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
+        """Keep a value for `ttl` seconds; without, until it makes room for others."""
+
+    async def delete(self, key: str, *, collection: str) -> bool:
+        """Forget a key; whether it was there."""
+
+
+class Store(KeyValues, Protocol):
+    """Values that several may change at once, and messages between them."""
+
+    async def compare_and_set(
+        self, key: str, expected: JsonObject | None, new: JsonObject, *, collection: str, ttl: float | None = None
+    ) -> bool:
+        """Put a value where the key still has the one that `get` gave (None: no value); whether it had."""
+
+    async def publish(self, channel: str, message: JsonObject) -> None:
+        """Hand a message to those who are subscribed now. One who falls far behind misses the oldest."""
+
+    def subscribe(self, channel: str) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
+        """The messages published while the context is open."""
