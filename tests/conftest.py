@@ -51,6 +51,14 @@ def own_logging_only() -> Iterator[None]:
     _forget_set_up()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def each_model_is_loaded_once() -> Iterator[None]:
+    """Hundreds of gateways run in a test process, and each would keep a model of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
+        yield
+
+
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     """An empty Redis server of this process."""
@@ -64,14 +72,6 @@ def redis_url() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join(10)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def each_model_is_loaded_once() -> Iterator[None]:
-    """Hundreds of gateways run in a test process, and each would keep a model of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
-        yield
 
 
 def _forget_set_up() -> None:
