@@ -117,6 +117,8 @@ class Gateway:
         self._indexer = indexer
         self._dirty = anyio.Event()
         self._building = anyio.Lock()
+        # Of its own, so that new rights never wait for threads that make lists or encode.
+        self._builders = anyio.CapacityLimiter(1)
         self._refreshing = anyio.Lock()
         self._first_list = anyio.Event()
         self._asked = anyio.Event()
@@ -208,7 +210,9 @@ class Gateway:
         # One after the other, and with the snapshots in between, or an older one could be swapped in last.
         async with self._building:
             if settings != self.state.settings:
-                built = await anyio.to_thread.run_sync(self._built_for, settings, self._failed(settings))
+                built = await anyio.to_thread.run_sync(
+                    self._built_for, settings, self._failed(settings), limiter=self._builders
+                )
                 self._take_over(built)
 
     def _take_over(self, built: GatewayState) -> None:
@@ -309,7 +313,9 @@ class Gateway:
     async def _rebuild(self) -> None:
         async with self._building:
             settings, before = self.state.settings, self.state.catalog
-            built = await anyio.to_thread.run_sync(self._built, settings, self._failed(settings))
+            built = await anyio.to_thread.run_sync(
+                self._built, settings, self._failed(settings), limiter=self._builders
+            )
             if built.catalog is not before:
                 self._swap(built)
         async with self._saving:

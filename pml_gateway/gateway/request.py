@@ -30,9 +30,8 @@ class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely. `capabilities` are what the client can be asked, once that
-    was found out. `request_id` and the trace context `parent` are what HTTP
-    headers say.
+    told that the response has ended, and whether completely. `client_capabilities` are what the client can be asked,
+    once that was found out. `request_id` and the trace context `parent` are what HTTP headers say.
     """
 
     client: Client = LOCAL
@@ -93,7 +92,7 @@ def _text(value: object) -> str | None:
 MODES_SINCE = "2025-11-25"
 """The first version in which an elicitation names its mode; older clients know forms only."""
 
-_ABILITIES_KEY = "pml_gateway.abilities"
+_CAPABILITIES_KEY = "pml_gateway.capabilities"
 LOG_LEVEL_KEY = "pml_gateway.log_level"
 
 
@@ -166,9 +165,9 @@ def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
     if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return capabilities_of(given)
     state = connection_of(ctx).state
-    if _ABILITIES_KEY not in state:
-        state[_ABILITIES_KEY] = capabilities_of(given)
-    client_capabilities: Capabilities = state[_ABILITIES_KEY]
+    if _CAPABILITIES_KEY not in state:
+        state[_CAPABILITIES_KEY] = capabilities_of(given)
+    client_capabilities: Capabilities = state[_CAPABILITIES_KEY]
     return client_capabilities
 
 

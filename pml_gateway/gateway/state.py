@@ -164,9 +164,9 @@ class GatewayState:
 
 
 def remember(cache: dict[object, Any], key: object, value: object, limit: int) -> None:
-    """Keep a derived value; the cache forgets its oldest beyond `limit`."""
+    """Keep a derived value; the cache forgets its oldest beyond `limit`. Threads may do so side by side."""
     while len(cache) >= limit:
-        del cache[next(iter(cache))]
+        cache.pop(next(iter(tuple(cache)), None), None)
     cache[key] = value
 
 

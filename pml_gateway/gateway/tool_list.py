@@ -37,8 +37,23 @@ class ToolList:
         return list(decoded_items(self.tools_json))
 
 
+MAX_TRIES = 3
+"""How often a list is made whose state was swapped meanwhile; rights of before must not be answered by."""
+
+
 async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
     """The list for one request; equal selections give equal bytes."""
+    for _ in range(MAX_TRIES):
+        finished, state = await _list_of_now(gateway, scope, intent, version)
+        if gateway.state.settings is state.settings and gateway.state.catalog is state.catalog:
+            break
+    return finished
+
+
+async def _list_of_now(
+    gateway: Gateway, scope: RequestScope, intent: str | None, version: str
+) -> tuple[ToolList, GatewayState]:
+    """The list, and the state that it was made from."""
     state = await gateway.ready()
     mode = effective_mode(scope, state.settings.gateway)
     if intent is not None and MODES[mode].reads_intent:
@@ -60,7 +75,7 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
         finally:
             del state.making[key]
             made.set()
-    return ToolList(finished.tools_json, finished.digest, selected_by_intent=selects)
+    return ToolList(finished.tools_json, finished.digest, selected_by_intent=selects), state
 
 
 def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str) -> FinishedList:

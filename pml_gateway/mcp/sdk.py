@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from mcp.client._transport import TransportStreams
-from mcp.client.auth import OAuthClientProvider
 from mcp.client.session import ClientSession
 from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream
 from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.dispatcher import CallOptions, DispatchContext
@@ -22,6 +20,11 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import ClientCapabilities
 
 from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    # The first takes its time to import, which gateways with stdio upstreams alone never need.
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 __all__ = [
     "ContextReceiveStream",

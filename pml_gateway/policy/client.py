@@ -22,7 +22,7 @@ MIN_KEY_LENGTH = 16
 class Client:
     """A principal: what it may see and call, and the mode and intent its owner set for it.
 
-    `capabilities` is what it can be asked, by which some servers choose what they offer.
+    `client_capabilities` is what it can be asked, by which some servers choose what they offer.
     """
 
     id: str

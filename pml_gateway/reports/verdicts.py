@@ -23,7 +23,7 @@ class Rule(StrEnum):
     DENIED = "denied to this client"
     NOT_ALLOWED = "not among what this client is allowed"
     HIDDEN = "hidden: runs inside composite tools only"
-    ABILITIES = "its server offers it only to clients that can be asked for something"
+    CAPABILITIES = "its server offers it only to clients that can be asked for something"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _exclusion(
         return Exclusion(tool, Rule.NOT_ALLOWED)
     if tool.hidden:
         return Exclusion(tool, Rule.HIDDEN)
-    return Exclusion(tool, Rule.ABILITIES) if (tool.upstream_id, tool.name) in unlisted else None
+    return Exclusion(tool, Rule.CAPABILITIES) if (tool.upstream_id, tool.name) in unlisted else None
 
 
 class Omission(StrEnum):

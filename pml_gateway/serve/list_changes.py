@@ -114,7 +114,11 @@ class Subscribers:
         if len(self._subscribers) >= MAX_SUBSCRIBERS:
             logger.warning("over %d open subscriptions; this one gets no notices", MAX_SUBSCRIBERS)
             return
+        state = self._gateway.state
         self._subscribers[key] = _Subscriber(scope, version, notify, await self._digests(scope, version))
+        if self._gateway.state is not state:
+            # Whoever was told of that swap was not this one yet.
+            self._changed.ask()
 
     async def _digests(self, scope: RequestScope, version: str) -> dict[ListKind, bytes]:
         settings = self._gateway.state.settings

@@ -81,7 +81,7 @@ class CallLimit:
             UpstreamBusyError: as many calls wait as may; nothing was sent.
             UpstreamTimeoutError: no place was free in time; nothing was sent.
         """
-        if self._running.value:
+        if self._running.value and anyio.current_time() < deadline:
             self._running.acquire_nowait()
         else:
             before_waiting()
@@ -99,7 +99,7 @@ class CallLimit:
             await self._changed.until(lambda: self.is_unused)
 
     async def _wait(self, deadline: float) -> None:
-        if self._waiting >= self._max_queue:
+        if self._running.value == 0 and self._waiting >= self._max_queue:
             raise UpstreamBusyError(
                 f"{self._upstream_id}: {self._max_concurrent} calls run and {self._waiting} wait already",
                 hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",

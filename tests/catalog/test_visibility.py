@@ -63,7 +63,7 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
             assert said.has_prompts == bool(given_names or names[""])
         excluded = exclusions(catalog, client, ())
         assert {each.tool for each in excluded} == set(catalog.tools) - set(view.tools)
-        assert {each.rule for each in excluded} <= {Rule.ABILITIES}
+        assert {each.rule for each in excluded} <= {Rule.CAPABILITIES}
 
 
 def test_servers_that_list_the_same_for_all_clients_have_no_gates() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import RequestScope
-from pml_gateway.gateway.tool_list import list_tools
+from pml_gateway.gateway.tool_list import list_tools, render
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.support.memory import MemoryStreams, paths_in, settings_for
@@ -218,3 +220,34 @@ async def test_a_new_server_is_listed_and_those_that_are_connected_are_not_asked
         await gateway.reload(settings_for(upstreams))
         await swapped(gateway, lambda: gateway.state.view(LOCAL).resolve("b__three") is not None)
         assert (upstreams["a"].lists, upstreams["b"].lists) == (asked, 1)
+
+
+async def test_a_list_that_was_being_made_during_an_edit_is_made_by_the_new_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstreams = servers()
+    settings = settings_for(upstreams, gateway={"tools_exposure": "full_proxy"})
+    denied = settings_for(upstreams, gateway={"tools_exposure": "full_proxy", "blacklisted_tools": ["a:one"]})
+    begun, go_on = threading.Event(), threading.Event()
+    async with opened(tmp_path, upstreams, settings) as gateway:
+
+        def render_late(*arguments: Any) -> bytes:
+            rendered = render(*arguments)
+            if not begun.is_set():
+                begun.set()
+                assert go_on.wait(30)
+            return rendered
+
+        monkeypatch.setattr("pml_gateway.gateway.tool_list.render", render_late)
+        lists: list[list[str]] = []
+
+        async def list_all() -> None:
+            listed = await list_tools(gateway, RequestScope(), None, "2025-11-25")
+            lists.append([each["name"] for each in listed.decoded()])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(list_all)
+            assert await anyio.to_thread.run_sync(begun.wait, 30)
+            await gateway.apply_settings(denied)
+            go_on.set()
+    assert lists == [["a__two", "b__three"]]

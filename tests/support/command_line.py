@@ -64,6 +64,8 @@ def run_here(
         patch.setenv("COLUMNS", (extra or {}).get("COLUMNS", str(WIDTH)))
         patch.chdir(cwd or home)
         result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 

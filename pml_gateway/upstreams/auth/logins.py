@@ -99,7 +99,7 @@ class LoginStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._vault = Encryption(folder)
+        self._encryption = Encryption(folder)
 
     def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
         """Where the login of one upstream is kept."""
@@ -130,7 +130,7 @@ class LoginStore:
             reason = f"it cannot be read ({type(exc).__name__})"
             raise login_needed(upstream_id, f"the stored login is of no use: {reason}") from None
         try:
-            return StoredLogin.model_validate_json(self._vault.decrypt(envelope))
+            return StoredLogin.model_validate_json(self._encryption.decrypt(envelope))
         except EncryptionError as exc:
             raise login_needed(upstream_id, f"the stored login is of no use: {exc}") from None
         except ValidationError:
@@ -139,7 +139,7 @@ class LoginStore:
 
     def save(self, path: Path, login: StoredLogin) -> None:
         """Replace the login; a reader sees the old or the new one."""
-        write_atomically(path, self._vault.encrypt(login.model_dump_json(exclude_none=True)))
+        write_atomically(path, self._encryption.encrypt(login.model_dump_json(exclude_none=True)))
 
     def delete(self, path: Path) -> bool:
         """Forget the login; whether there was one."""

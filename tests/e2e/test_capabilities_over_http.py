@@ -19,7 +19,7 @@ from .test_real_offers_and_roots import DOCUMENT, gateway, sdk
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.filterwarnings("ignore:.*is removed as of")]
 
 LIMIT = 120
-ABILITIES: list[tuple[str, ...]] = [
+CAPABILITIES: list[tuple[str, ...]] = [
     (),
     ("roots",),
     ("elicitation",),
@@ -75,7 +75,7 @@ async def test_clients_are_listed_and_told_what_they_are_directly(
     with anyio.fail_after(LIMIT):
         async with gateway("http", tmp_path, everything=server) as url:
             known: dict[tuple[str, ...], list[str]] = {}
-            for client_capabilities in ABILITIES:
+            for client_capabilities in CAPABILITIES:
                 async with sdk(everything_url, **options_of(*client_capabilities)) as direct:
                     known[client_capabilities] = await tools(direct)
                 async with sdk(url, **options_of(*client_capabilities)) as client:
