@@ -183,8 +183,12 @@ class Gateway:
 
     async def ready(self) -> GatewayState:
         """The state to answer from; only a first start without a manifest waits, and not for long."""
-        self._asked.set()
+        self.asked()
         return await self.known()
+
+    def asked(self) -> None:
+        """A client was served, and upstreams may be connected beside."""
+        self._asked.set()
 
     async def known(self) -> GatewayState:
         """As `ready`, for the gateway's own purposes: upstreams go on starting after the first request only."""

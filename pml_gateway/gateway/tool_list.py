@@ -43,18 +43,22 @@ MAX_TRIES = 3
 
 async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
     """The list for one request; equal selections give equal bytes."""
-    for _ in range(MAX_TRIES):
-        finished, state = await _list_of_now(gateway, scope, intent, version)
-        if gateway.state.settings is state.settings and gateway.state.catalog is state.catalog:
-            break
-    return finished
+    try:
+        for _ in range(MAX_TRIES):
+            finished, state = await _list_of_now(gateway, scope, intent, version)
+            if gateway.state.settings is state.settings and gateway.state.catalog is state.catalog:
+                break
+        return finished
+    finally:
+        # Not before: starting servers would take the cores from the first list.
+        gateway.asked()
 
 
 async def _list_of_now(
     gateway: Gateway, scope: RequestScope, intent: str | None, version: str
 ) -> tuple[ToolList, GatewayState]:
     """The list, and the state that it was made from."""
-    state = await gateway.ready()
+    state = await gateway.known()
     mode = effective_mode(scope, state.settings.gateway)
     if intent is not None and MODES[mode].reads_intent:
         state = await gateway.searchable()
