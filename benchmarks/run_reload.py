@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -34,6 +35,7 @@ from benchmarks.metrics import median
 from benchmarks.results import save
 from benchmarks.synthetic import ECHO, synthetic_tools
 from pml_gateway.catalog.wire import LATEST_VERSION
+from pml_gateway.cli.serve import TURN_SECONDS
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -377,6 +379,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="edits of each kind, after one that warms up")
     parser.add_argument("--quick", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     parser.add_argument("--no-save", action="store_true", help="print only")
+    # As `pml serve` does.
+    sys.setswitchinterval(TURN_SECONDS)
     anyio.run(run, parser.parse_args())
 
 

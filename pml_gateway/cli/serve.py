@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,10 @@ from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.state import GatewayState
+
+TURN_SECONDS = 0.001
+"""How long a thread keeps others from running Python. Lists, names and indexes are made in threads, and with Python's
+own 5 ms the event loop, which needs many short turns, would stand still several times as long beside them."""
 
 
 def serve(
@@ -74,6 +79,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     from pml_gateway.serve.runtime import open_runtime
     from pml_gateway.serve.stdio import serve_stdio
 
+    sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
 
     def load() -> LoadedSettings:
