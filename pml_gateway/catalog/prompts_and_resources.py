@@ -101,11 +101,6 @@ class Offer:
     public: str
     definition: JsonObject
 
-    @property
-    def is_renamed(self) -> bool:
-        """Whether another upstream had the name first."""
-        return self.name != self.public
-
 
 @dataclass(frozen=True, slots=True)
 class Route:

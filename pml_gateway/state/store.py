@@ -12,6 +12,8 @@ because they are not data:
   another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
 - Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`): they guard this
   process's own connections. Nothing is counted per client across requests.
+
+Compare-and-set and messages are for what several processes change at once; nothing in the gateway is of that kind yet.
 """
 
 from __future__ import annotations

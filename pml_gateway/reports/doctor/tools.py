@@ -10,9 +10,6 @@ from pml_gateway.exposure.patterns import unmatched
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
 
-MAX_SHOWN = 5
-"""Repairs shown of one server; `pml doctor --json` and `pml upstreams --json` have them all."""
-
 NAME_REPAIR = "name:"
 """How the catalog marks the repair of a name, among those of schemas."""
 
