@@ -12,7 +12,7 @@ import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.schema import combines_only_at_root
-from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
@@ -22,7 +22,7 @@ from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.telemetry.observe import searching
-from pml_gateway.types import ExposureMode, Ranking
+from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.checks import refused_arguments
 from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
@@ -50,6 +50,10 @@ class FinishedList:
 
     tools_json: bytes
     digest: bytes
+
+    def decoded(self) -> list[JsonObject]:
+        """The list as objects, for transports that write JSON themselves. Takes its time: call it in a thread."""
+        return list(decoded_items(self.tools_json))
 
 
 class WireCache:

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
+from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
@@ -24,24 +24,11 @@ COUNTED_VERSION = "2025-11-25"
 """The protocol version whose list is counted: the one most clients speak."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolList:
-    """A finished list: the JSON array with a hash of it, and whether an intent selected it."""
-
-    tools_json: bytes
-    digest: bytes
-    selected_by_intent: bool
-
-    def decoded(self) -> list[JsonObject]:
-        """The list as objects, for transports that write JSON themselves. Takes its time: call it in a thread."""
-        return list(decoded_items(self.tools_json))
-
-
 MAX_TRIES = 3
 """How often a list is made whose state was swapped meanwhile; rights of before must not be answered by."""
 
 
-async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> ToolList:
+async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> FinishedList:
     """The list for one request; equal selections give equal bytes."""
     try:
         for _ in range(MAX_TRIES):
@@ -56,7 +43,7 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
 
 async def _list_of_now(
     gateway: Gateway, scope: RequestScope, intent: str | None, version: str
-) -> tuple[ToolList, GatewayState]:
+) -> tuple[FinishedList, GatewayState]:
     """The list, and the state that it was made from."""
     state = await gateway.known()
     mode = effective_mode(scope, state.settings.gateway)
@@ -79,7 +66,7 @@ async def _list_of_now(
         finally:
             del state.making[key]
             made.set()
-    return ToolList(finished.tools_json, finished.digest, selected_by_intent=selects), state
+    return finished, state
 
 
 def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str) -> FinishedList:
