@@ -26,6 +26,7 @@ STAGES = (
     "upstreams",
     "catalog",
     "index",
+    "trust",
     "exposure",
     "policy",
     "usage",

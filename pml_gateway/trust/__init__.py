@@ -1,0 +1,1 @@
+"""Trust: what servers say of themselves is judged, remembered as accepted, and held back where a change is risky."""
