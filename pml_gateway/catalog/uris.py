@@ -32,6 +32,7 @@ _DRIVE = re.compile(r"[A-Za-z][:|]")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _USER = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#@]*(?:@[^/?#@]*)*@")
+_AROUND = "".join(map(chr, range(0x21)))
 _TABS_AND_LINE_ENDS = str.maketrans("", "", "\t\r\n")
 _IN_PATHS = "/!$&'()*+,;=:@"
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
@@ -163,8 +164,8 @@ def readings(uri: str) -> frozenset[str]:
     about `..` behind an empty or encoded segment, about backslashes, about what is encoded twice.
     """
     found = set(_readings(canonical(uri)))
-    for text in _decodings(uri.strip(" "), DECODINGS):
-        found.update(_readings(text))
+    for text in _decodings(uri, DECODINGS):
+        found.update(_readings(text.strip(_AROUND)))
     return frozenset(found)
 
 
@@ -187,14 +188,17 @@ def _readings(uri: str) -> Iterator[str]:
     flat = uri.translate(_TABS_AND_LINE_ENDS)
     scheme, rest = _split(flat)
     if scheme == "file" or flat.startswith(("/", "\\")):
-        # Where no scheme is needed, a path is one as it is.
         path, _ = _cut(rest)
-        for read in {_whatwg_path(path), _python_path(path), *((path,) if not scheme else ())}:
-            yield from (f"file://{_resolved(each)}" for each in _with_either_slash(unquote(read)))
-        return
+        paths = {unquote(_whatwg_path(path)), unquote(_python_path(path))}
+        if not scheme:
+            # Where no scheme is needed, a path may be one as it is.
+            paths |= {rest, unquote(path)}
+        yield from (f"file://{_resolved(each)}" for path in paths for each in _with_either_slash(path))
+        if scheme:
+            return
     scheme, rest = _split(uri)
     if not scheme:
-        yield unquote(uri)
+        yield from (uri, unquote(uri))
         return
     path, query = _cut(rest)
     for read in _with_either_slash(unquote(path)):
@@ -204,7 +208,8 @@ def _readings(uri: str) -> Iterator[str]:
             # As careless servers have it: what follows the scheme is one path.
             parts.add(_authority(f"/{_resolved(read[1:])}"))
         for host, resolved in parts:
-            yield f"{scheme}:{_host(scheme, host).lower()}{resolved.rstrip('/')}{unquote(query)}"
+            named = unicodedata.normalize("NFKC", _host(scheme, host)).lower().rstrip(".")
+            yield f"{scheme}:{named}{resolved.rstrip('/')}{unquote(query)}"
 
 
 def _with_either_slash(path: str) -> set[str]:
@@ -232,13 +237,13 @@ def _authority(path: str) -> tuple[str, str]:
 
 
 def _host(scheme: str, authority: str) -> str:
-    """The authority without a port that says nothing; hosts of the web in lower case, without a user."""
+    """The authority without a port that says nothing; of the web without a user as well, and in lower case."""
     host, colon, port = authority.rpartition(":")
     if colon and (not port or port == _DEFAULT_PORTS.get(scheme)):
         authority = host
-    if scheme not in _DEFAULT_PORTS:
+    if not authority or scheme not in _DEFAULT_PORTS:
         return authority
-    return "//" + unicodedata.normalize("NFKC", unquote(authority[2:].rpartition("@")[2])).lower().rstrip(".")
+    return _ESCAPE.sub(lambda escape: escape[0].upper(), f"//{authority[2:].rpartition('@')[2]}".lower())
 
 
 def _whatwg_path(rest: str) -> str:

@@ -50,8 +50,6 @@ class OfferView:
         """Whether the client may use what an upstream calls `name`, listed or not."""
         if not self.hides_any:
             return True
-        if ":" not in name and not name.startswith(("/", "\\")):
-            return self._permits_name(upstream_id, name)
         taken_for = readings(name)
         if self._is_absent(upstream_id, name, taken_for):
             return False
@@ -90,14 +88,6 @@ class OfferView:
             kind: tuple(offer for offer in self._table.of_kind(kind) if self.permits(offer.upstream_id, offer.name))
             for kind in OfferKind
         }
-
-    def _permits_name(self, upstream_id: str, name: str) -> bool:
-        sources = (f"{upstream_id}:{name}", f"{upstream_id}__{name}")
-        return (
-            (upstream_id, name) not in self._absent
-            and self._allow.matches_any(sources)
-            and not any(patterns.matches_any((*sources, name)) for patterns in self._denied)
-        )
 
     def _is_absent(self, upstream_id: str, uri: str, taken_for: frozenset[str]) -> bool:
         if (upstream_id, uri) in self._absent:
