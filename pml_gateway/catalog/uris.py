@@ -29,7 +29,7 @@ _ENDS_SEGMENT = "/?#"
 _EXAMPLES = {"#": "#x", ".": ".x", "/": "/x", ";": ";x=x", "?": "?x=x", "&": "&x=x"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _DRIVE = re.compile(r"[A-Za-z][:|]")
-_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}|%")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _USER = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#@]*(?:@[^/?#@]*)*@")
 _AROUND = "".join(map(chr, range(0x21)))
@@ -152,6 +152,8 @@ def canonical(uri: str) -> str:
     authority, path = _authority(path)
     if path.startswith("/") and any(each in (".", "..") for each in path.split("/")):
         path = _without_dots(path)
+        # What was a path stays one.
+        path = path if authority else f"/{path.lstrip('/')}"
     path = "" if authority and path == "/" else path
     return f"{scheme}:{_host(scheme, authority)}{path}{query}"
 
@@ -163,10 +165,12 @@ def readings(uri: str) -> frozenset[str]:
     Two that name the same for some reader have a reading in common. There is more than one where readers disagree:
     about `..` behind an empty or encoded segment, about backslashes, about what is encoded twice.
     """
-    found = set(_readings(canonical(uri)))
-    for text in _decodings(uri, DECODINGS):
-        found.update(_readings(text.strip(_AROUND)))
-    return frozenset(found)
+    return frozenset(
+        reading
+        for written in {uri, canonical(uri)}
+        for text in _decodings(written, DECODINGS)
+        for reading in _readings(text.strip(_AROUND))
+    )
 
 
 def without_user(reading: str) -> str:
@@ -243,7 +247,7 @@ def _host(scheme: str, authority: str) -> str:
         authority = host
     if not authority or scheme not in _DEFAULT_PORTS:
         return authority
-    return _ESCAPE.sub(lambda escape: escape[0].upper(), f"//{authority[2:].rpartition('@')[2]}".lower())
+    return _PERCENT.sub(lambda escape: escape[0].upper(), f"//{authority[2:].rpartition('@')[2]}".lower())
 
 
 def _whatwg_path(rest: str) -> str:
@@ -298,10 +302,12 @@ def _without_dots(path: str) -> str:
 
 def _escaped(text: str) -> str:
     """Escapes in capitals where they are needed, and none where they are not."""
-    escaped = _ESCAPE.sub(lambda found: _escape(found[0]), text)
-    return quote(escaped, safe=_ASCII, errors="surrogatepass")
+    return quote(_PERCENT.sub(_escape, text), safe=_ASCII, errors="surrogatepass")
 
 
-def _escape(escape: str) -> str:
+def _escape(found: re.Match[str]) -> str:
+    escape = found[0]
+    if escape == "%":
+        return "%25"
     character = chr(int(escape[1:], 16))
     return character if _UNRESERVED.fullmatch(character) else escape.upper()
