@@ -14,7 +14,7 @@ from typing import TypeVar
 from urllib.parse import quote, unquote
 
 MAX_URI = 16_384
-"""Characters of a URI that is matched against templates; longer ones fit none."""
+"""Characters of a URI; nobody is asked for longer ones."""
 
 MAX_REMEMBERED = 1_024
 """Characters of a URI whose forms are remembered: clients choose what they ask for."""
@@ -32,6 +32,7 @@ _DRIVE = re.compile(r"[A-Za-z][:|]")
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}|%")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _USER = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#@]*(?:@[^/?#@]*)*@")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _AROUND = "".join(map(chr, range(0x21)))
 _TABS_AND_LINE_ENDS = str.maketrans("", "", "\t\r\n")
 _IN_PATHS = "/!$&'()*+,;=:@"
@@ -40,7 +41,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp":
 
 
 def _remembered(function: Callable[[str], _Form]) -> Callable[[str], _Form]:
-    cached = lru_cache(maxsize=4096)(function)
+    cached = lru_cache(maxsize=2048)(function)
     return lambda uri: cached(uri) if len(uri) <= MAX_REMEMBERED else function(uri)
 
 
@@ -116,17 +117,18 @@ def origin(uri: str) -> tuple[str, ...]:
 
 
 def unusable(uri: str) -> str:
-    """The character for which no server is asked for this URI, as `U+0000`; empty if there is none.
+    """What keeps a URI from being asked for, as in `contains U+0000, a control character`; empty if nothing does.
 
     Control characters and half ones (lone surrogates) mean something else to every reader. Readers of files agree to
     leave out tabs and line ends.
     """
-    scheme, _ = _split(uri.translate(_TABS_AND_LINE_ENDS))
-    text = uri.translate(_TABS_AND_LINE_ENDS) if scheme == "file" else uri
-    found = next((each for each in text if unicodedata.category(each) in ("Cc", "Cs")), "")
-    if not found and any("\0" in decoded for decoded in _decodings(text, DECODINGS + 1)):
-        found = "\0"
-    return f"U+{ord(found):04X}" if found else ""
+    if len(uri) > MAX_URI:
+        return f"has {len(uri)} characters, over {MAX_URI}"
+    flat = uri.translate(_TABS_AND_LINE_ENDS)
+    text = flat if _split(flat)[0] == "file" else uri
+    found = _CONTROL.search(text)
+    character = found[0] if found else "\0" if any("\0" in each for each in _decodings(text, DECODINGS + 1)) else ""
+    return f"contains U+{ord(character):04X}, a control character" if character else ""
 
 
 @_remembered

@@ -63,12 +63,11 @@ def resource_not_found(uri: str, version: str) -> MCPError:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse a URI that readers take for different resources."""
-    character = unusable(uri)
-    if character:
+    """Refuse a URI that no server is asked for."""
+    reason = unusable(uri)
+    if reason:
         raise InvalidInputError(
-            f"the URI {uri[:200]!r} contains {character}, a control character",
-            hint="leave it out, or percent-encode it",
+            f"the URI {uri[:200]!a} {reason}", hint="leave out control characters, or percent-encode them"
         )
 
 

@@ -163,10 +163,14 @@ def _compiled(rules: Sequence[str]) -> ToolPatterns:
             continue
         # A wildcard for the host may stand for the path below it as well.
         for form in {rule, _OPEN_HOST.sub("file:///", rule, count=1)}:
-            masks = map(chr, count(_FIRST_MASK))
-            masked = _GLOB.sub(lambda _, masks=masks: next(masks), form)
+            masked = _masked(form)
             globs += [fnmatch.translate(_unmasked(each, wildcards)) for each in readings(canonical(masked))]
     return ToolPatterns(frozenset(exact), re.compile("|".join(globs)) if globs else None)
+
+
+def _masked(pattern: str) -> str:
+    masks = map(chr, count(_FIRST_MASK))
+    return _GLOB.sub(lambda _: next(masks), pattern)
 
 
 def _unmasked(reading: str, wildcards: Sequence[str]) -> str:

@@ -56,9 +56,8 @@ async def ask(raw: HandshakeSession, method: str, uri: str) -> dict[str, Any]:
 async def test_a_careless_server_is_never_asked_for_what_is_denied(tmp_path: Path, rule: str) -> None:
     random = Random(rule)
     uris = [f"file://{SECRET}", *(variation(f"file://{SECRET}", random, changes=4) for _ in range(READS))]
-    settings = {"gateway": {"blacklisted_tools": [rule]}}
     upstream = careless("file:///srv/pub/x")
-    async with serving(tmp_path, {"fs": upstream}, **settings) as served:
+    async with serving(tmp_path, {"fs": upstream}, gateway={"blacklisted_tools": [rule]}) as served:
         await served.gateway.refresh(LIMIT)
         async with served.handshake() as raw:
             for uri in uris:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route, build_offers
-from pml_gateway.catalog.uris import canonical, readings
+from pml_gateway.catalog.uris import MAX_URI, canonical, readings
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
@@ -204,7 +204,8 @@ def test_what_is_there_for_others_only_is_hidden_in_every_spelling_and_nothing_e
 
 
 @pytest.mark.parametrize(
-    "uri", ["file:///a\x00", "file:///a%00b", "res://a\tb", "res://a\x7f", "note:\x9ba", "x://\ud800"]
+    "uri",
+    ["file:///a\x00", "file:///a%00b", "res://a\tb", "res://a\x7f", "note:\x9ba", "x://\ud800", f"x://{'a' * MAX_URI}"],
 )
 def test_control_characters_lead_nowhere(uri: str) -> None:
     offers = offering("res://a", uri, templates=("{+all}",))

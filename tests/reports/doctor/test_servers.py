@@ -17,5 +17,5 @@ def test_a_resource_in_the_template_of_another_server_and_one_nobody_can_ask_for
     assert claimed.details == ("notes:///diary: covered by notes:///{path}",)
     assert "before notes" in claimed.fix
     assert (left_out.severity, left_out.subject) == (Severity.WARNING, "evil")
-    assert left_out.details == ("x://a\\x1b[2J",)
+    assert left_out.details == ("'x://a\\x1b[2J' contains U+001B, a control character",)
     assert list(resources(build_offers({"notes": notes}))) == []
