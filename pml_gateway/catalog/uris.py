@@ -17,7 +17,7 @@ MAX_URI = 16_384
 """Characters of a URI; nobody is asked for longer ones."""
 
 MAX_REMEMBERED = 1_024
-"""Characters of a URI whose forms are remembered: clients choose what they ask for."""
+"""Characters of a URI whose forms are remembered for long: clients choose what they ask for."""
 
 DECODINGS = 2
 """How often a careless server may decode a URI before it reads it, which decodes once more."""
@@ -41,8 +41,8 @@ _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp":
 
 
 def _remembered(function: Callable[[str], _Form]) -> Callable[[str], _Form]:
-    cached = lru_cache(maxsize=2048)(function)
-    return lambda uri: cached(uri) if len(uri) <= MAX_REMEMBERED else function(uri)
+    short, long = lru_cache(maxsize=2048)(function), lru_cache(maxsize=16)(function)
+    return lambda uri: short(uri) if len(uri) <= MAX_REMEMBERED else long(uri)
 
 
 @lru_cache(maxsize=4096)
