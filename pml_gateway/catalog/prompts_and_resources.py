@@ -1,14 +1,14 @@
 """Prompts, resources and templates of all upstreams in one table, under the names that clients use.
 
 A renamed URI is `pml://SERVER/URI`, so that a renamed template is still a template, and what it expands to leads to its
-server.
+server. What a server's templates cover is its own: what another one configured later lists there is renamed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
-from pml_gateway.catalog.uris import literal_length, matches_template, origin
+from pml_gateway.catalog.uris import canonical, example, literal_length, matches_template, origin, scheme_of, unusable
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.types import JsonObject
 
@@ -36,35 +36,43 @@ def public_uris(upstream_id: str, uri: str) -> Iterator[str]:
 
 def split_public_uri(uri: str) -> tuple[str, str]:
     """The upstream and its own URI that one of `public_uris` was made of; empty for any other."""
-    if not uri.startswith(SCHEME):
+    if uri[: len(SCHEME)].lower() != SCHEME:
         return "", ""
-    server, _, own = uri.removeprefix(SCHEME).partition("/")
+    server, _, own = uri[len(SCHEME) :].partition("/")
     return unquote(server.partition(":")[0]), own
 
 
 def assign_offer_names(
-    owners: Sequence[tuple[str, str]], *, is_uri: bool, earlier: OfferNames
+    owners: Sequence[tuple[str, str]],
+    *,
+    is_uri: bool,
+    earlier: OfferNames,
+    foreign: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, name) its public name: its own, unless another owner has it already.
 
-    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer.
+    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. What
+    is `foreign` to its owner never has its own name.
     """
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        kept.setdefault(name, owner)
+        if name != owner[1] or owner not in foreign:
+            kept.setdefault(name, owner)
     assigned = {owner: name for name, owner in kept.items()}
     taken = set(kept)
     names: dict[tuple[str, str], str] = {}
     for owner in owners:
-        name = assigned.get(owner) or next(name for name in _candidates(owner, is_uri=is_uri) if name not in taken)
+        candidates = _candidates(owner, is_uri=is_uri, is_foreign=owner in foreign)
+        name = assigned.get(owner) or next(name for name in candidates if name not in taken)
         names[owner] = name
         taken.add(name)
     return names | {owner: name for owner, name in assigned.items() if owner not in names}
 
 
-def _candidates(owner: tuple[str, str], *, is_uri: bool) -> Iterator[str]:
+def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> Iterator[str]:
     upstream_id, name = owner
-    yield name
+    if not is_foreign:
+        yield name
     if is_uri:
         yield from public_uris(upstream_id, name)
     yield f"{upstream_id}__{name}"
@@ -103,6 +111,16 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A URI or template that an upstream lists although another one's template covers it."""
+
+    upstream_id: str
+    uri: str
+    owner_id: str
+    template: str
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a request for a resource goes: the upstream and the URI in its own words."""
 
@@ -120,6 +138,7 @@ class OfferTable:
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
     names: Mapping[OfferKind, OfferNames] = field(default_factory=lambda: NO_NAMES)
+    claims: tuple[Claim, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -142,14 +161,21 @@ class OfferTable:
     def routes(self, uri: str, permits: Permits) -> list[Route]:
         """The upstreams that may have a resource, the likeliest first; none where nothing permitted may have it.
 
-        A listed URI has one owner. Others go to the template that fits most closely, then to a server that has
-        resources of the same origin (scheme and authority), or the only one that has resources at all.
+        A listed URI has one owner, however it is written. Others go to the template that fits most closely, then to a
+        server that has resources of the same origin (scheme and authority), or the only one that has resources at all.
+        What a client may not use as it wrote it, it may not use in the words of the server either.
         """
         listed = self.find(OfferKind.RESOURCE, uri)
         if listed is not None and permits(listed.upstream_id, listed.name):
             return [Route(listed.upstream_id, listed.name)]
-        routes = self._addressed(uri) or [*self._by_template(uri, permits), *self._by_origin(uri, permits)]
-        return list(dict.fromkeys(route for route in routes if permits(route.upstream_id, route.uri)))
+        addressed, own = split_public_uri(uri)
+        if addressed in self.upstreams:
+            said = self.upstreams[addressed]
+            able = [addressed] if said is not None and said.has_resources else []
+        else:
+            own, able = uri, self._able(uri, permits)
+        routes = [Route(upstream_id, self._own_uri(upstream_id, own)) for upstream_id in dict.fromkeys(able)]
+        return [route for route in routes if permits(route.upstream_id, own) and permits(route.upstream_id, route.uri)]
 
     def public_uri(self, upstream_id: str, uri: str) -> str:
         """The URI under which clients reach what an upstream calls `uri`."""
@@ -161,9 +187,27 @@ class OfferTable:
             # Not the upstream's to serve: clients fetch such URIs by themselves.
             return uri
         routes = self.routes(uri, lambda _upstream_id, _name: True)
-        if routes and routes[0] == Route(upstream_id, uri):
+        if routes and routes[0] == Route(upstream_id, self._own_uri(upstream_id, uri)):
             return uri
         return next(each for each in public_uris(upstream_id, uri) if self.find(OfferKind.RESOURCE, each) is None)
+
+    def is_same(self, route: Route, uri: str) -> bool:
+        """Whether an upstream means by a URI what a request was sent for; what it lists apart is not the same."""
+        if uri == route.uri or self.is_listed(route.upstream_id, uri):
+            return uri == route.uri
+        return canonical(uri) == canonical(route.uri)
+
+    def is_listed(self, upstream_id: str, uri: str) -> bool:
+        """Whether an upstream lists a resource under exactly this URI."""
+        return (upstream_id, uri) in self._owned
+
+    @cached_property
+    def lookalikes(self) -> frozenset[tuple[str, str]]:
+        """(upstream id, URI) of resources that only what counts for nothing tells from others that are listed too."""
+        alike = (owned for owned in self._spelled.values() if len(owned) > 1)
+        return frozenset(
+            (each.upstream_id, each.name) for owned in alike for each in owned if canonical(each.name) != each.name
+        )
 
     @cached_property
     def renames(self) -> bool:
@@ -183,44 +227,89 @@ class OfferTable:
         return {(offer.upstream_id, offer.name): offer for offer in self.of_kind(OfferKind.RESOURCE)}
 
     @cached_property
+    def _spelled(self) -> dict[tuple[str, str], list[Offer]]:
+        """(upstream id, canonical URI) to the resources that are listed under it, in any spelling."""
+        spelled: dict[tuple[str, str], list[Offer]] = {}
+        for offer in self.of_kind(OfferKind.RESOURCE):
+            spelled.setdefault((offer.upstream_id, canonical(offer.name)), []).append(offer)
+        return spelled
+
+    @cached_property
+    def _unaddressed(self) -> tuple[Offer, ...]:
+        """The resources and templates that clients know as their server does; others are reached by their server."""
+        return tuple(
+            offer for offer in self.offers if offer.kind is not OfferKind.PROMPT and offer.public == offer.name
+        )
+
+    @cached_property
+    def _owners(self) -> dict[str, list[str]]:
+        """Canonical URI to the upstreams that list it, in any spelling."""
+        owners: dict[str, list[str]] = {}
+        for offer in self._unaddressed:
+            if offer.kind is OfferKind.RESOURCE:
+                owners.setdefault(canonical(offer.name), []).append(offer.upstream_id)
+        return owners
+
+    @cached_property
     def _templates(self) -> list[Offer]:
         """The templates, those with the most fixed characters first."""
-        return sorted(self.of_kind(OfferKind.TEMPLATE), key=lambda offer: -literal_length(offer.name))
+        templates = (offer for offer in self._unaddressed if offer.kind is OfferKind.TEMPLATE)
+        return sorted(templates, key=lambda offer: -literal_length(offer.name))
 
     @cached_property
     def _origins(self) -> dict[str, set[str]]:
         """Upstream id to the origins of what it lists."""
         origins: dict[str, set[str]] = {}
-        for offer in self.offers:
-            if offer.kind is not OfferKind.PROMPT:
-                origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
+        for offer in self._unaddressed:
+            origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
         return origins
 
-    def _addressed(self, uri: str) -> list[Route]:
-        upstream_id, own = split_public_uri(uri)
-        said = self.upstreams.get(upstream_id)
-        return [Route(upstream_id, own)] if said is not None and said.has_resources else []
+    def _own_uri(self, upstream_id: str, uri: str) -> str:
+        """The URI with which an upstream is asked: as it lists it, in canonical form if it does not."""
+        if self.is_listed(upstream_id, uri):
+            return uri
+        form = canonical(uri)
+        spelled = self._spelled.get((upstream_id, form), ())
+        return spelled[0].name if len(spelled) == 1 else form
 
-    def _by_template(self, uri: str, permits: Permits) -> Iterable[Route]:
-        for template in self._templates:
-            prefix = template.public.removesuffix(template.name)
-            if not uri.startswith(prefix) or not permits(template.upstream_id, template.name):
-                continue
-            own = uri.removeprefix(prefix)
-            if matches_template(template.name, own):
-                yield Route(template.upstream_id, own)
+    def _able(self, uri: str, permits: Permits) -> list[str]:
+        """The upstreams that may have a resource that is listed by none in these words."""
+        form = canonical(uri)
+        owners = self._owners.get(form, [])
+        if not owners and self._is_awaited(form):
+            return []
+        fitting = [
+            template
+            for template in self._templates
+            if (matches_template(template.name, uri) or matches_template(template.name, form))
+            and permits(template.upstream_id, template.name)
+        ]
+        close = [template.upstream_id for template in fitting if scheme_of(template.name)]
+        loose = [template.upstream_id for template in fitting if not scheme_of(template.name)]
+        return [*owners, *close, *self._by_origin(uri, permits), *loose]
 
-    def _by_origin(self, uri: str, permits: Permits) -> Iterable[Route]:
+    def _is_awaited(self, form: str) -> bool:
+        """Whether a canonical URI is that of an upstream not heard of yet, in whose place nobody answers."""
+        return form in self._awaited or any(matches_template(template, form) for _, template in self._awaited_templates)
+
+    @cached_property
+    def _awaited(self) -> frozenset[str]:
+        return frozenset(canonical(uri) for _, uri in _awaited(self.names, OfferKind.RESOURCE, self.upstreams))
+
+    @cached_property
+    def _awaited_templates(self) -> tuple[tuple[str, str], ...]:
+        return tuple(each for each in _awaited(self.names, OfferKind.TEMPLATE, self.upstreams) if scheme_of(each[1]))
+
+    def _by_origin(self, uri: str, permits: Permits) -> Iterable[str]:
         able = [
             upstream_id
             for upstream_id, said in self.upstreams.items()
             if said is not None and said.has_resources and permits(upstream_id, uri)
         ]
-        wanted = origin(uri)
-        for part in wanted:
-            yield from (Route(each, uri) for each in able if part in self._origins.get(each, ()))
+        for part in origin(uri):
+            yield from (each for each in able if part in self._origins.get(each, ()))
         if len(able) == 1:
-            yield Route(able[0], uri)
+            yield able[0]
 
 
 def build_offers(
@@ -234,24 +323,82 @@ def build_offers(
     """
     offers: list[Offer] = []
     names: dict[OfferKind, OfferNames] = {}
+    kept = {
+        kind: {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in upstreams}
+        for kind in OfferKind
+    }
+    found = {kind: _unique(kind, upstreams) for kind in OfferKind}
+    territory = _Territory(list(upstreams), {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]})
+    claims: list[Claim] = []
     for kind in OfferKind:
-        found = _unique(kind, upstreams)
-        kept = {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in upstreams}
-        names[kind] = assign_offer_names(list(found), is_uri=kind is not OfferKind.PROMPT, earlier=kept)
-        for (upstream_id, name), raw in found.items():
+        foreign = {} if kind is OfferKind.PROMPT else territory.foreign(kind, found[kind])
+        claims += foreign.values()
+        names[kind] = assign_offer_names(
+            list(found[kind]), is_uri=kind is not OfferKind.PROMPT, earlier=kept[kind], foreign=foreign
+        )
+        for (upstream_id, name), raw in found[kind].items():
             public = names[kind][upstream_id, name]
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}
             offers.append(Offer(kind, upstream_id, name, public, definition))
-    return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names))
+    return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
+
+
+def _awaited(
+    names: Mapping[OfferKind, OfferNames], kind: OfferKind, upstreams: Mapping[str, Offers | None]
+) -> Iterator[tuple[str, str]]:
+    """The owners, with their own words, of what upstreams had offered that have not been heard of since."""
+    away = {upstream_id for upstream_id, said in upstreams.items() if said is None}
+    return (owner for owner, name in names.get(kind, {}).items() if name == owner[1] and owner[0] in away)
+
+
+class _Territory:
+    """Whose a URI is by the templates of all upstreams.
+
+    Of two servers that mean the same URIs, the scheme's namesake goes first, then the one configured first: that is the
+    owner's word, the same after every start, and nothing a server can do changes it. A template that leaves the scheme
+    open claims nothing.
+    """
+
+    def __init__(self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]]) -> None:
+        self._ranks = {upstream_id: rank for rank, upstream_id in enumerate(upstream_ids)}
+        self._templates: dict[str, list[tuple[str, str]]] = {}
+        for upstream_id, template in templates:
+            self._templates.setdefault(scheme_of(template), []).append((upstream_id, template))
+        self._templates.pop("", None)
+
+    def foreign(self, kind: OfferKind, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Claim]:
+        """What lies in another upstream's part, of these (upstream id, URI or template)."""
+        found = (self._claim(kind, upstream_id, uri) for upstream_id, uri in owners)
+        return {(claim.upstream_id, claim.uri): claim for claim in found if claim is not None}
+
+    def _claim(self, kind: OfferKind, upstream_id: str, uri: str) -> Claim | None:
+        addressed, _ = split_public_uri(uri)
+        if addressed in self._ranks and addressed != upstream_id:
+            return Claim(upstream_id, uri, addressed, f"{SCHEME}{addressed}/")
+        sample = example(uri) if kind is OfferKind.TEMPLATE else uri
+        form, scheme = canonical(sample), scheme_of(uri)
+        for owner_id, template in self._templates.get(scheme, ()):
+            is_first = self._rank(owner_id, scheme) < self._rank(upstream_id, scheme)
+            # The same template is no claim on a part of it: which of the two has the name is a question of names.
+            if (
+                is_first
+                and template != uri
+                and (matches_template(template, form) or matches_template(template, sample))
+            ):
+                return Claim(upstream_id, uri, owner_id, template)
+        return None
+
+    def _rank(self, upstream_id: str, scheme: str) -> tuple[bool, int]:
+        return upstream_id.lower() != scheme, self._ranks[upstream_id]
 
 
 def _unique(kind: OfferKind, upstreams: Mapping[str, Offers | None]) -> dict[tuple[str, str], JsonObject]:
-    """Every definition by its owner and own name; what has no name cannot be asked for."""
+    """Every definition by its owner and own name; what has no name, or none to ask with, cannot be had."""
     found: dict[tuple[str, str], JsonObject] = {}
     for upstream_id, said in upstreams.items():
         listed: Sequence[JsonObject] = getattr(said, kind) if said is not None else ()
         for raw in listed:
             name = raw.get(_KEYS[kind])
-            if isinstance(name, str) and name:
+            if isinstance(name, str) and name and (kind is OfferKind.PROMPT or not unusable(name)):
                 found.setdefault((upstream_id, name), raw)
     return found

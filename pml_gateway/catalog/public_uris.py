@@ -8,20 +8,27 @@ from typing import Any
 
 from pml_gateway.catalog.build import same_tool
 from pml_gateway.catalog.model import Catalog, CatalogTool
-from pml_gateway.catalog.prompts_and_resources import OfferTable
+from pml_gateway.catalog.prompts_and_resources import OfferTable, Route
 from pml_gateway.types import JsonObject
 
 _Public = Callable[[str], str]
 _Change = Callable[[JsonObject, _Public], JsonObject]
 
 
-def with_public_uris(result: JsonObject, upstream_id: str, table: OfferTable) -> JsonObject:
-    """A result of `tools/call`, `prompts/get` or `resources/read` with public URIs; the same object if none differs."""
-    if not table.renames:
+def with_public_uris(
+    result: JsonObject, upstream_id: str, table: OfferTable, asked: tuple[str, Route] | None = None
+) -> JsonObject:
+    """A result of `tools/call`, `prompts/get` or `resources/read` with public URIs; the same object if none differs.
+
+    What was `asked` for, and was sent there, keeps the URI with which the client wrote it.
+    """
+    if not table.renames and asked is None:
         return result
 
     def public(uri: str) -> str:
-        return table.public_uri(upstream_id, uri)
+        if asked is not None and table.is_same(asked[1], uri):
+            return asked[0]
+        return table.public_uri(upstream_id, uri) if table.renames else uri
 
     changed = {
         key: _each(result[key], change, public) for key, change in _CHANGES.items() if isinstance(result.get(key), list)

@@ -1,17 +1,48 @@
-"""Resource URIs compared: does one fit an RFC 6570 template, where does it come from, how else can it be written."""
+"""Resource URIs compared: how one is written for good, what readers may take it for, whether it fits a template.
+
+Servers read URIs in many ways. What a client writes is forwarded in one canonical form, and rules are asked about what
+it may be taken for, which is nearly always one thing.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from urllib.parse import unquote
+from typing import TypeVar
+from urllib.parse import quote, unquote
 
 MAX_URI = 16_384
-"""Characters of a URI that is matched against templates; longer ones fit none."""
+"""Characters of a URI; nobody is asked for longer ones."""
+
+MAX_REMEMBERED = 1_024
+"""Characters of a URI whose forms are remembered for long: clients choose what they ask for."""
+
+DECODINGS = 2
+"""How often a careless server may decode a URI before it reads it, which decodes once more."""
+
+_Form = TypeVar("_Form")
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _ENDS_SEGMENT = "/?#"
-_DECODINGS = 3
+_EXAMPLES = {"#": "#x", ".": ".x", "/": "/x", ";": ";x=x", "?": "?x=x", "&": "&x=x"}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_DRIVE = re.compile(r"[A-Za-z][:|]")
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}|%")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
+_USER = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#@]*(?:@[^/?#@]*)*@")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_AROUND = "".join(map(chr, range(0x21)))
+_TABS_AND_LINE_ENDS = str.maketrans("", "", "\t\r\n")
+_IN_PATHS = "/!$&'()*+,;=:@"
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))
+_DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+
+
+def _remembered(function: Callable[[str], _Form]) -> Callable[[str], _Form]:
+    short, long = lru_cache(maxsize=2048)(function), lru_cache(maxsize=16)(function)
+    return lambda uri: short(uri) if len(uri) <= MAX_REMEMBERED else long(uri)
 
 
 @lru_cache(maxsize=4096)
@@ -64,6 +95,16 @@ def _to_segment_ends(uri: str, ends: set[int]) -> set[int]:
     return reached
 
 
+def example(template: str) -> str:
+    """A URI that fits a template."""
+    return _EXPRESSION.sub(lambda found: _EXAMPLES.get(found[1][:1], "x"), template)
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme of a URI or template in lower case; empty where it is not fixed."""
+    return _split(uri.strip(" "))[0]
+
+
 def origin(uri: str) -> tuple[str, ...]:
     """What a URI shares with others of its server: scheme and authority, then the scheme, unless the web shares it."""
     scheme, separator, rest = uri.partition(":")
@@ -75,34 +116,200 @@ def origin(uri: str) -> tuple[str, ...]:
     return of_authority if scheme in ("http", "https") else (*of_authority, scheme)
 
 
-def spellings(uri: str) -> frozenset[str]:
-    """A URI as it is and as a lenient server may read it: decoded, without dot segments, its origin in lower case."""
-    found = {uri}
-    decoded = uri
-    for _ in range(_DECODINGS):
-        decoded = unquote(decoded)
-        found.add(decoded)
-    return frozenset(found.union(*(_normal(each) for each in found)))
+def unusable(uri: str) -> str:
+    """What keeps a URI from being asked for, as in `contains U+0000, a control character`; empty if nothing does.
+
+    Control characters and half ones (lone surrogates) mean something else to every reader. Readers of files agree to
+    leave out tabs and line ends.
+    """
+    if len(uri) > MAX_URI:
+        return f"has {len(uri)} characters, over {MAX_URI}"
+    flat = uri.translate(_TABS_AND_LINE_ENDS)
+    text = flat if _split(flat)[0] == "file" else uri
+    found = _CONTROL.search(text)
+    character = found[0] if found else "\0" if any("\0" in each for each in _decodings(text, DECODINGS + 1)) else ""
+    return f"contains U+{ord(character):04X}, a control character" if character else ""
 
 
-def _normal(uri: str) -> tuple[str, str]:
-    """Without dot segments: with the authority apart from the path, and as one with it, as careless servers have it."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        head, colon, rest = uri.partition(":")
-        return uri, head.lower() + colon + rest
-    authority, slash, path = rest.partition("/")
-    path = path.lstrip("/")
-    start = f"{scheme.lower()}://"
-    return f"{start}{authority.lower()}{slash}{_without_dots(path)}", f"{start}{_without_dots(rest)}"
+@_remembered
+def canonical(uri: str) -> str:
+    """The one way to write a URI in which it is forwarded.
+
+    A `file:` URI is read as WHATWG has it and means a path, so without host, dot segments, empty segments and encoded
+    separators. Of others only what RFC 3986 holds for equal is made so, but no letter changes its case in what may be
+    a parameter. Fragments and empty queries are gone.
+    """
+    text = uri.strip(" ")
+    scheme, rest = _split(text.translate(_TABS_AND_LINE_ENDS))
+    if scheme == "file":
+        path, query = _cut(rest)
+        decoded = unquote(_whatwg_path(path), errors="surrogateescape")
+        ends = "/" if decoded.endswith(("/", "/.", "/..")) else ""
+        written = quote(_resolved(decoded), safe=_IN_PATHS, errors="surrogateescape")
+        return f"file://{written.rstrip('/')}{ends or ('/' if written == '/' else '')}{_escaped(query)}"
+    scheme, rest = _split(text)
+    if not scheme:
+        return text
+    path, query = _cut(_escaped(rest))
+    authority, path = _authority(path)
+    if path.startswith("/") and any(each in (".", "..") for each in path.split("/")):
+        path = _without_dots(path)
+        # What was a path stays one.
+        path = path if authority else f"/{path.lstrip('/')}"
+    path = "" if authority and path == "/" else path
+    return f"{scheme}:{_host(scheme, authority)}{path}{query}"
 
 
-def _without_dots(path: str) -> str:
+@_remembered
+def readings(uri: str) -> frozenset[str]:
+    """What readers may take a URI for: decoded, with `/` between segments, without what does not count.
+
+    Two that name the same for some reader have a reading in common. There is more than one where readers disagree:
+    about `..` behind an empty or encoded segment, about backslashes, about what is encoded twice.
+    """
+    return frozenset(
+        reading
+        for written in {uri, canonical(uri)}
+        for text in _decodings(written, DECODINGS)
+        for reading in _readings(text.strip(_AROUND))
+    )
+
+
+def without_user(reading: str) -> str:
+    """A reading for those who look at the host alone."""
+    return _USER.sub(r"\1", reading, count=1)
+
+
+def _decodings(uri: str, times: int) -> Iterator[str]:
+    yield uri
+    for _ in range(times):
+        decoded = unquote(uri)
+        if decoded == uri:
+            return
+        uri = decoded
+        yield uri
+
+
+def _readings(uri: str) -> Iterator[str]:
+    flat = uri.translate(_TABS_AND_LINE_ENDS)
+    scheme, rest = _split(flat)
+    if scheme == "file" or flat.startswith(("/", "\\")):
+        path, _ = _cut(rest)
+        paths = {unquote(_whatwg_path(path)), unquote(_python_path(path))}
+        if not scheme:
+            # Where no scheme is needed, a path may be one as it is.
+            paths |= {rest, unquote(path)}
+        yield from (f"file://{_resolved(each)}" for path in paths for each in _with_either_slash(path))
+        if scheme:
+            return
+    scheme, rest = _split(uri)
+    if not scheme:
+        yield from (uri, unquote(uri))
+        return
+    path, query = _cut(rest)
+    for read in _with_either_slash(unquote(path)):
+        authority, below = _authority(read)
+        parts = {(authority, _resolved(below))}
+        if len(authority) > 2:
+            # As careless servers have it: what follows the scheme is one path.
+            parts.add(_authority(f"/{_resolved(read[1:])}"))
+        for host, resolved in parts:
+            named = unicodedata.normalize("NFKC", _host(scheme, host)).lower().rstrip(".")
+            yield f"{scheme}:{named}{resolved.rstrip('/')}{unquote(query)}"
+
+
+def _with_either_slash(path: str) -> set[str]:
+    return {path, path.replace("\\", "/")}
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Scheme in lower case and the rest; without one, all is the rest."""
+    found = _SCHEME.fullmatch(uri)
+    return (found[1].lower(), found[2]) if found else ("", uri)
+
+
+def _cut(rest: str) -> tuple[str, str]:
+    """Path (with the authority) and query, which has its `?` and is left out where it is empty."""
+    path, mark, query = rest.partition("#")[0].partition("?")
+    return path, mark + query if query else ""
+
+
+def _authority(path: str) -> tuple[str, str]:
+    """The authority with its slashes, and the path below it."""
+    if not path.startswith("//"):
+        return "", path
+    authority, slash, below = path[2:].partition("/")
+    return f"//{authority}", slash + below
+
+
+def _host(scheme: str, authority: str) -> str:
+    """The authority without a port that says nothing; of the web without a user as well, and in lower case."""
+    host, colon, port = authority.rpartition(":")
+    if colon and (not port or port == _DEFAULT_PORTS.get(scheme)):
+        authority = host
+    if not authority or scheme not in _DEFAULT_PORTS:
+        return authority
+    return _PERCENT.sub(lambda escape: escape[0].upper(), f"//{authority[2:].rpartition('@')[2]}".lower())
+
+
+def _whatwg_path(rest: str) -> str:
+    """The path of a `file:` URI as the WHATWG URL standard reads it, still encoded."""
+    path = rest.replace("\\", "/")
+    if path.startswith("//") and not _DRIVE.fullmatch(path[2:].partition("/")[0]):
+        path = path[2:].partition("/")[2]
+    elif path.startswith("//"):
+        path = path[2:]
+    else:
+        path = path.removeprefix("/")
     segments: list[str] = []
-    for segment in path.replace("\\", "/").split("/"):
+    for segment in (each := path.split("/")):
+        dots = segment.lower().replace("%2e", ".")
+        if dots == "..":
+            if segments and not (len(segments) == 1 and _DRIVE.fullmatch(segments[0])):
+                segments.pop()
+        elif dots != ".":
+            segments.append(f"{segment[0]}:" if not segments and _DRIVE.fullmatch(segment) else segment)
+    ends = each[-1].lower().replace("%2e", ".") in (".", "..")
+    return "/" + "/".join([*segments, *([""] if ends else [])])
+
+
+def _python_path(rest: str) -> str:
+    """As `urllib.parse.urlparse` reads it: backslashes are characters like others, dots stay for who opens the file."""
+    path = _authority(rest)[1]
+    return path if path.startswith("/") else f"/{path}"
+
+
+def _resolved(path: str) -> str:
+    """A path as a file system takes it: without dot segments and empty ones."""
+    segments: list[str] = []
+    for segment in path.split("/"):
         if segment == "..":
             del segments[-1:]
         elif segment not in ("", "."):
             segments.append(segment)
-    lead = path[: len(path) - len(path.lstrip("/"))]
-    return lead + "/".join(segments) + ("/" if path.endswith("/") and segments else "")
+    return "/" * path.startswith("/") + "/".join(segments)
+
+
+def _without_dots(path: str) -> str:
+    """A path without dot segments, as RFC 3986 takes them out."""
+    segments: list[str] = []
+    *_, last = given = path[1:].split("/")
+    for segment in given:
+        if segment == "..":
+            del segments[-1:]
+        elif segment != ".":
+            segments.append(segment)
+    return "/" + "/".join([*segments, *([""] if last in (".", "..") else [])])
+
+
+def _escaped(text: str) -> str:
+    """Escapes in capitals where they are needed, and none where they are not."""
+    return quote(_PERCENT.sub(_escape, text), safe=_ASCII, errors="surrogatepass")
+
+
+def _escape(found: re.Match[str]) -> str:
+    escape = found[0]
+    if escape == "%":
+        return "%25"
+    character = chr(int(escape[1:], 16))
+    return character if _UNRESERVED.fullmatch(character) else escape.upper()

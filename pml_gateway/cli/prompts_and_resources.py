@@ -139,10 +139,12 @@ async def _get_prompt(command: Command, params: JsonObject) -> JsonObject:
 
 async def _read_resource(command: Command, uri: str) -> JsonObject:
     from pml_gateway.catalog.prompts_and_resources import OfferKind
+    from pml_gateway.gateway.answers import check_uri
     from pml_gateway.gateway.calling import ask_upstream
     from pml_gateway.gateway.request import CallOptions
     from pml_gateway.policy.client import LOCAL
 
+    check_uri(uri)
     async with command_gateway(command, connect=True) as gateway:
         routes = (await gateway.ready()).view(LOCAL).offers.routes(uri)
         if not routes:

@@ -12,6 +12,7 @@ from mcp_types.methods import SERVER_RESULTS
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
+from pml_gateway.catalog.uris import unusable
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamProtocolError, innermost
 from pml_gateway.results.content import data_result
@@ -59,6 +60,15 @@ def resource_not_found(uri: str, version: str) -> MCPError:
     """The same for a hidden resource as for none."""
     code = INVALID_PARAMS if version >= LATEST_VERSION else RESOURCE_NOT_FOUND
     return MCPError(code, f"Resource not found: {uri[:200]}", {"uri": uri})
+
+
+def check_uri(uri: str) -> None:
+    """Refuse a URI that no server is asked for."""
+    reason = unusable(uri)
+    if reason:
+        raise InvalidInputError(
+            f"the URI {uri[:200]!a} {reason}", hint="leave out control characters, or percent-encode them"
+        )
 
 
 def check_text(params: JsonObject) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
@@ -131,11 +132,29 @@ class Listings:
         # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
         catalog = with_composites(catalog, composites_of(settings, catalog), previous)
         table = build_offers(offers, previous.offers.names)
+        _warn(table, previous.offers)
         return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 
     def saving(self, catalog: Catalog) -> Callable[[], None]:
         """What writes the manifest as it is now, so that the next start knows these tools and their names."""
         return partial(_save, self._file, catalog, dict(self._entries))
+
+
+def _warn(table: OfferTable, previous: OfferTable) -> None:
+    """Say which servers list what another one's template covers, once for each pair."""
+    known = {(claim.upstream_id, claim.owner_id) for claim in previous.claims}
+    new = {(claim.upstream_id, claim.owner_id): claim for claim in table.claims}
+    for pair, claim in new.items():
+        if pair not in known:
+            logger.warning(
+                "server %s lists %s, which %s of server %s covers; what %s has there is reached as pml://%s/URI only",
+                claim.upstream_id,
+                ascii(claim.uri[:200]),
+                ascii(claim.template[:200]),
+                claim.owner_id,
+                claim.upstream_id,
+                quote(claim.upstream_id, safe=""),
+            )
 
 
 def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:

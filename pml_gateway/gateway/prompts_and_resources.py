@@ -19,6 +19,7 @@ from pml_gateway.gateway.answers import (
     RESOURCE_NOT_FOUND,
     as_rpc_error,
     check_result,
+    check_uri,
     prompt_not_found,
     resource_not_found,
     writable,
@@ -116,15 +117,21 @@ class PromptAndResourceRequests:
 
     async def _read_resource(self, ctx: Context, view: View) -> JsonObject:
         params = _own_params(ctx)
+        check_uri(params["uri"])
         routes = view.offers.routes(params["uri"])[:MAX_TRIED]
         for route in routes:
             try:
-                return await self._ask(ctx, route.upstream_id, {**params, "uri": route.uri})
+                result = await ask_upstream(
+                    self._gateway, route.upstream_id, ctx.method, {**params, "uri": route.uri}, options_of(ctx)
+                )
             except GatewayError as error:
                 # Where something is hidden, the server's own words would tell it from what does not exist.
                 is_last_word = route is routes[-1] and not view.offers.hides_any
                 if is_last_word or not _is_unknown(error):
                     raise
+            else:
+                table = self._gateway.state.catalog.offers
+                return with_public_uris(result, route.upstream_id, table, (params["uri"], route))
         raise resource_not_found(params["uri"], ctx.protocol_version)
 
     async def _complete(self, ctx: Context, view: View) -> JsonObject:
@@ -145,6 +152,7 @@ class PromptAndResourceRequests:
 
     async def _subscribe(self, ctx: Context, view: View) -> JsonObject:
         uri = _own_params(ctx)["uri"]
+        check_uri(uri)
         if not view.offers.routes(uri):
             raise resource_not_found(uri, ctx.protocol_version)
         try:
@@ -178,10 +186,14 @@ def _is_unknown(error: GatewayError) -> bool:
 
 def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
     """The upstream of a visible template or resource, and its own URI (or template)."""
-    offer = view.offers.find(OfferKind.TEMPLATE, uri) or view.offers.find(OfferKind.RESOURCE, uri)
-    if offer is None:
-        raise resource_not_found(uri, version)
-    return offer.upstream_id, offer.name
+    check_uri(uri)
+    template = view.offers.find(OfferKind.TEMPLATE, uri)
+    if template is not None:
+        return template.upstream_id, template.name
+    for route in view.offers.routes(uri):
+        if view.catalog.offers.is_listed(route.upstream_id, route.uri):
+            return route.upstream_id, route.uri
+    raise resource_not_found(uri, version)
 
 
 def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) -> list[JsonObject]:

@@ -168,7 +168,7 @@ class ResourceFollowers:
     def _on_updated(self, follower: Follower, route: Route) -> Callable[[str], None]:
         def on_updated(uri: str) -> None:
             table = self._gateway.state.catalog.offers
-            public = follower.uri if uri == route.uri else table.public_uri(route.upstream_id, uri)
+            public = follower.uri if table.is_same(route, uri) else table.public_uri(route.upstream_id, uri)
             view = self._view(follower.client)
             if view is not None and view.permits(route.upstream_id, uri):
                 follower.pending.add(public)

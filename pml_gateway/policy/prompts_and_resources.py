@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import count
 
-from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route
-from pml_gateway.catalog.uris import spellings
+from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route, split_public_uri
+from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
 from pml_gateway.exposure.patterns import ToolPatterns
+
+_GLOB = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
+_FIRST_MASK = 0xF0000
+"""Where characters begin that nobody uses, for globs in a URI that is being read."""
+
+_OPEN_HOST = re.compile(r"file://[^/\\*?\[]*(?=[*?\[])", re.IGNORECASE)
 
 
 class OfferView:
     """The prompts, resources and templates of one client.
 
-    Rules name them as `server:name` and `server:uri`; `server__*` covers them with the tools of a server. What a rule
-    takes away is matched by the bare name as well, and by every way to write the same URI. What is `absent` is there
-    for other clients only.
+    Rules name them as `server:name` and `server:uri`; `server__*` covers them with the tools of a server. A URI is
+    allowed by its canonical form, and denied by anything that a reader may take it for; what a rule takes away is
+    matched by the bare name as well. What is `absent` is there for other clients only.
     """
 
     def __init__(
@@ -29,6 +38,8 @@ class OfferView:
         self._allow = allow
         self._denied = denied
         self._absent = absent
+        self._allowed_uris = UriRules(allow, table.lookalikes)
+        self._denied_uris = [UriRules(patterns, table.lookalikes, takes_bare=True) for patterns in denied]
 
     @property
     def hides_any(self) -> bool:
@@ -37,16 +48,15 @@ class OfferView:
 
     def permits(self, upstream_id: str, name: str) -> bool:
         """Whether the client may use what an upstream calls `name`, listed or not."""
-        written = spellings(name) if ":" in name else (name,)
-        for spelling in written:
-            if (upstream_id, spelling) in self._absent:
-                return False
-            sources = (f"{upstream_id}:{spelling}", f"{upstream_id}__{spelling}")
-            if not self._allow.matches_any(sources):
-                return False
-            if any(patterns.matches_any((*sources, spelling)) for patterns in self._denied):
-                return False
-        return True
+        if not self.hides_any:
+            return True
+        taken_for = readings(name)
+        if self._is_absent(upstream_id, name, taken_for):
+            return False
+        refused = {name, canonical(name), *taken_for, *map(without_user, taken_for)}
+        return self._allowed_uris.cover(upstream_id, name) and not any(
+            rules.fits(upstream_id, each) for rules in self._denied_uris for each in refused
+        )
 
     def may_permit(self, upstream_id: str) -> bool:
         """Whether the client may see anything of an upstream of which nothing is known yet."""
@@ -65,7 +75,7 @@ class OfferView:
 
     def routes(self, uri: str) -> list[Route]:
         """The upstreams that may have a resource for this client, the likeliest first."""
-        return self._table.routes(uri, self.permits)
+        return [] if unusable(uri) else self._table.routes(uri, self.permits)
 
     @cached_property
     def upstream_ids(self) -> frozenset[str]:
@@ -78,3 +88,98 @@ class OfferView:
             kind: tuple(offer for offer in self._table.of_kind(kind) if self.permits(offer.upstream_id, offer.name))
             for kind in OfferKind
         }
+
+    def _is_absent(self, upstream_id: str, uri: str, taken_for: frozenset[str]) -> bool:
+        if (upstream_id, uri) in self._absent:
+            return True
+        # One that is listed beside an absent one is another resource, however alike they are.
+        return not self._table.is_listed(upstream_id, uri) and any(
+            (upstream_id, each) in self._absent_readings for each in taken_for
+        )
+
+    @cached_property
+    def _absent_readings(self) -> frozenset[tuple[str, str]]:
+        return frozenset((upstream_id, each) for upstream_id, name in self._absent for each in readings(name))
+
+
+class UriRules:
+    """Rules about URIs, each in canonical form however it was written.
+
+    A rule that names one of several lookalikes as its server lists it is about that one.
+    """
+
+    def __init__(
+        self, patterns: ToolPatterns, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False
+    ) -> None:
+        self._patterns = patterns
+        self._lookalikes = lookalikes
+        self._takes_bare = takes_bare
+        self._of_upstream: dict[str, tuple[frozenset[str], ToolPatterns]] = {}
+
+    def cover(self, upstream_id: str, uri: str) -> bool:
+        """Whether a URI is covered in canonical form, as everything that this may still be taken for."""
+        exact, _ = self._of(upstream_id)
+        return uri in exact or all(self.fits(upstream_id, each) for each in readings(canonical(uri)))
+
+    def fits(self, upstream_id: str, reading: str) -> bool:
+        """Whether a rule fits what a URI may be taken for; a folder is meant with what a rule says of all in it."""
+        exact, patterns = self._of(upstream_id)
+        forms = (reading, f"{reading}/")
+        if reading in exact or patterns.matches_any(forms):
+            return True
+        return self._patterns.matches_any(
+            f"{upstream_id}{separator}{form}" for form in forms for separator in (":", "__")
+        )
+
+    def _of(self, upstream_id: str) -> tuple[frozenset[str], ToolPatterns]:
+        """The rules about one upstream: URIs as they were written, and patterns of readings."""
+        known = self._of_upstream.get(upstream_id)
+        if known is None:
+            written = frozenset(self._about(upstream_id))
+            meant = [rule for rule in written if (upstream_id, rule) not in self._lookalikes]
+            known = self._of_upstream[upstream_id] = written, _compiled(meant)
+        return known
+
+    def _about(self, upstream_id: str) -> Iterator[str]:
+        """What entries say of an upstream's URIs, without its name."""
+        for entry in self._patterns.exact:
+            if self._takes_bare or entry.startswith("*"):
+                yield entry
+            server, own = split_public_uri(entry)
+            if own and fnmatch.fnmatchcase(upstream_id, server):
+                yield own
+            for separator in re.finditer("(?=(:|__))", entry):
+                if fnmatch.fnmatchcase(upstream_id, entry[: separator.start(1)]):
+                    yield entry[separator.end(1) :]
+
+
+def _compiled(rules: Sequence[str]) -> ToolPatterns:
+    exact: set[str] = set()
+    globs: list[str] = []
+    for rule in rules:
+        wildcards = _GLOB.findall(rule)
+        if not wildcards:
+            exact |= readings(canonical(rule))
+            continue
+        # A wildcard for the host may stand for the path below it as well.
+        for form in {rule, _OPEN_HOST.sub("file:///", rule, count=1)}:
+            masked = _masked(form)
+            globs += [fnmatch.translate(_unmasked(each, wildcards)) for each in readings(canonical(masked))]
+    return ToolPatterns(frozenset(exact), re.compile("|".join(globs)) if globs else None)
+
+
+def _masked(pattern: str) -> str:
+    masks = map(chr, count(_FIRST_MASK))
+    return _GLOB.sub(lambda _: next(masks), pattern)
+
+
+def _unmasked(reading: str, wildcards: Sequence[str]) -> str:
+    """A pattern in which the masks are wildcards again, and what looks like one is a character."""
+    return "".join(
+        wildcards[ord(each) - _FIRST_MASK]
+        if 0 <= ord(each) - _FIRST_MASK < len(wildcards)
+        else f"[{each}]"
+        if each in "*?["
+        else each
+        for each in reading
+    )

@@ -12,7 +12,7 @@ from mcp.shared.uri_template import UriTemplate
 from pml_gateway.catalog.fields import offer_for_version, sound_offer
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferTable, Route, build_offers
 from pml_gateway.catalog.public_uris import with_public_uris
-from pml_gateway.catalog.uris import matches_template, spellings
+from pml_gateway.catalog.uris import canonical, matches_template, readings
 from pml_gateway.mcp.listing import Offers
 
 SERVERS = ("a", "b", "c d/ü")
@@ -61,7 +61,7 @@ def test_any_uri_in_an_answer_leads_back_to_the_server_that_gave_it(
     if uri.startswith(("http:", "https:")):
         return
     result = with_public_uris({"content": [{"type": "resource_link", "name": "n", "uri": uri}]}, server, table)
-    assert table.routes(result["content"][0]["uri"], anybody)[0] == Route(server, uri)
+    assert table.routes(result["content"][0]["uri"], anybody)[0] in (Route(server, uri), Route(server, canonical(uri)))
 
 
 VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -95,7 +95,7 @@ def test_other_uris_do_not_fit(template: str, uri: str) -> None:
 
 
 def test_the_template_that_fits_most_closely_is_asked_first() -> None:
-    table = build_offers({"a": offering([], ["x://{+any}"]), "b": offering([], ["x://docs/{page}"])})
+    table = build_offers({"b": offering([], ["x://docs/{page}"]), "a": offering([], ["x://{+any}"])})
     assert table.routes("x://docs/1", anybody)[0] == Route("b", "x://docs/1")
     assert table.routes("x://other", anybody)[0] == Route("a", "x://other")
 
@@ -115,6 +115,81 @@ def test_a_renamed_name_is_free_of_any_that_is_listed() -> None:
     assert public == {("a", "p"): "p", ("a", "b__p"): "b__p", ("b", "p"): "b__p_2"}
 
 
+NOTES = ("notes", "notes:///{path}")
+
+
+@pytest.mark.parametrize(
+    "uri", ["notes:///diary", "NOTES:///diary", "notes:///%64iary", "notes:///x/../diary", " notes:///diary"]
+)
+def test_what_lies_in_the_template_of_another_server_is_its_own(uri: str) -> None:
+    for servers in (("notes", "evil"), ("evil", "notes")):
+        listed = {"notes": offering([], ["notes:///{path}"]), "evil": offering([uri, "evil://1"])}
+        table = build_offers({server: listed[server] for server in servers})
+        assert table.routes(uri, anybody)[0].upstream_id == "notes"
+        assert table.routes("notes:///diary", anybody) == [Route("notes", "notes:///diary")]
+        public = {each.name: each.public for each in table.of_kind(OfferKind.RESOURCE)}
+        assert public == {uri: f"pml://evil/{uri}", "evil://1": "evil://1"}
+        assert table.routes(f"pml://evil/{uri}", anybody) == [Route("evil", uri)]
+        assert [(each.upstream_id, each.uri, each.owner_id, each.template) for each in table.claims] == [
+            ("evil", uri, *NOTES)
+        ]
+
+
+@pytest.mark.parametrize("template", ["notes:///d{rest}", "notes:///diary{+x}", "notes:///{all}", "notes:///diary"])
+def test_a_part_of_another_servers_template_is_not_taken_by_a_closer_one(template: str) -> None:
+    table = build_offers({"mine": offering([], ["notes:///{path}"]), "evil": offering([], [template])})
+    assert [each.public for each in table.offers] == ["notes:///{path}", f"pml://evil/{template}"]
+    assert [route.upstream_id for route in table.routes("notes:///diary", anybody)] == ["mine"]
+    assert table.routes("pml://evil/notes:///dia", anybody)[0].upstream_id == "evil"
+
+
+@pytest.mark.parametrize(
+    "wide", ["{+all}", "{all}", "file:///{path}", "file:///{+path}", "file:{+all}", "{scheme}:///{path}"]
+)
+def test_a_wide_template_takes_nothing_that_a_server_before_it_lists(wide: str) -> None:
+    table = build_offers({"files": offering(["file:///a", "file:///b"]), "evil": offering([], [wide])})
+    assert [each.public for each in table.of_kind(OfferKind.RESOURCE)] == ["file:///a", "file:///b"]
+    for uri in ("file:///a", "file://localhost/a", "FILE:/a"):
+        assert table.routes(uri, anybody)[0] == Route("files", "file:///a")
+    assert table.claims == ()
+
+
+@pytest.mark.parametrize("wide", ["{+all}", "{all}", "{scheme}:///{path}"])
+def test_a_template_without_a_scheme_claims_nothing(wide: str) -> None:
+    table = build_offers({"evil": offering([], [wide]), "files": offering(["file:///a"])})
+    assert table.routes("file:///a", anybody) == [Route("files", "file:///a")]
+    assert table.routes("file:///new", anybody)[0].upstream_id == "files"
+    assert table.claims == ()
+
+
+def test_an_address_of_another_server_is_no_servers_own_uri() -> None:
+    table = build_offers({"evil": offering(["pml://notes/notes:///a", "PML://notes/x"]), "notes": offering([])})
+    assert [route.upstream_id for route in table.routes("pml://notes/notes:///a", anybody)] == ["notes"]
+    assert [route.upstream_id for route in table.routes("pml://evil/pml://notes/notes:///a", anybody)] == ["evil"]
+    assert len(table.claims) == 2
+
+
+def test_a_foreign_uri_loses_a_name_it_had_and_everything_else_keeps_its_own() -> None:
+    evil = offering(["notes:///diary", "evil://1"])
+    before = build_offers({"notes": offering(["notes:///a"]), "evil": evil})
+    assert [each.public for each in before.offers] == ["notes:///a", "notes:///diary", "evil://1"]
+    after = build_offers({"notes": offering(["notes:///a"], ["notes:///{path}"]), "evil": evil}, before.names)
+    public = [each.public for each in after.of_kind(OfferKind.RESOURCE)]
+    assert public == ["notes:///a", "pml://evil/notes:///diary", "evil://1"]
+    again = build_offers({"notes": offering(["notes:///a"], ["notes:///{path}"]), "evil": evil}, after.names)
+    assert again.names == after.names
+
+
+def test_nobody_answers_in_the_place_of_a_server_that_is_away() -> None:
+    notes = offering(["memo://1"], ["notes:///{path}"])
+    known = build_offers({"notes": notes, "evil": offering([])})
+    evil = offering(["notes:///diary", "evil://1"], ["{+all}"])
+    table = build_offers({"notes": None, "evil": evil}, known.names)
+    for uri in ("notes:///diary", "NOTES:///other", "memo://1", "MEMO://1"):
+        assert table.routes(uri, anybody) == []
+    assert table.routes("else://1", anybody) == [Route("evil", "else://1")]
+
+
 def test_a_name_waits_for_an_owner_that_is_away() -> None:
     first = build_offers({"a": offering(["x://1"]), "b": offering([])})
     away = build_offers({"a": None, "b": offering(["x://1"])}, first.names)
@@ -126,7 +201,7 @@ def test_a_name_waits_for_an_owner_that_is_away() -> None:
     ["s://private/x", "S://private/x", "s://%70rivate/x", "s://%2570rivate/x", "s://private/./x", "s://a/../private/x"],
 )
 def test_one_uri_has_many_spellings(written: str) -> None:
-    assert "s://private/x" in spellings(written)
+    assert "s://private/x" in readings(written)
 
 
 def test_wrongly_typed_fields_are_left_out_and_versions_get_what_they_know() -> None:

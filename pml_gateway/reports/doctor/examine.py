@@ -23,7 +23,7 @@ from pml_gateway.reports.doctor.files import files, versions
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_text
 from pml_gateway.reports.doctor.gateways import gateways, listener_on
 from pml_gateway.reports.doctor.search import index, manifest, model
-from pml_gateway.reports.doctor.servers import LastWords, servers
+from pml_gateway.reports.doctor.servers import LastWords, resources, servers
 from pml_gateway.reports.doctor.tools import tools
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
@@ -113,6 +113,7 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
             await gateway.refresh(waited)
             tasks.cancel_scope.cancel()
         found += servers(gateway, last_words, waited, explained)
+        found += resources(gateway.state.catalog.offers)
         progress("indexing the tools")
         is_current = await gateway.indexed(INDEX_SECONDS)
         known = gateway.state.catalog.listed_upstreams

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from pml_gateway.catalog.prompts_and_resources import Claim, OfferTable
+from pml_gateway.catalog.uris import unusable
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.gateway.gateway import Gateway
@@ -15,6 +17,9 @@ from pml_gateway.upstreams.upstream import Upstream
 
 LAST_WORDS = 10
 """Lines of stderr that are shown of a server that failed."""
+
+MAX_CLAIMS = 10
+"""Resources that are shown of a server that lists what it should not."""
 
 ADVERTISEMENT = "npm notice"
 """How lines begin with which npm offers its next version, behind whatever went wrong."""
@@ -52,6 +57,27 @@ def servers(
         if upstream.last_error is not None and name in explained:
             continue
         yield _server(name, upstream, last_words, waited)
+
+
+def resources(table: OfferTable) -> Iterator[Finding]:
+    """Servers that list what is another one's, or what nobody can ask for."""
+    pairs: dict[tuple[str, str], list[Claim]] = {}
+    for claim in table.claims:
+        pairs.setdefault((claim.upstream_id, claim.owner_id), []).append(claim)
+    for (server, owner), claims in pairs.items():
+        what = (
+            f"lists {counted(len(claims), 'resource')} of server {owner}, and is not asked for them under their own URI"
+        )
+        fix = f"if {server} is to answer for them, configure it before {owner}; if it should not list them, take it out"
+        lines = [f"{claim.uri}: covered by {claim.template}" for claim in claims[:MAX_CLAIMS]]
+        yield Finding(Area.SERVERS, Severity.WARNING, server, what, fix, tuple(ascii(line)[1:-1] for line in lines))
+    for server, said in table.upstreams.items():
+        listed = [] if said is None else [str(each.get("uri", "")) for each in said.resources]
+        left_out = [uri for uri in listed if unusable(uri)]
+        if left_out:
+            what = f"lists {counted(len(left_out), 'resource')} whose URI nobody can ask for, so left out"
+            lines = [f"{uri[:200]!a} {unusable(uri)}" for uri in left_out[:MAX_CLAIMS]]
+            yield Finding(Area.SERVERS, Severity.WARNING, server, what, "its author may want to know", tuple(lines))
 
 
 def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float) -> Finding:
