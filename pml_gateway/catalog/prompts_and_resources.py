@@ -17,6 +17,7 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
+from pml_gateway.catalog.ownership import SEPARATORS, Ownership
 from pml_gateway.catalog.uris import literal_length, matches_template, origin
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.types import JsonObject
@@ -43,20 +44,27 @@ def split_public_uri(uri: str) -> tuple[str, str]:
 
 
 def assign_offer_names(
-    owners: Sequence[tuple[str, str]], *, is_uri: bool, earlier: OfferNames
+    owners: Sequence[tuple[str, str]], *, is_uri: bool, earlier: OfferNames, ownership: Ownership
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, name) its public name: its own, unless another owner has it already.
 
-    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer.
+    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. A
+    prompt gets no name that begins with another server's id.
     """
+
+    def allows(name: str, owner: tuple[str, str]) -> bool:
+        return is_uri or ownership.allows(name, owner[0])
+
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        kept.setdefault(name, owner)
+        if allows(name, owner):
+            kept.setdefault(name, owner)
     assigned = {owner: name for name, owner in kept.items()}
     taken = set(kept)
     names: dict[tuple[str, str], str] = {}
     for owner in owners:
-        name = assigned.get(owner) or next(name for name in _candidates(owner, is_uri=is_uri) if name not in taken)
+        candidates = (name for name in _candidates(owner, is_uri=is_uri) if name not in taken and allows(name, owner))
+        name = assigned.get(owner) or next(candidates)
         names[owner] = name
         taken.add(name)
     return names | {owner: name for owner, name in assigned.items() if owner not in names}
@@ -68,7 +76,14 @@ def _candidates(owner: tuple[str, str], *, is_uri: bool) -> Iterator[str]:
     if is_uri:
         yield from public_uris(upstream_id, name)
     yield f"{upstream_id}__{name}"
-    yield from (f"{upstream_id}__{name}_{attempt}" for attempt in count(2))
+    # Without a separator a name begins with no other server's id, as this one's own may do.
+    joined = f"{upstream_id}_{name}"
+    while any(separator in joined for separator in SEPARATORS):
+        for separator in SEPARATORS:
+            joined = joined.replace(separator, "_")
+    for attempt in count(2):
+        yield f"{upstream_id}__{name}_{attempt}"
+        yield f"{joined.rstrip('_')}_{attempt}"
 
 
 Permits = Callable[[str, str], bool]
@@ -224,20 +239,26 @@ class OfferTable:
 
 
 def build_offers(
-    upstreams: Mapping[str, Offers | None], earlier: Mapping[OfferKind, OfferNames] = NO_NAMES
+    upstreams: Mapping[str, Offers | None],
+    earlier: Mapping[OfferKind, OfferNames] = NO_NAMES,
+    ownership: Ownership | None = None,
 ) -> OfferTable:
     """The table of what these upstreams offer, in their order.
 
     Args:
         upstreams: server id to its offers; None for one that has not been heard of yet.
         earlier: names given in earlier builds, which their owners keep.
+        ownership: which servers are configured, also those that offer nothing; by default these.
     """
+    ownership = ownership or Ownership(tuple(upstreams))
     offers: list[Offer] = []
     names: dict[OfferKind, OfferNames] = {}
     for kind in OfferKind:
         found = _unique(kind, upstreams)
-        kept = {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in upstreams}
-        names[kind] = assign_offer_names(list(found), is_uri=kind is not OfferKind.PROMPT, earlier=kept)
+        is_uri = kind is not OfferKind.PROMPT
+        known = upstreams if is_uri else ownership.ids
+        kept = {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in known}
+        names[kind] = assign_offer_names(list(found), is_uri=is_uri, earlier=kept, ownership=ownership)
         for (upstream_id, name), raw in found.items():
             public = names[kind][upstream_id, name]
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pml_gateway.config.settings import META_TOOLS, Settings
 from pml_gateway.types import JsonObject
 
-RESERVED = frozenset(META_TOOLS)
-"""Names no upstream tool is given."""
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "search_tools": ("search", "mcp_search"),
+    "tool_schema": ("schema",),
+    "call_tool": ("call",),
+    "call_batch": ("batch",),
+}
+"""What other gateways call these tools, which is accepted and listed nowhere."""
+
+RESERVED = frozenset(META_TOOLS).union(*ALIASES.values())
+"""Names no upstream tool is given, and by which none is called."""
 
 Handler = Callable[..., Awaitable[JsonObject]]
 """(the call's context, its arguments) to the result; what it raises becomes an error result.
@@ -34,7 +42,6 @@ class MetaTool:
         name: one of the names that `gateway.meta_tools` knows.
         definition: how it is listed, given the servers that are behind it.
         handler: what answers it.
-        aliases: names other gateways gave it; a real tool of that name wins.
         is_useful: whether there is anything for it to do with these settings.
         beside_namespaces: its definition where namespaces take the calls; None where it is not listed beside them.
     """
@@ -42,9 +49,13 @@ class MetaTool:
     name: str
     definition: Callable[[Sequence[str]], JsonObject]
     handler: Handler
-    aliases: tuple[str, ...] = ()
     is_useful: Callable[[Settings], bool] = _always
     beside_namespaces: Callable[[Settings], JsonObject | None] = _never
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Names other gateways gave it."""
+        return ALIASES.get(self.name, ())
 
     def is_enabled(self, settings: Settings) -> bool:
         """Whether it can be called."""

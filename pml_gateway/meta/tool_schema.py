@@ -55,4 +55,4 @@ async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject
     return data_result({"tools": specifications, **({"errors": errors} if errors else {})})
 
 
-TOOL_SCHEMA = MetaTool("tool_schema", definition, tool_schema, aliases=("schema",))
+TOOL_SCHEMA = MetaTool("tool_schema", definition, tool_schema)

@@ -130,5 +130,5 @@ def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[St
     return plan, [*problems, *kept]
 
 
-CALL_BATCH = MetaTool("call_batch", batch_definition, call_batch, aliases=("batch",))
+CALL_BATCH = MetaTool("call_batch", batch_definition, call_batch)
 EXECUTE_WORKFLOW = MetaTool("execute_workflow", workflow_definition, execute_workflow)

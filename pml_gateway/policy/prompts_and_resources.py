@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route
 from pml_gateway.catalog.uris import spellings
-from pml_gateway.exposure.patterns import ToolPatterns
+from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns
 
 
 class OfferView:
@@ -21,7 +21,7 @@ class OfferView:
     def __init__(
         self,
         table: OfferTable,
-        allow: ToolPatterns,
+        allow: ToolGrants,
         denied: Sequence[ToolPatterns],
         absent: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
@@ -42,7 +42,7 @@ class OfferView:
             if (upstream_id, spelling) in self._absent:
                 return False
             sources = (f"{upstream_id}:{spelling}", f"{upstream_id}__{spelling}")
-            if not self._allow.matches_any(sources):
+            if not self._allow.admits_any(upstream_id, sources):
                 return False
             if any(patterns.matches_any((*sources, spelling)) for patterns in self._denied):
                 return False
@@ -52,7 +52,7 @@ class OfferView:
         """Whether the client may see anything of an upstream of which nothing is known yet."""
         starts = (f"{upstream_id}:", f"{upstream_id}__")
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
-        return not is_denied and any(self._allow.may_begin(start) for start in starts)
+        return not is_denied and self._allow.may_admit(upstream_id)
 
     def listed(self, kind: OfferKind) -> tuple[Offer, ...]:
         """The visible offers of one kind, in catalog order."""

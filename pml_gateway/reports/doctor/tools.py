@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.patterns import unmatched
+from pml_gateway.exposure.patterns import unmatched, without_grants
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
+
+MAX_NAMED = 3
 
 NAME_REPAIR = "name:"
 """How the catalog marks the repair of a name, among those of schemas."""
@@ -30,24 +32,38 @@ def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterat
         yield from _repaired(server, repaired)
 
 
-def _entries(settings: Settings) -> Mapping[str, Sequence[str]]:
+def grants(settings: Settings) -> Mapping[str, Sequence[str]]:
+    """The entries that give tools, by their key."""
     gateway = settings.gateway
-    entries: dict[str, Sequence[str]] = {
-        "gateway.blacklisted_tools": gateway.blacklisted_tools,
+    return {
         "gateway.hybrid.whitelisted_tools": gateway.hybrid.whitelisted_tools,
+        **{f"gateway.namespaces.groups.{group}": members for group, members in gateway.namespaces.groups.items()},
+        **{f"clients.{name}.allow": client.allow for name, client in settings.clients.items()},
     }
-    for group, members in gateway.namespaces.groups.items():
-        entries[f"gateway.namespaces.groups.{group}"] = members
-    for name, client in settings.clients.items():
-        entries[f"clients.{name}.allow"] = client.allow
-        entries[f"clients.{name}.deny"] = client.deny
-    return entries
+
+
+def denials(settings: Settings) -> Mapping[str, Sequence[str]]:
+    """The entries that take tools away, by their key."""
+    denied = {f"clients.{name}.deny": client.deny for name, client in settings.clients.items()}
+    return {"gateway.blacklisted_tools": settings.gateway.blacklisted_tools, **denied}
+
+
+def _without_tool(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
+    """Key, entry and the tools that it names without a server, which is why it does not give them."""
+    for key, entries in denials(settings).items():
+        yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
+    for key, entries in grants(settings).items():
+        idle = without_grants(entries, catalog.tools, catalog.ownership)
+        yield from ((key, entry, named) for entry, named in idle.items())
 
 
 def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
     names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
-    for key, entries in _entries(settings).items():
-        for entry in unmatched(entries, catalog.tools):
+    for key, entry, named in _without_tool(settings, catalog):
+        if named:
+            what = f"{entry!r} names {', '.join(named[:MAX_NAMED])} without its server, as any server could name a tool"
+            yield Finding(Area.TOOLS, Severity.WARNING, key, what, f"write {named[0]} in {key}")
+        else:
             near = nearest(entry, names)
             fix = f"write {near[0]} in {key}" if near else f"take it out of {key}, or see the names with pml tools"
             what = f"{entry!r} matches no tool"
