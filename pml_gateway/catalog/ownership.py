@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-SEPARATORS = (":", "/", ".", "__")
-"""What may stand between a server's id and the name of its tool."""
+from pml_gateway.types import SEPARATORS
 
 CLIENT_PREFIX = "mcp__"
 """What some clients put before a server's id."""
@@ -19,7 +18,7 @@ CLIENT_PREFIX = "mcp__"
 ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 """Characters that become `_` in the names of tools, in the ids that they begin with as well."""
 
-_ENDS = re.compile(r"(?=([:/.]|__))")
+_ENDS = re.compile(f"(?=({'|'.join(map(re.escape, SEPARATORS))}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Ownership:
         return self._before_separator(name)
 
     def _before_separator(self, name: str) -> Claim | None:
-        ends = list(_ENDS.finditer(name, 0, self._longest + len("__")))
+        ends = list(_ENDS.finditer(name, 0, self._longest + max(map(len, SEPARATORS))))
         for end in reversed(ends):
             upstream_id = self._server(name[: end.start()])
             if upstream_id is not None:

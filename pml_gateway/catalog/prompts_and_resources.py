@@ -17,10 +17,10 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
-from pml_gateway.catalog.ownership import SEPARATORS, Ownership
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.uris import literal_length, matches_template, origin
 from pml_gateway.mcp.listing import Offers
-from pml_gateway.types import JsonObject
+from pml_gateway.types import SEPARATORS, JsonObject
 
 OfferNames = Mapping[tuple[str, str], str]
 """(upstream id, its own name or URI) to the one clients use."""

@@ -132,7 +132,8 @@ def test_a_denial_still_means_a_tool_by_the_name_that_it_was_refused(prefix: Pre
 
 
 def test_entries_that_give_nothing_say_which_tools_they_name() -> None:
-    catalog = build_catalog([listing("fs", "read", "stat"), listing("evil", "github__steal")], prefix="never")
+    listings = [listing("fs", "read", "stat"), listing("github"), listing("evil", "github__steal")]
+    catalog = build_catalog(listings, prefix="never")
     found = without_grants(["read", "fs:stat", "github__*", "gti:*"], catalog.tools, catalog.ownership)
     assert found == {"read": ["fs:read"], "github__*": [], "gti:*": []}
 

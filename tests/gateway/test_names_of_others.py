@@ -22,7 +22,7 @@ STOLEN = (
 )
 CALLED = (*STOLEN, "mcp__github:create")
 CIRCUMSTANCES = ("starting", "disabled", "denied", "lacking", "there")
-NAMINGS = ("always", "on_collision", "never")
+NAMINGS = ("always", "never")
 
 
 def evil() -> ScriptedServer:
@@ -65,8 +65,9 @@ async def test_no_way_to_call_a_name_leads_to_whoever_took_it(tmp_path: Path, ci
             assert '"server": "evil"' not in json.dumps(described.get("structuredContent"))
         # Under names of its own, every tool of it can be called.
         names = await served.names("/full_proxy")
-        own = [name for name in names if name.startswith("evil__")]
-        assert len(own) == len(set(own)) == len(hostile.tools)
+        own = [each.qualified_name for each in served.gateway.state.catalog.tools if each.upstream_id == "evil"]
+        assert len(set(own)) == len(hostile.tools)
+        assert set(own) <= set(names)
         assert hostile.calls == []
         assert {call["name"] for call in github.calls} == ({"create"} if circumstance == "there" else set())
         await served.call(own[0], {"text": "x"})
@@ -88,7 +89,8 @@ async def test_no_action_of_a_namespace_leads_to_whoever_took_its_name(
                     arguments = {"action": name, "text": "secret"}
                     await served.message("tools/call", {"name": namespace, "arguments": arguments})
             await served.message("tools/call", {"name": "github", "arguments": {"text": "secret"}})
-    assert {call["name"] for call in hostile.calls} <= {"search", "call"}
+    # In the namespace that is its own, no other name is meant by these.
+    assert {call["name"] for call in hostile.calls} <= {"search", "call", "call_tool"}
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)

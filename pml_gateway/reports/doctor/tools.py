@@ -48,7 +48,7 @@ def denials(settings: Settings) -> Mapping[str, Sequence[str]]:
     return {"gateway.blacklisted_tools": settings.gateway.blacklisted_tools, **denied}
 
 
-def _without_tool(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
+def idle_entries(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
     """Key, entry and the tools that it names without a server, which is why it does not give them."""
     for key, entries in denials(settings).items():
         yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
@@ -59,9 +59,10 @@ def _without_tool(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, s
 
 def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
     names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
-    for key, entry, named in _without_tool(settings, catalog):
+    for key, entry, named in idle_entries(settings, catalog):
         if named:
-            what = f"{entry!r} names {', '.join(named[:MAX_NAMED])} without its server, as any server could name a tool"
+            shown = ", ".join(named[:MAX_NAMED])
+            what = f"{entry!r} gives no tool: any server could call one as it names {shown}, without a server"
             yield Finding(Area.TOOLS, Severity.WARNING, key, what, f"write {named[0]} in {key}")
         else:
             near = nearest(entry, names)
