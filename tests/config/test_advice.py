@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.advice import confusable_ids, intent_sources, literal_secrets, unresolved_references
 from pml_gateway.config.settings import Settings
 
 KEY = "${env:KEY}"
