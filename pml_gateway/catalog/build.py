@@ -93,6 +93,8 @@ def _refused_names(
     """Names that the tool would have if they were not another's, which rules against it may be written with."""
     plain = _plain(owner, prefix)
     wanted = [legal_name(name, owner, max_length) for name in plain]
+    if given == wanted[0]:
+        return ()
     refused = [name for name in wanted if name in reserved or not ownership.allows(name, owner[0])]
     if refused:
         refused.append(_with_hash(_clean(plain[-1]), owner, max_length, salt="0"))

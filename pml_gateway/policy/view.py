@@ -41,13 +41,22 @@ class View:
         self._unlisted = absent_tools(absent)
         self._allow = allow
         self._denied = (deny, denied)
+        self._shown: dict[CatalogTool, bool] = {}
         self._is_whole = allow.matches_all and not any(each.names_any for each in self._denied) and not self._unlisted
 
     def shows(self, tool: CatalogTool) -> bool:
         """Whether a tool of the catalog exists for this client."""
         if tool.hidden and not self.inside:
             return False
-        return self._is_whole or (
+        if self._is_whole:
+            return True
+        shown = self._shown.get(tool)
+        if shown is None:
+            shown = self._shown[tool] = self._permits(tool)
+        return shown
+
+    def _permits(self, tool: CatalogTool) -> bool:
+        return (
             (tool.upstream_id, tool.name) not in self._unlisted
             and self._allow.admits(tool)
             and not any(patterns.matches(tool) for patterns in self._denied)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
@@ -32,29 +32,26 @@ def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterat
         yield from _repaired(server, repaired)
 
 
-def grants(settings: Settings) -> Mapping[str, Sequence[str]]:
-    """The entries that give tools, by their key."""
+def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """Each list by its key, and whether its entries give tools or take them away."""
     gateway = settings.gateway
-    return {
-        "gateway.hybrid.whitelisted_tools": gateway.hybrid.whitelisted_tools,
-        **{f"gateway.namespaces.groups.{group}": members for group, members in gateway.namespaces.groups.items()},
-        **{f"clients.{name}.allow": client.allow for name, client in settings.clients.items()},
-    }
-
-
-def denials(settings: Settings) -> Mapping[str, Sequence[str]]:
-    """The entries that take tools away, by their key."""
-    denied = {f"clients.{name}.deny": client.deny for name, client in settings.clients.items()}
-    return {"gateway.blacklisted_tools": settings.gateway.blacklisted_tools, **denied}
+    yield "gateway.blacklisted_tools", gateway.blacklisted_tools, False
+    yield "gateway.hybrid.whitelisted_tools", gateway.hybrid.whitelisted_tools, True
+    for group, members in gateway.namespaces.groups.items():
+        yield f"gateway.namespaces.groups.{group}", members, True
+    for name, client in settings.clients.items():
+        yield f"clients.{name}.allow", client.allow, True
+        yield f"clients.{name}.deny", client.deny, False
 
 
 def idle_entries(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
-    """Key, entry and the tools that it names without a server, which is why it does not give them."""
-    for key, entries in denials(settings).items():
-        yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
-    for key, entries in grants(settings).items():
-        idle = without_grants(entries, catalog.tools, catalog.ownership)
-        yield from ((key, entry, named) for entry, named in idle.items())
+    """Entries without a tool, by key, with the tools that they name and do not give, since any server could."""
+    for key, entries, gives in _entries(settings):
+        if gives:
+            idle = without_grants(entries, catalog.tools, catalog.ownership)
+            yield from ((key, entry, named) for entry, named in idle.items())
+        else:
+            yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
 
 
 def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
