@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     listings = _listings(arguments.tools)
     catalog = build_catalog(listings, reserved=RESERVED)
-    index = ToolIndex.build(documents(catalog.tools), load_embedder("builtin"))
+    index = ToolIndex.build(documents(catalog.tools, catalog.ownership), load_embedder("builtin"))
     intents = _intents(arguments.intents)
     print(f"{len(catalog.tools)} tools of {len(listings)} servers, {len(intents)} intents, {TOKENIZER}")
     rows = []

@@ -49,3 +49,7 @@ class Ranking(StrEnum):
     FUSED = "fused"
     DENSE = "dense"
     LEXICAL = "lexical"
+
+
+SEPARATORS = (":", "/", ".", "__")
+"""What may stand between a server's id and the name of its tool where a tool is called or a rule is written."""

@@ -13,13 +13,14 @@ from typing import Literal
 from pml_gateway.catalog.fields import sound_fields
 from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.catalog.ownership import ILLEGAL, Ownership
 from pml_gateway.catalog.schema import check_output_schema, repair_input_schema
 from pml_gateway.types import JsonObject
 
 Prefix = Literal["always", "on_collision", "never"]
 
 SEPARATOR = "__"
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+_SEPARATED = re.compile(r"_{2,}")
 _HASH_LENGTH = 8
 
 
@@ -30,42 +31,74 @@ def assign_names(
     max_length: int,
     reserved: frozenset[str],
     earlier: Mapping[tuple[str, str], str],
+    ownership: Ownership,
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, tool name) a qualified name.
 
     A name given earlier is kept by its owner, so a new server never renames another's tools; what is new takes the
-    first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew.
+    first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew, and so is
+    one that belongs to another server.
     """
     wanted = list(dict.fromkeys(tools))
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        if name not in reserved and _is_legal(name, max_length):
+        if name not in reserved and _is_legal(name, max_length) and ownership.allows(name, owner[0]):
             kept.setdefault(name, owner)
     assigned = {owner: earlier[owner] for owner in wanted if kept.get(earlier.get(owner, "")) == owner}
     taken = kept.keys() | reserved
     for owner in wanted:
         if owner in assigned:
             continue
-        name = next(name for name in _candidates(owner, prefix, max_length) if name not in taken)
+        candidates = _candidates(owner, prefix, max_length, reserved, ownership)
+        name = next(name for name in candidates if name not in taken and ownership.allows(name, owner[0]))
         assigned[owner] = name
         taken.add(name)
     return assigned
 
 
-def _candidates(owner: tuple[str, str], prefix: Prefix, max_length: int) -> Iterable[str]:
+def _plain(owner: tuple[str, str], prefix: Prefix) -> list[str]:
+    """The names that this way of naming wants for a tool, which need not be legal."""
     upstream_id, tool_name = owner
-    bare, prefixed = tool_name, f"{upstream_id}{SEPARATOR}{tool_name}"
+    prefixed = f"{upstream_id}{SEPARATOR}{tool_name}"
     match prefix:
         case "always":
-            plain = [prefixed]
+            return [prefixed]
         case "on_collision":
-            plain = [bare, prefixed]
+            return [tool_name, prefixed]
         case "never":
-            plain = [bare]
-    for name in plain:
-        yield legal_name(name, owner, max_length)
+            return [tool_name]
+
+
+def _candidates(
+    owner: tuple[str, str], prefix: Prefix, max_length: int, reserved: frozenset[str], ownership: Ownership
+) -> Iterable[str]:
+    plain = _plain(owner, prefix)
+    names = [legal_name(name, owner, max_length) for name in plain]
+    if prefix == "never" and (names[0] in reserved or not ownership.allows(names[0], owner[0])):
+        # A name that is another's already tells apart from it only under its own server's id.
+        plain += _plain(owner, "always")
+        names.append(legal_name(plain[-1], owner, max_length))
+    yield from names
+    last = _clean(plain[-1])
+    if not ownership.allows(_with_hash(last, owner, max_length, salt="0"), owner[0]):
+        # What begins as another's id does begins with nobody's once it has no separator.
+        last = _SEPARATED.sub("_", last)[: max_length - _HASH_LENGTH - 1].rstrip("_")
     for attempt in range(1000):
-        yield _with_hash(_clean(plain[-1]), owner, max_length, salt=str(attempt))
+        yield _with_hash(last, owner, max_length, salt=str(attempt))
+
+
+def _refused_names(
+    owner: tuple[str, str], given: str, prefix: Prefix, max_length: int, reserved: frozenset[str], ownership: Ownership
+) -> tuple[str, ...]:
+    """Names that the tool would have if they were not another's, which rules against it may be written with."""
+    plain = _plain(owner, prefix)
+    wanted = [legal_name(name, owner, max_length) for name in plain]
+    if given == wanted[0]:
+        return ()
+    refused = [name for name in wanted if name in reserved or not ownership.allows(name, owner[0])]
+    if refused:
+        refused.append(_with_hash(_clean(plain[-1]), owner, max_length, salt="0"))
+    return tuple(name for name in refused if name != given)
 
 
 def legal_name(name: str, owner: tuple[str, str], max_length: int) -> str:
@@ -75,11 +108,11 @@ def legal_name(name: str, owner: tuple[str, str], max_length: int) -> str:
 
 
 def _is_legal(name: str, max_length: int) -> bool:
-    return 0 < len(name) <= max_length and not _ILLEGAL.search(name)
+    return 0 < len(name) <= max_length and not ILLEGAL.search(name)
 
 
 def _clean(name: str) -> str:
-    return _ILLEGAL.sub("_", name) or "unnamed"
+    return ILLEGAL.sub("_", name) or "unnamed"
 
 
 def _with_hash(cleaned: str, owner: tuple[str, str], max_length: int, *, salt: str) -> str:
@@ -95,6 +128,7 @@ def build_catalog(
     reserved: frozenset[str] = frozenset(),
     earlier: Mapping[tuple[str, str], str] | None = None,
     previous: Catalog | None = None,
+    ownership: Ownership | None = None,
 ) -> Catalog:
     """Build the snapshot for these listings, in their order.
 
@@ -102,15 +136,19 @@ def build_catalog(
         listings: one per configured upstream; an upstream that never answered has no tools yet.
         prefix: when a name carries its server id.
         max_length: characters a qualified name may have.
-        reserved: names no tool may take (the meta-tools).
+        reserved: names no tool may take (the meta-tools' own).
         earlier: names given in earlier builds, which their owners keep.
         previous: the catalog before this one; its unchanged tools are taken over as they are, and what a server said
             in the very same object is not repaired again.
+        ownership: which servers are configured, also those without a listing; by default the listed ones.
     """
-    configured = {listing.upstream_id for listing in listings}
+    ownership = ownership or Ownership(tuple(listing.upstream_id for listing in listings))
+    configured = ownership.ids
     kept = {owner: name for owner, name in (earlier or {}).items() if owner[0] in configured}
     owners = [(listing.upstream_id, _name(tool)) for listing in listings for tool in listing.tools]
-    names = assign_names(owners, prefix=prefix, max_length=max_length, reserved=reserved, earlier=kept)
+    names = assign_names(
+        owners, prefix=prefix, max_length=max_length, reserved=reserved, earlier=kept, ownership=ownership
+    )
     known = {} if previous is None else {(tool.upstream_id, tool.name): tool for tool in previous.tools}
     tools: list[CatalogTool] = []
     listed: set[str] = set()
@@ -121,11 +159,13 @@ def build_catalog(
             if qualified_name in listed:
                 continue
             listed.add(qualified_name)
-            tools.append(_build_tool(raw, qualified_name, listing, known.get(owner)))
+            refused = _refused_names(owner, qualified_name, prefix, max_length, reserved, ownership)
+            tools.append(_build_tool(raw, qualified_name, refused, listing, known.get(owner)))
     return Catalog(
         tools=tuple(tools),
         upstream_ids=tuple(listing.upstream_id for listing in listings),
         assignments=MappingProxyType(_kept_assignments(kept, names)),
+        ownership=ownership,
     )
 
 
@@ -139,10 +179,14 @@ def _kept_assignments(
 
 
 def _build_tool(
-    raw: JsonObject, qualified_name: str, listing: UpstreamListing, known: CatalogTool | None
+    raw: JsonObject,
+    qualified_name: str,
+    refused_names: tuple[str, ...],
+    listing: UpstreamListing,
+    known: CatalogTool | None,
 ) -> CatalogTool:
     if known is not None and known.listed is raw:
-        return _taken_over(known, qualified_name, stale=listing.stale)
+        return _taken_over(known, qualified_name, refused_names, stale=listing.stale)
     name = _name(raw)
     input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
@@ -160,13 +204,14 @@ def _build_tool(
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
         listed=raw,
+        refused_names=refused_names,
     )
     return known if known is not None and same_tool(known, tool) else tool
 
 
-def _taken_over(known: CatalogTool, qualified_name: str, *, stale: bool) -> CatalogTool:
+def _taken_over(known: CatalogTool, qualified_name: str, refused_names: tuple[str, ...], *, stale: bool) -> CatalogTool:
     """A tool that its server describes as before, under its name of now."""
-    if (known.qualified_name, known.stale) == (qualified_name, stale):
+    if (known.qualified_name, known.refused_names, known.stale) == (qualified_name, refused_names, stale):
         return known
     own = len(known.repairs) - len(_renamed(known.upstream_id, known.name, known.qualified_name))
     return replace(
@@ -175,6 +220,7 @@ def _taken_over(known: CatalogTool, qualified_name: str, *, stale: bool) -> Cata
         definition={**known.definition, "name": qualified_name},
         repairs=(*known.repairs[:own], *_renamed(known.upstream_id, known.name, qualified_name)),
         stale=stale,
+        refused_names=refused_names,
     )
 
 
@@ -196,8 +242,8 @@ def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
 def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
     """Whether a tool is what it was before, down to the JSON of its definition."""
     return (
-        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs)
-        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs)
+        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.refused_names)
+        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.refused_names)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
         # Python holds 1, 1.0 and true for equal; JSON does not.

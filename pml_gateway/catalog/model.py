@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferTable
 from pml_gateway.catalog.visibility import Visibility
 from pml_gateway.types import JsonObject
@@ -27,7 +28,8 @@ class UpstreamListing:
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
 
-    A `hidden` tool exists inside composite tools only. `listed` is what the server said of it, word for word.
+    A `hidden` tool exists inside composite tools only. `listed` is what the server said of it, word for word. It has
+    none of its `refused_names` because they are another's; rules that take tools away still mean it by them.
     """
 
     qualified_name: str
@@ -40,6 +42,7 @@ class CatalogTool:
     task_only: bool = False
     hidden: bool = False
     listed: JsonObject = field(default_factory=dict)
+    refused_names: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
@@ -70,6 +73,7 @@ class Catalog:
     assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
     offers: OfferTable = field(default_factory=OfferTable)
     visibility: Visibility = field(default_factory=Visibility)
+    ownership: Ownership = field(default_factory=Ownership)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
@@ -103,10 +107,11 @@ class Catalog:
 
     def shows_the_same(self, other: Catalog) -> bool:
         """Whether no client could tell this snapshot from the other."""
-        if (self.upstream_ids, self.assignments, self.visibility) != (
+        if (self.upstream_ids, self.assignments, self.visibility, self.ownership) != (
             other.upstream_ids,
             other.assignments,
             other.visibility,
+            other.ownership,
         ):
             return False
         if self.offers.fingerprint != other.offers.fingerprint:

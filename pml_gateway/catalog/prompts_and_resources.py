@@ -17,9 +17,10 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.uris import canonical, example, literal_length, matches_template, origin, scheme_of, unusable
 from pml_gateway.mcp.listing import Offers
-from pml_gateway.types import JsonObject
+from pml_gateway.types import SEPARATORS, JsonObject
 
 OfferNames = Mapping[tuple[str, str], str]
 """(upstream id, its own name or URI) to the one clients use."""
@@ -47,23 +48,28 @@ def assign_offer_names(
     *,
     is_uri: bool,
     earlier: OfferNames,
+    ownership: Ownership,
     foreign: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, name) its public name: its own, unless another owner has it already.
 
-    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. What
-    is `foreign` to its owner never has its own name.
+    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. A
+    prompt gets no name that begins with another server's id, and a URI that is `foreign` to its owner is never public.
     """
+
+    def allows(name: str, owner: tuple[str, str]) -> bool:
+        return is_uri or ownership.allows(name, owner[0])
+
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        if name != owner[1] or owner not in foreign:
+        if allows(name, owner):
             kept.setdefault(name, owner)
     assigned = {owner: name for name, owner in kept.items()}
     taken = set(kept)
     names: dict[tuple[str, str], str] = {}
     for owner in owners:
         candidates = _candidates(owner, is_uri=is_uri, is_foreign=owner in foreign)
-        name = assigned.get(owner) or next(name for name in candidates if name not in taken)
+        name = assigned.get(owner) or next(name for name in candidates if name not in taken and allows(name, owner))
         names[owner] = name
         taken.add(name)
     return names | {owner: name for owner, name in assigned.items() if owner not in names}
@@ -76,7 +82,14 @@ def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> It
     if is_uri:
         yield from public_uris(upstream_id, name)
     yield f"{upstream_id}__{name}"
-    yield from (f"{upstream_id}__{name}_{attempt}" for attempt in count(2))
+    # Without a separator a name begins with no other server's id, as this one's own may do.
+    joined = f"{upstream_id}_{name}"
+    while any(separator in joined for separator in SEPARATORS):
+        for separator in SEPARATORS:
+            joined = joined.replace(separator, "_")
+    for attempt in count(2):
+        yield f"{upstream_id}__{name}_{attempt}"
+        yield f"{joined.rstrip('_')}_{attempt}"
 
 
 Permits = Callable[[str, str], bool]
@@ -313,14 +326,18 @@ class OfferTable:
 
 
 def build_offers(
-    upstreams: Mapping[str, Offers | None], earlier: Mapping[OfferKind, OfferNames] = NO_NAMES
+    upstreams: Mapping[str, Offers | None],
+    earlier: Mapping[OfferKind, OfferNames] = NO_NAMES,
+    ownership: Ownership | None = None,
 ) -> OfferTable:
     """The table of what these upstreams offer, in their order.
 
     Args:
         upstreams: server id to its offers; None for one that has not been heard of yet.
         earlier: names given in earlier builds, which their owners keep.
+        ownership: which servers are configured, also those that offer nothing; by default these.
     """
+    ownership = ownership or Ownership(tuple(upstreams))
     offers: list[Offer] = []
     names: dict[OfferKind, OfferNames] = {}
     kept = {
@@ -331,10 +348,11 @@ def build_offers(
     territory = _Territory(list(upstreams), {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]})
     claims: list[Claim] = []
     for kind in OfferKind:
-        foreign = {} if kind is OfferKind.PROMPT else territory.foreign(kind, found[kind])
+        is_uri = kind is not OfferKind.PROMPT
+        foreign = territory.foreign(kind, found[kind]) if is_uri else {}
         claims += foreign.values()
         names[kind] = assign_offer_names(
-            list(found[kind]), is_uri=kind is not OfferKind.PROMPT, earlier=kept[kind], foreign=foreign
+            list(found[kind]), is_uri=is_uri, earlier=kept[kind], ownership=ownership, foreign=foreign
         )
         for (upstream_id, name), raw in found[kind].items():
             public = names[kind][upstream_id, name]

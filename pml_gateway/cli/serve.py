@@ -133,17 +133,16 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 
 async def _advise(gateway: Any) -> None:
     """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
-    from pml_gateway.exposure.patterns import unmatched
     from pml_gateway.gateway.tool_list import list_tokens
+    from pml_gateway.reports.doctor.tools import idle_entries
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()
-    section = state.settings.gateway
-    for key, entries in (
-        ("gateway.blacklisted_tools", section.blacklisted_tools),
-        ("gateway.hybrid.whitelisted_tools", section.hybrid.whitelisted_tools),
-    ):
-        for entry in unmatched(entries, state.catalog.tools):
+    for key, entry, named in idle_entries(state.settings, state.catalog) if state.catalog.tools else ():
+        if named:
+            remedy = f"gives no tool, as it names none's server; write {named[0]}"
+            log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)
+        elif not gateway.unlisted():
             log.get_logger(__name__).warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
     if state.settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY:
         return

@@ -124,6 +124,7 @@ async def _explained(command: Command, query: str | None, client_name: str | Non
                 settings,
                 intent,
                 state.used(view),
+                ownership=state.catalog.ownership,
             )
         )
         excluded = exclusions(state.catalog, client, settings.blacklisted_tools)

@@ -16,11 +16,12 @@ from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret
 from pml_gateway.secrets.references import resolve
 from pml_gateway.text import did_you_mean, nearest
-from pml_gateway.types import MODES, ExposureMode
+from pml_gateway.types import MODES, SEPARATORS, ExposureMode
 
 MAX_NAMED_CLIENTS = 5
 
 _FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:)[A-Za-z_][^{}]*\}")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"})
 
 
@@ -66,6 +67,38 @@ def _without_effect(settings: Settings) -> Iterator[str]:
     changed = [mode for mode, facts in MODES.items() if facts.has_namespaces]
     if gateway.style == "namespaces" and modes.isdisjoint(changed):
         yield f"gateway.style: namespaces changes {' and '.join(changed)}, not {gateway.tools_exposure}"
+
+
+def confusable_ids(settings: Settings) -> tuple[str, ...]:
+    """Ids of servers that cannot be told from another's, or from the name of a tool, where a tool is named."""
+    return tuple(_confusable_ids(tuple(settings.servers)))
+
+
+def _confusable_ids(servers: tuple[str, ...]) -> Iterator[str]:
+    alike: dict[str, str] = {}
+    for server in servers:
+        separator = next((each for each in SEPARATORS if each in server), None)
+        starts = [other for other in servers if server.startswith(tuple(f"{other}{each}" for each in SEPARATORS))]
+        if starts:
+            yield (
+                f"servers.{server}: names that begin with it begin with {starts[0]} as well, and count as its own; "
+                f"tools of {starts[0]} get other names: rename one of both"
+            )
+        elif separator is not None:
+            yield (
+                f"servers.{server}: {separator!r} stands between a server's id and the name of a tool; "
+                f"write the id without it, for example {_plain_id(server)}"
+            )
+        first = alike.setdefault(_NOT_IN_NAMES.sub("_", server).casefold(), server)
+        if first != server:
+            yield (
+                f"servers.{server}: names of tools write it as they write servers.{first}, whose names they are then; "
+                "rename one of both"
+            )
+
+
+def _plain_id(server: str) -> str:
+    return re.sub(r"[:/._]+", "-", server)
 
 
 def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:

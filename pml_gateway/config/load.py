@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pml_gateway.config.advice import intent_sources, without_effect
+from pml_gateway.config.advice import confusable_ids, intent_sources, without_effect
 from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
@@ -81,7 +81,7 @@ def load_settings(
     merged = merge(layers)
     warnings += _known_mode(merged)
     settings = _validated(merged, environment.problems)
-    warnings += [*without_effect(settings), *intent_sources(settings)]
+    warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.settings import NamespaceSettings
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.patterns import compile_grants
 
 MAX_NAME = 64
 _PLAIN_ACTION = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
@@ -25,6 +26,7 @@ class Namespace:
 
     name: str
     actions: dict[str, CatalogTool]
+    ownership: Ownership
 
     @cached_property
     def _loosely(self) -> dict[str, list[str]]:
@@ -39,16 +41,23 @@ class Namespace:
         return {tool.qualified_name: action for action, tool in self.actions.items()}
 
     def find(self, given: str) -> str | None:
-        """The action of this name, whatever its case and separators, or of a tool's own names."""
+        """The action of this name, whatever its case and separators, or of a tool's own names.
+
+        A name that begins with a configured server's id means an action of that server, or none.
+        """
         if given in self.actions:
             return given
         if given in self.by_tool:
             return self.by_tool[given]
-        spelled = self._loosely.get(loosely(given), ())
+        spelled = [action for action in self._loosely.get(loosely(given), ()) if self._may_mean(given, action)]
         if len(spelled) == 1:
             return spelled[0]
         named = [action for action, tool in self.actions.items() if given in (tool.source, tool.name)]
+        named = [action for action in named if self._may_mean(given, action)]
         return named[0] if len(named) == 1 else None
+
+    def _may_mean(self, given: str, action: str) -> bool:
+        return self.ownership.allows(given, self.actions[action].upstream_id)
 
 
 def loosely(name: str) -> str:
@@ -56,16 +65,18 @@ def loosely(name: str) -> str:
     return _SEPARATORS.sub("", name.lower())
 
 
-def group(tools: Sequence[CatalogTool], settings: NamespaceSettings, *, taken: Collection[str]) -> dict[str, Namespace]:
+def group(
+    tools: Sequence[CatalogTool], settings: NamespaceSettings, *, taken: Collection[str], ownership: Ownership
+) -> dict[str, Namespace]:
     """The namespaces of these tools by name, sorted.
 
     A tool belongs to the first configured group that matches it, else to the one of its upstream. A name in `taken` is
     repaired; what it becomes depends on the arguments alone.
     """
     members: dict[str, list[CatalogTool]] = {}
-    groups = [(name, compile_patterns(patterns)) for name, patterns in settings.groups.items()]
+    groups = [(name, compile_grants(patterns, ownership)) for name, patterns in settings.groups.items()]
     for tool in tools:
-        owner = next((name for name, patterns in groups if patterns.matches(tool)), tool.upstream_id)
+        owner = next((name for name, patterns in groups if patterns.admits(tool)), tool.upstream_id)
         if settings.split_by_access:
             owner = f"{owner}_{'read' if is_read_only(tool) else 'write'}"
         members.setdefault(owner, []).append(tool)
@@ -74,7 +85,7 @@ def group(tools: Sequence[CatalogTool], settings: NamespaceSettings, *, taken: C
     for owner in sorted(members):
         name = next(candidate for candidate in _candidates(owner) if candidate not in used)
         used.add(name)
-        namespaces[name] = Namespace(name, _named_actions(members[owner]))
+        namespaces[name] = Namespace(name, _named_actions(members[owner], ownership), ownership)
     return dict(sorted(namespaces.items()))
 
 
@@ -94,12 +105,16 @@ def _candidates(owner: str) -> Iterator[str]:
         yield f"{cleaned[: MAX_NAME - 9]}_{digest}"
 
 
-def _named_actions(tools: Iterable[CatalogTool]) -> dict[str, CatalogTool]:
-    """Each tool under its own name; under its qualified one where two share a name, or where it would not be plain."""
+def _named_actions(tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, CatalogTool]:
+    """Each tool under its own name; under its qualified one where two share a name, or where it would not be plain.
+
+    A name that is another server's is not plain either.
+    """
     known = list(tools)
     counts = Counter(tool.name for tool in known)
     actions: dict[str, CatalogTool] = {}
     for tool in known:
-        plain = counts[tool.name] == 1 and _PLAIN_ACTION.fullmatch(tool.name)
+        is_its_own = ownership.allows(tool.name, tool.upstream_id)
+        plain = counts[tool.name] == 1 and _PLAIN_ACTION.fullmatch(tool.name) and is_its_own
         actions[tool.name if plain else tool.qualified_name] = tool
     return actions

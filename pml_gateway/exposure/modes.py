@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import assert_never
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.types import MODES, ExposureMode
 
@@ -67,12 +68,15 @@ def expose(
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool] = (),
+    *,
+    ownership: Ownership,
 ) -> Exposure:
     """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones.
 
-    `most_used` are those of the visible tools that were called before, the most used first.
+    `most_used` are those of the visible tools that were called before, the most used first; `ownership` decides which
+    tools the whitelist means.
     """
-    exposure = _expose(mode, visible, search, settings, intent, most_used)
+    exposure = _expose(mode, visible, search, settings, intent, most_used, ownership)
     if settings.style != "namespaces" or not MODES[mode].has_namespaces or not exposure.meta_tools:
         return exposure
     listed = exposure.names()
@@ -87,6 +91,7 @@ def _expose(
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool],
+    ownership: Ownership,
 ) -> Exposure:
     match mode:
         case ExposureMode.META_ONLY:
@@ -94,7 +99,7 @@ def _expose(
         case ExposureMode.SEMANTIC:
             return _semantic(visible, search, settings, intent)
         case ExposureMode.HYBRID:
-            return _hybrid(visible, search, settings, intent, most_used)
+            return _hybrid(visible, search, settings, intent, most_used, ownership)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
             return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything), as_sent=True)
@@ -117,12 +122,13 @@ def _hybrid(
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool],
+    ownership: Ownership,
 ) -> Exposure:
     hybrid = settings.hybrid
     if not hybrid.expose_underlying_tools:
         return Exposure(hybrid.expose_meta_tools)
-    patterns = compile_patterns(hybrid.whitelisted_tools)
-    whitelisted = [ListedTool(tool, Reason.WHITELISTED) for tool in visible if patterns.matches(tool)]
+    whitelist = compile_grants(hybrid.whitelisted_tools, ownership)
+    whitelisted = [ListedTool(tool, Reason.WHITELISTED) for tool in visible if whitelist.admits(tool)]
     if not hybrid.apply_semantic_filter:
         first: Iterable[ListedTool] = (ListedTool(tool, Reason.FIRST) for tool in visible)
         return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))

@@ -1,28 +1,28 @@
-"""Patterns of whitelist, blacklist, allow and deny rules: does this tool match?"""
+"""Patterns of whitelist, blacklist, allow and deny rules: does this tool match?
+
+Rules that take tools away match by every name a tool has. Rules that give (`allow`, whitelist, groups) match only by
+names that no other server could have chosen for a tool of its own, since a server would choose them to be let in.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.ownership import Ownership
 
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPatterns:
-    """Qualified names, `server:tool` and globs over either; always about the tool, never about the alias used."""
+    """Entries that take away: qualified names, `server:tool`, `server__tool` and globs over any of these."""
 
     exact: frozenset[str]
     globs: re.Pattern[str] | None
-
-    @property
-    def matches_all(self) -> bool:
-        """Whether an entry is the glob that fits everything."""
-        return "*" in self.exact
 
     @property
     def names_any(self) -> bool:
@@ -30,31 +30,130 @@ class ToolPatterns:
         return bool(self.exact)
 
     def matches(self, tool: CatalogTool) -> bool:
-        """Whether any entry names this tool."""
-        return self.matches_any((tool.qualified_name, tool.source))
+        """Whether any entry names this tool; always about the tool, never about the alias used."""
+        return self.matches_any((tool.qualified_name, *_sources(tool), *tool.refused_names))
 
     def matches_any(self, names: Iterable[str]) -> bool:
         """Whether any entry fits any of these names."""
         return any(name in self.exact or (self.globs is not None and self.globs.match(name)) for name in names)
 
+    def about(self, _upstream_id: str) -> Iterator[str]:
+        """The entries that may be about this server: those that take away, all of them."""
+        yield from self.exact
+
+    def fit(self, _upstream_id: str, names: Iterable[str]) -> bool:
+        """Whether any entry fits what this server has under any of these names."""
+        return self.matches_any(names)
+
     def may_begin(self, start: str) -> bool:
         """Whether an entry may fit a name that begins so."""
         for entry in self.exact:
-            glob = _GLOB.search(entry)
-            literal = entry[: glob.start()] if glob else entry
-            if literal.startswith(start) or (glob is not None and start.startswith(literal)):
+            literal = _literal(entry)
+            if literal.startswith(start) or (literal != entry and start.startswith(literal)):
                 return True
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolGrants:
+    """Entries that give, by the server that they name; those in `anywhere` begin with no server's id.
+
+    An entry that begins with a server's id and a separator is about that server alone. A name without its server counts
+    only where no other server could have it: with a single server, and for workflows.
+    """
+
+    ownership: Ownership
+    anywhere: ToolPatterns
+    by_server: dict[str, ToolPatterns]
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether an entry is the glob that fits everything."""
+        return "*" in self.anywhere.exact
+
+    def admits(self, tool: CatalogTool) -> bool:
+        """Whether any entry gives this tool."""
+        return self.fit(tool.upstream_id, (tool.qualified_name, *_sources(tool)))
+
+    def about(self, upstream_id: str) -> Iterator[str]:
+        """The entries that may be about this server."""
+        for patterns in self._of(upstream_id):
+            yield from patterns.exact
+
+    def fit(self, upstream_id: str, names: Iterable[str]) -> bool:
+        """Whether any entry fits what this server has under any of these names."""
+        if self.matches_all:
+            return True
+        return any(
+            patterns.matches_any((name,)) and self._is_certain(upstream_id, name)
+            for name in names
+            for patterns in self._of(upstream_id)
+        )
+
+    def may_admit(self, upstream_id: str) -> bool:
+        """Whether an entry may give anything of a server of which nothing is known yet."""
+        starts = (f"{upstream_id}:", f"{upstream_id}__")
+        return any(patterns.may_begin(start) for patterns in self._of(upstream_id) for start in starts)
+
+    def _of(self, upstream_id: str) -> Iterator[ToolPatterns]:
+        yield self.anywhere
+        if (patterns := self.by_server.get(upstream_id)) is not None:
+            yield patterns
+
+    def _is_certain(self, upstream_id: str, name: str) -> bool:
+        return self.ownership.of(name) == upstream_id or (
+            self.ownership.is_sole(upstream_id) and self.ownership.allows(name, upstream_id)
+        )
+
+
 def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
-    """Compile entries; surrounding blanks and empty entries mean nothing."""
-    cleaned = [entry.strip() for entry in entries if entry.strip()]
+    """Compile entries that take away; surrounding blanks and empty entries mean nothing."""
+    cleaned = _cleaned(entries)
     globs = [fnmatch.translate(entry) for entry in cleaned if _GLOB.search(entry)]
     return ToolPatterns(frozenset(cleaned), re.compile("|".join(globs)) if globs else None)
 
 
+def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:
+    """Compile entries that give."""
+    anywhere: list[str] = []
+    by_server: dict[str, list[str]] = {}
+    for entry in _cleaned(entries):
+        upstream_id = ownership.of_pattern(_literal(entry))
+        (anywhere if upstream_id is None else by_server.setdefault(upstream_id, [])).append(entry)
+    named = {upstream_id: compile_patterns(some) for upstream_id, some in by_server.items()}
+    return ToolGrants(ownership, compile_patterns(anywhere), named)
+
+
 def unmatched(entries: Iterable[str], tools: Iterable[CatalogTool]) -> list[str]:
-    """The entries that name no tool of the catalog, which are usually mistyped."""
+    """The entries that take away no tool of the catalog, which are usually mistyped."""
     known = list(tools)
     return [entry for entry in entries if not any(compile_patterns([entry]).matches(tool) for tool in known)]
+
+
+def without_grants(entries: Iterable[str], tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, list[str]]:
+    """The entries that give no tool of the catalog, each with the tools that it names, as `server:tool`.
+
+    Those are not given because any server can choose the name that the entry has for them.
+    """
+    known = list(tools)
+    idle: dict[str, list[str]] = {}
+    for entry in entries:
+        granted, named = compile_grants([entry], ownership), compile_patterns([entry])
+        if not any(granted.admits(tool) for tool in known):
+            idle[entry] = [tool.source for tool in known if named.matches_any((tool.qualified_name,))]
+    return idle
+
+
+def _sources(tool: CatalogTool) -> tuple[str, str]:
+    """A tool by its server and its own name, which nobody else can have."""
+    return tool.source, f"{tool.upstream_id}__{tool.name}"
+
+
+def _cleaned(entries: Iterable[str]) -> list[str]:
+    return [entry.strip() for entry in entries if entry.strip()]
+
+
+def _literal(entry: str) -> str:
+    """An entry up to its first wildcard."""
+    glob = _GLOB.search(entry)
+    return entry[: glob.start()] if glob else entry

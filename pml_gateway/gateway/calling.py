@@ -207,10 +207,10 @@ class Caller:
         try:
             return find(view, name)
         except ToolNotFoundError:
-            owners = self._gateway.unlisted_owners(name)
-            if not owners or not client.sees_everything or self._gateway.state.settings.gateway.blacklisted_tools:
+            owner = self._gateway.unlisted_owner(name)
+            if owner is None or not client.sees_everything or self._gateway.state.settings.gateway.blacklisted_tools:
                 raise
-            prefix, failure = f"{owners[0].upstream_id}: ", owners[0].last_error
+            prefix, failure = f"{owner.upstream_id}: ", owner.last_error
             if isinstance(failure, UpstreamAuthError):
                 raise failure.anew() from None
             why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
@@ -265,11 +265,12 @@ def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | 
 
 
 def _namespace_called(state: GatewayState, view: View, name: str, arguments: JsonObject) -> Namespace | None:
-    """The namespace of this name; a call without an action that is one of a tool, as before, goes to the tool."""
+    """The namespace of this name; a call without an action that is one of its tools, as before, goes to the tool."""
     namespace = state.namespaces(view).get(name)
-    if namespace is not None and ACTION not in arguments and view.resolve(name) is not None:
-        return None
-    return namespace
+    if namespace is None or ACTION in arguments:
+        return namespace
+    tool = view.resolve(name)
+    return None if tool is not None and tool.qualified_name in namespace.by_tool else namespace
 
 
 async def _require_listed(

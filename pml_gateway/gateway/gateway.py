@@ -22,7 +22,6 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
-from pml_gateway.policy.view import ALIAS_SEPARATORS
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
@@ -158,18 +157,15 @@ class Gateway:
             if upstream.last_listed is None and upstream_id not in known
         )
 
-    def unlisted_owners(self, tool_name: str) -> tuple[Upstream, ...]:
-        """Upstreams of which no list is known, and whose tool this is by its name; one, unless an id begins another."""
-        return tuple(
-            self.pool.upstreams[upstream_id]
-            for upstream_id in self.unlisted()
-            if tool_name.startswith(tuple(f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS))
-        )
+    def unlisted_owner(self, tool_name: str) -> Upstream | None:
+        """The upstream whose tool this is by its name, if no list of it is known."""
+        upstream_id = self.state.catalog.ownership.of(tool_name)
+        return self.pool.upstreams[upstream_id] if upstream_id in self.unlisted() else None
 
     async def connect_once(self, name: str) -> None:
         """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""
-        named = (self.pool.upstreams[name],) if name in self.unlisted() else ()
-        for upstream in (*named, *self.unlisted_owners(name)):
+        upstream = self.pool.upstreams[name] if name in self.unlisted() else self.unlisted_owner(name)
+        if upstream is not None:
             upstream.mark_pending()
             upstream.request_connect()
             with anyio.move_on_after(upstream.connect_timeout + 1):

@@ -76,7 +76,7 @@ class Indexer:
             if self._requested is None:
                 continue
             settings, catalog = self._requested
-            texts = await anyio.to_thread.run_sync(documents, catalog.tools)
+            texts = await anyio.to_thread.run_sync(documents, catalog.tools, catalog.ownership)
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 await self._build(settings, texts, on_index)

@@ -22,7 +22,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import composite_listing, read_composites, with_composites
+from pml_gateway.workflow.composite import composite_listing, ownership_of, read_composites, with_composites
 from pml_gateway.workflow.plan import limits_of
 
 logger = get_logger(__name__)
@@ -128,10 +128,11 @@ class Listings:
             reserved=RESERVED,
             earlier=previous.assignments if keeps_names else {},
             previous=previous,
+            ownership=ownership_of(settings.servers),
         )
         # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
         catalog = with_composites(catalog, composites_of(settings, catalog), previous)
-        table = build_offers(offers, previous.offers.names)
+        table = build_offers(offers, previous.offers.names, catalog.ownership)
         _warn(table, previous.offers)
         return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 

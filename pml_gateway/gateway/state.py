@@ -11,6 +11,7 @@ import anyio
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
@@ -114,8 +115,9 @@ class GatewayState:
             return {}
         cached = self._namespaces.get(view)
         if cached is None:
-            taken = {*view.names, *RESERVED, *self.meta_tools.names}
-            cached = group(view.searchable, self.settings.gateway.namespaces, taken=taken)
+            taken = {*view.names, *RESERVED}
+            settings, ownership = self.settings.gateway.namespaces, self.catalog.ownership
+            cached = group(view.searchable, settings, taken=taken, ownership=ownership)
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
@@ -159,7 +161,8 @@ class GatewayState:
         def search(query: str, limit: int) -> ScoredTools:
             return self.search(view, query, limit).tools
 
-        return expose(mode, view.tools, search, self.settings.gateway, intent, self.used(view))
+        used, ownership = self.used(view), self.catalog.ownership
+        return expose(mode, view.tools, search, self.settings.gateway, intent, used, ownership=ownership)
 
     def used(self, view: View) -> list[CatalogTool]:
         """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
@@ -174,13 +177,13 @@ def remember(cache: dict[object, Any], key: object, value: object, limit: int) -
     cache[key] = value
 
 
-def documents(tools: Sequence[CatalogTool]) -> list[ToolDocument]:
-    """What the index reads of each tool."""
+def documents(tools: Sequence[CatalogTool], ownership: Ownership) -> list[ToolDocument]:
+    """What the index reads of each tool; a name that is another server's finds none by itself."""
     return [
         ToolDocument(
             key=tool.qualified_name,
             server=tool.upstream_id,
-            name=tool.name,
+            name=tool.name if ownership.allows(tool.name, tool.upstream_id) else tool.qualified_name,
             title=tool.title,
             description=tool.description,
             parameters=tuple(_parameters(tool)),

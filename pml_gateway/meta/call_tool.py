@@ -33,8 +33,11 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
     name = string(arguments, "name", default=string(arguments, "operation", default=""))
     if not name:
         raise InvalidInputError("name: the name of the tool to call is missing", hint="search_tools finds names")
-    if name in RESERVED and context.view.resolve(name) is None:
-        raise InvalidInputError(f"{name} is a meta-tool", hint=f"call {name} itself, not through call_tool")
+    if name in RESERVED:
+        raise InvalidInputError(
+            f"{name} is a meta-tool",
+            hint=f"call {name} itself, not through call_tool; a server's tool of that name is called as server:{name}",
+        )
     tool = context.find(name)
     given = json_object(arguments.get("arguments", arguments.get("input")))
     known = string(arguments, "if_none_match", default="") or None

@@ -10,7 +10,7 @@ from pml_gateway.config.advice import intent_sources, literal_secrets, unresolve
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.exposure.patterns import unmatched
+from pml_gateway.exposure.patterns import without_grants
 from pml_gateway.exposure.token_count import TOKENIZER
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.request import call_intent, effective_mode
@@ -134,7 +134,7 @@ async def _tokens(context: CallContext) -> JsonObject:
 def _misconfigurations(state: GatewayState) -> list[str]:
     settings: Settings = state.settings
     hybrid = settings.gateway.hybrid
-    unknown = unmatched(hybrid.whitelisted_tools, state.catalog.tools)
+    unknown = without_grants(hybrid.whitelisted_tools, state.catalog.tools, state.catalog.ownership)
     return [
         *without_effect(settings),
         *intent_sources(settings),

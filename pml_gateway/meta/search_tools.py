@@ -100,7 +100,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
         ranking = found.ranking
     page = matching[offset : offset + limit]
-    exact = [tool for tool, score in page if score >= 1.0 and query in (tool.qualified_name, tool.source, tool.name)]
+    exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits = [
         _hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
         | ({} if detail == "name" else _as_action(tool, state, view))
@@ -143,11 +143,15 @@ def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
     matched = [
-        tool
-        for tool in view.searchable
-        if any(fnmatch.fnmatchcase(name, pattern) for name in (tool.qualified_name, tool.source, tool.name))
+        tool for tool in view.searchable if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))
     ]
     return sorted(matched, key=lambda tool: tool.qualified_name)
+
+
+def _names(view: View, tool: CatalogTool) -> tuple[str, ...]:
+    """What a tool is known by; its own name is none that is another server's."""
+    is_its_own = view.catalog.ownership.allows(tool.name, tool.upstream_id)
+    return (tool.qualified_name, tool.source, *((tool.name,) if is_its_own else ()))
 
 
 def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonObject]:

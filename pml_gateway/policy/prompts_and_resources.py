@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count
+from typing import Protocol
 
 from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route, split_public_uri
 from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
-from pml_gateway.exposure.patterns import ToolPatterns
+from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns
 
 _GLOB = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
 _FIRST_MASK = 0xF0000
@@ -30,7 +31,7 @@ class OfferView:
     def __init__(
         self,
         table: OfferTable,
-        allow: ToolPatterns,
+        allow: ToolGrants,
         denied: Sequence[ToolPatterns],
         absent: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
@@ -62,7 +63,7 @@ class OfferView:
         """Whether the client may see anything of an upstream of which nothing is known yet."""
         starts = (f"{upstream_id}:", f"{upstream_id}__")
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
-        return not is_denied and any(self._allow.may_begin(start) for start in starts)
+        return not is_denied and self._allow.may_admit(upstream_id)
 
     def listed(self, kind: OfferKind) -> tuple[Offer, ...]:
         """The visible offers of one kind, in catalog order."""
@@ -102,6 +103,18 @@ class OfferView:
         return frozenset((upstream_id, each) for upstream_id, name in self._absent for each in readings(name))
 
 
+class Rules(Protocol):
+    """Entries that give or take away."""
+
+    def about(self, upstream_id: str, /) -> Iterator[str]:
+        """The entries that may be about this server."""
+        ...
+
+    def fit(self, upstream_id: str, names: Iterable[str], /) -> bool:
+        """Whether any entry fits what this server has under any of these names."""
+        ...
+
+
 class UriRules:
     """Rules about URIs, each in canonical form however it was written.
 
@@ -109,9 +122,9 @@ class UriRules:
     """
 
     def __init__(
-        self, patterns: ToolPatterns, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False
+        self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False
     ) -> None:
-        self._patterns = patterns
+        self._rules = rules
         self._lookalikes = lookalikes
         self._takes_bare = takes_bare
         self._of_upstream: dict[str, tuple[frozenset[str], ToolPatterns]] = {}
@@ -127,8 +140,8 @@ class UriRules:
         forms = (reading, f"{reading}/")
         if reading in exact or patterns.matches_any(forms):
             return True
-        return self._patterns.matches_any(
-            f"{upstream_id}{separator}{form}" for form in forms for separator in (":", "__")
+        return self._rules.fit(
+            upstream_id, (f"{upstream_id}{separator}{form}" for form in forms for separator in (":", "__"))
         )
 
     def _of(self, upstream_id: str) -> tuple[frozenset[str], ToolPatterns]:
@@ -142,7 +155,7 @@ class UriRules:
 
     def _about(self, upstream_id: str) -> Iterator[str]:
         """What entries say of an upstream's URIs, without its name."""
-        for entry in self._patterns.exact:
+        for entry in self._rules.about(upstream_id):
             if self._takes_bare or entry.startswith("*"):
                 yield entry
             server, own = split_public_uri(entry)

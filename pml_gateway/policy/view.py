@@ -10,15 +10,14 @@ import numpy.typing as npt
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.meta_tool import RESERVED
+from pml_gateway.exposure.patterns import compile_grants, compile_patterns
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.text import LIKENESS, folded, likenesses
 
 BARE_LIKENESS = 0.75
 """A name without its server's is shorter, and more alike by chance."""
-
-ALIAS_SEPARATORS = (":", "/", ".", "__")
 
 
 class View:
@@ -30,7 +29,8 @@ class View:
     """
 
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
-        allow, deny, denied = (compile_patterns(entries) for entries in (client.allow, client.deny, blacklist))
+        allow = compile_grants(client.allow, catalog.ownership)
+        deny, denied = compile_patterns(client.deny), compile_patterns(blacklist)
         absent = catalog.visibility.absent_for(client.client_capabilities)
         self.catalog = catalog
         self.client = client
@@ -41,15 +41,24 @@ class View:
         self._unlisted = absent_tools(absent)
         self._allow = allow
         self._denied = (deny, denied)
+        self._shown: dict[CatalogTool, bool] = {}
         self._is_whole = allow.matches_all and not any(each.names_any for each in self._denied) and not self._unlisted
 
     def shows(self, tool: CatalogTool) -> bool:
         """Whether a tool of the catalog exists for this client."""
         if tool.hidden and not self.inside:
             return False
-        return self._is_whole or (
+        if self._is_whole:
+            return True
+        shown = self._shown.get(tool)
+        if shown is None:
+            shown = self._shown[tool] = self._permits(tool)
+        return shown
+
+    def _permits(self, tool: CatalogTool) -> bool:
+        return (
             (tool.upstream_id, tool.name) not in self._unlisted
-            and self._allow.matches(tool)
+            and self._allow.admits(tool)
             and not any(patterns.matches(tool) for patterns in self._denied)
         )
 
@@ -84,24 +93,24 @@ class View:
         return counts
 
     def resolve(self, name: str) -> CatalogTool | None:
-        """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous."""
+        """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.
+
+        A name that begins with a configured server's id means a tool of that server, or none.
+        """
         tool = self.catalog.by_name(name)
         if tool is not None and self.shows(tool):
             return tool
-        # A bare name never takes part in a spelling that names another tool's server.
-        candidates = self._spelled(name) or [each for each in self.catalog.own_names.get(name, ()) if self.shows(each)]
-        return candidates[0] if len(candidates) == 1 else None
-
-    def _spelled(self, name: str) -> list[CatalogTool]:
-        """The visible tools that a name with their server means."""
-        found: list[CatalogTool] = []
-        for upstream_id in self.catalog.upstream_ids:
-            starts = [f"{upstream_id}{separator}" for separator in ALIAS_SEPARATORS]
-            for start in (*starts, f"mcp__{upstream_id}__"):
-                if name.startswith(start):
-                    tool = self.catalog.owned(upstream_id, name.removeprefix(start))
-                    found += [tool] if tool is not None and self.shows(tool) else []
-        return found
+        if name in RESERVED:
+            return None
+        claim = self.catalog.ownership.claim(name)
+        if claim is None:
+            candidates = [each for each in self.catalog.own_names.get(name, ()) if self.shows(each)]
+            return candidates[0] if len(candidates) == 1 else None
+        for own_name in (claim.own_name, name):
+            tool = None if own_name is None else self.catalog.owned(claim.upstream_id, own_name)
+            if tool is not None and self.shows(tool):
+                return tool
+        return None
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
         """The visible names most like `name`, best first."""
@@ -113,9 +122,15 @@ class View:
         return sorted(scored, key=lambda candidate: (-scored[candidate], candidate))[:limit]
 
     @cached_property
+    def _suggested(self) -> tuple[CatalogTool, ...]:
+        """Visible tools, but for those called as if they were another server's: a slip must not lead to them."""
+        allows = self.catalog.ownership.allows
+        return tuple(tool for tool in self.tools if allows(tool.name, tool.upstream_id))
+
+    @cached_property
     def _qualified_spellings(self) -> dict[str, str]:
-        return {tool.qualified_name: folded(tool.qualified_name) for tool in self.tools}
+        return {tool.qualified_name: folded(tool.qualified_name) for tool in self._suggested}
 
     @cached_property
     def _bare_spellings(self) -> dict[str, str]:
-        return {tool.qualified_name: folded(tool.name) for tool in self.tools}
+        return {tool.qualified_name: folded(tool.name) for tool in self._suggested}

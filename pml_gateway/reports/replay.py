@@ -14,7 +14,7 @@ import numpy as np
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.exposure.modes import Exposure
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens
@@ -182,8 +182,9 @@ def plan_migration(
             rank = then_side.rank(principal, asked, tool)
         replayed.append(ReplayedCalls(tool, name, count, listed_now, listed_then, asked, words, rank))
     used = _used(replayed)
-    fixed = compile_patterns(settings.gateway.hybrid.whitelisted_tools)
-    whitelist = cheapest_whitelist(used, keep, {tool.key for tool in used if fixed.matches(known[tool.key])})
+    ownership = state.catalog.ownership
+    fixed = compile_grants(settings.gateway.hybrid.whitelisted_tools, ownership)
+    whitelist = cheapest_whitelist(used, keep, {tool.key for tool in used if fixed.admits(known[tool.key])})
     tokens_now, tokens_then = _tokens(state, then, groups)
     return MigrationPlan(
         stage=stage_in(state.settings, client),
@@ -197,7 +198,7 @@ def plan_migration(
         full_tokens=sum(_definition_tokens(tool) for tool in state.view(LOCAL).tools),
         whitelist=whitelist,
         whitelisted=settings.gateway.hybrid.whitelisted_tools,
-        names={key: tool.qualified_name for key, tool in known.items()},
+        names={key: ownership.rule_name(*key, tool.qualified_name) for key, tool in known.items()},
     )
 
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import assert_never
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.visibility import absent_tools
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.modes import ListedTool, SearchTools, expose
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.patterns import ToolGrants, compile_grants, compile_patterns
 from pml_gateway.policy.client import Client
 from pml_gateway.types import ExposureMode
 
@@ -38,18 +39,23 @@ class Exclusion:
 def exclusions(catalog: Catalog, client: Client, blacklist: Sequence[str]) -> tuple[Exclusion, ...]:
     """Why each tool outside the client's view is there, in catalog order. For the owner's eyes, never the client's."""
     unlisted = absent_tools(catalog.visibility.absent_for(client.client_capabilities))
-    found = (_exclusion(tool, client, blacklist, unlisted) for tool in catalog.tools)
+    allow = compile_grants(client.allow, catalog.ownership)
+    found = (_exclusion(tool, client, allow, blacklist, unlisted) for tool in catalog.tools)
     return tuple(each for each in found if each is not None)
 
 
 def _exclusion(
-    tool: CatalogTool, client: Client, blacklist: Sequence[str], unlisted: frozenset[tuple[str, str]]
+    tool: CatalogTool,
+    client: Client,
+    allow: ToolGrants,
+    blacklist: Sequence[str],
+    unlisted: frozenset[tuple[str, str]],
 ) -> Exclusion | None:
     for rule, entries in ((Rule.BLACKLISTED, blacklist), (Rule.DENIED, client.deny)):
         pattern = next((entry for entry in entries if compile_patterns([entry]).matches(tool)), None)
         if pattern is not None:
             return Exclusion(tool, rule, pattern)
-    if not compile_patterns(client.allow).matches(tool):
+    if not allow.admits(tool):
         return Exclusion(tool, Rule.NOT_ALLOWED)
     if tool.hidden:
         return Exclusion(tool, Rule.HIDDEN)
@@ -90,12 +96,14 @@ def verdicts(
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool] = (),
+    *,
+    ownership: Ownership,
 ) -> tuple[Verdict, ...]:
     """Why each tool this client may see is listed or not, in catalog order.
 
     What is listed is what `expose` lists; the rest is told from what it had to go by.
     """
-    exposure = expose(mode, visible, search, settings, intent, most_used)
+    exposure = expose(mode, visible, search, settings, intent, most_used, ownership=ownership)
     listed = {each.tool.qualified_name: each for each in exposure.tools}
     legacy = {tool.qualified_name for tool in exposure.legacy}
     places: dict[str, tuple[int, float]] = {}

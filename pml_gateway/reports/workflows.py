@@ -6,12 +6,13 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import GatewayState, composites_of
 from pml_gateway.paths import Paths
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import COMPOSITES, composite_listing, read_composites
+from pml_gateway.workflow.composite import COMPOSITES, composite_listing, ownership_of, read_composites
 from pml_gateway.workflow.plan import limits_of
 
 
@@ -55,12 +56,13 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
         max_length=naming.max_length,
         reserved=RESERVED,
         earlier=manifest.names,
+        ownership=ownership_of(settings.servers),
     )
     is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)
     warnings = []
     for name, composite in composites_of(settings, catalog).items():
         for problem in composite.problems:
-            if problem.path.endswith("/tool") and problem.step and not is_complete:
+            if problem.code is ErrorCode.NOT_FOUND and not is_complete:
                 continue
             where = f"workflows.{name}{problem.path.replace('/', '.')}"
             hint = f" ({problem.hint})" if problem.hint else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.catalog.build import same_tool
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
@@ -68,6 +69,13 @@ def _of_template(template: Template | None) -> Iterator[tuple[str, Expression]]:
 
 COMPOSITES = "workflows"
 """The server id under which composite tools appear: `workflows:NAME` in policies, lists and searches."""
+
+
+def ownership_of(servers: Iterable[str]) -> Ownership:
+    """Whose names are, with these servers in the configuration; those of workflows are its owner's."""
+    known = tuple(servers)
+    return Ownership(known, frozenset({COMPOSITES}).difference(known))
+
 
 ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
 """What a tool's schema says about the arguments of a step."""
@@ -233,6 +241,9 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
         tool = view.resolve(step.tool) if step.tool is not None else None
         if step.tool is not None and tool is None:
             problems.append(_missing_tool(step, view))
+        if tool is not None and not _is_certain(step.tool or "", tool, view.catalog.ownership):
+            problems.append(_unqualified_tool(step, tool, view))
+            tool = None
         if tool is not None:
             problems += argument_problems(step, tool)
             problems += _unknown_arguments(step, tool)
@@ -250,6 +261,18 @@ def _missing_tool(step: Step, view: View) -> StepProblem:
     hint = did_you_mean(view.closest(step.tool or "")) or "pml tools lists the tools there are"
     pointer = f"/steps/{step.index}/tool"
     return StepProblem(step.id, pointer, f"there is no tool {step.tool!r}", hint, ErrorCode.NOT_FOUND)
+
+
+def _is_certain(name: str, tool: CatalogTool, ownership: Ownership) -> bool:
+    """Whether a step's tool could not be another server's by the same name tomorrow."""
+    return ownership.claim(name) is not None or (ownership.is_sole(tool.upstream_id) and name == tool.qualified_name)
+
+
+def _unqualified_tool(step: Step, tool: CatalogTool, view: View) -> StepProblem:
+    named = [each.source for each in view.catalog.own_names.get(step.tool or "", ()) if view.shows(each)]
+    hint = f"write {' or '.join(named or [tool.source])}"
+    pointer = f"/steps/{step.index}/tool"
+    return StepProblem(step.id, pointer, f"{step.tool!r} does not say whose tool it is", hint)
 
 
 def _unknown_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:

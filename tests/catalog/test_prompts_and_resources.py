@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mcp.shared.uri_template import UriTemplate
 
 from pml_gateway.catalog.fields import offer_for_version, sound_offer
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferTable, Route, build_offers
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.uris import canonical, matches_template, readings
@@ -106,13 +107,16 @@ def test_an_unlisted_uri_goes_to_the_server_of_its_origin_or_to_nobody() -> None
     assert table.routes("z://host/2", anybody) == []
 
 
-def test_a_renamed_name_is_free_of_any_that_is_listed() -> None:
+def test_a_renamed_prompt_has_its_own_servers_id_in_front_and_no_other_has() -> None:
     prompts = {"a": ("p", "b__p"), "b": ("p",)}
     table = build_offers(
         {server: Offers(prompts=tuple({"name": name} for name in names)) for server, names in prompts.items()}
     )
     public = {(each.upstream_id, each.name): each.public for each in table.offers}
-    assert public == {("a", "p"): "p", ("a", "b__p"): "b__p", ("b", "p"): "b__p_2"}
+    assert public == {("a", "p"): "p", ("a", "b__p"): "a__b__p", ("b", "p"): "b__p"}
+    earlier = {OfferKind.PROMPT: {("a", "b__p"): "b__p"}}
+    again = build_offers({"a": Offers(prompts=({"name": "b__p"},))}, earlier, Ownership(("a", "b")))
+    assert [each.public for each in again.offers] == ["a__b__p"]
 
 
 NOTES = ("notes", "notes:///{path}")

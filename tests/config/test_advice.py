@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.advice import confusable_ids, intent_sources, literal_secrets, unresolved_references
 from pml_gateway.config.settings import Settings
 
 KEY = "${env:KEY}"
@@ -102,3 +102,20 @@ def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
 @pytest.mark.parametrize("store", ["memory", "disk:~/x@y", "redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
 def test_a_store_without_a_password_of_its_own_is_no_literal_credential(store: str) -> None:
     assert literal_secrets(Settings.model_validate({"references": {"store": store}})) == ()
+
+
+@pytest.mark.parametrize(
+    ("servers", "warned"),
+    [
+        (("github", "fs", "my server"), []),
+        (("my.server",), ["'.' stands between"]),
+        (("a", "a__b"), ["begin with a as well"]),
+        (("my server", "my_server"), ["as they write servers.my server"]),
+        (("fs", "FS"), ["as they write servers.fs"]),
+    ],
+)
+def test_ids_that_cannot_be_told_apart_in_names_are_pointed_out(servers: tuple[str, ...], warned: list[str]) -> None:
+    given = Settings.model_validate({"servers": {server: {"command": "x"} for server in servers}})
+    warnings = confusable_ids(given)
+    assert len(warnings) == len(warned)
+    assert all(part in warning for part, warning in zip(warned, warnings, strict=True))

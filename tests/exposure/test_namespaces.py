@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import CatalogTool, UpstreamListing
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import NamespaceSettings, Settings
 from pml_gateway.exposure.grouping import Namespace, group
@@ -51,7 +52,7 @@ def tools_of(servers: Mapping[str, Sequence[Mapping[str, Any]]], **naming: Any) 
 def grouped(servers: Mapping[str, Sequence[Mapping[str, Any]]], **settings: Any) -> dict[str, Namespace]:
     tools = tools_of(servers)
     taken = {*RESERVED, *(tool.qualified_name for tool in tools)}
-    return group(tools, NamespaceSettings(**settings), taken=taken)
+    return group(tools, NamespaceSettings(**settings), taken=taken, ownership=Ownership(tuple(servers)))
 
 
 def one(*actions: dict[str, Any]) -> Namespace:
@@ -103,12 +104,15 @@ def test_reading_and_writing_can_be_split_by_what_tools_say_of_themselves() -> N
 
 
 def test_a_namespace_never_takes_a_name_that_is_given_already() -> None:
-    tools = tools_of({"git": [action("git"), action("fs")], "fs": [action("fs_tools")]}, prefix="never")
+    tools = tools_of({"git": [action("git")], "fs": [action("fs"), action("fs_tools")]}, prefix="never")
     taken = {tool.qualified_name for tool in tools}
-    names = list(group(tools, NamespaceSettings(), taken=taken))
-    assert names == ["fs_actions", "git_tools"]
-    assert list(group(tools, NamespaceSettings(), taken={*taken, "git_tools", "git_actions"}))[1].startswith("git_")
-    assert list(group(tools_of({"a b/é": [action("x")]}), NamespaceSettings(), taken=())) == ["a_b__"]
+
+    def names(taken: set[str]) -> list[str]:
+        return list(group(tools, NamespaceSettings(), taken=taken, ownership=Ownership(("git", "fs"))))
+
+    assert names(taken) == ["fs_actions", "git_tools"]
+    assert names({*taken, "git_tools", "git_actions"})[1].startswith("git_")
+    assert list(grouped({"a b/é": [action("x")]})) == ["a_b__"]
 
 
 def test_a_line_says_how_an_action_is_called() -> None:

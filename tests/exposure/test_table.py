@@ -54,7 +54,8 @@ class Case:
         return sorted(scored, key=lambda hit: (-hit[1], hit[0].qualified_name))[:limit]
 
     def expose(self) -> Exposure:
-        return expose(self.mode, self.visible(), self.search, self.settings, self.intent)
+        ownership = self.catalog.ownership
+        return expose(self.mode, self.visible(), self.search, self.settings, self.intent, ownership=ownership)
 
     def listed(self) -> list[str]:
         """Names on the wire, in their order."""
@@ -162,6 +163,7 @@ def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(c
         lambda intent, limit: shuffled,
         GatewaySection(hybrid=roomy.model_copy(update={"semantic_threshold": 0.0})),
         "read",
+        ownership=case.catalog.ownership,
     )
     state = case.state()
     same = Exposure(exposure.meta_tools, again.tools)
@@ -184,7 +186,9 @@ def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
 @settings(deadline=None)
 @given(case=cases())
 def test_whitelisted_tools_are_never_cut_and_count_towards_the_cap(case: Case) -> None:
-    exposure = expose(ExposureMode.HYBRID, case.visible(), case.search, case.settings, "read")
+    exposure = expose(
+        ExposureMode.HYBRID, case.visible(), case.search, case.settings, "read", ownership=case.catalog.ownership
+    )
     whitelisted = [listed for listed in exposure.tools if listed.reason is Reason.WHITELISTED]
     hybrid = case.settings.hybrid
     if hybrid.expose_underlying_tools:

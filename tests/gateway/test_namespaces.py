@@ -256,13 +256,14 @@ async def test_a_bare_name_that_is_also_a_namespace_still_calls_the_tool(tmp_pat
     assert [call["arguments"] for call in upstreams["fetch"].calls] == [{"url": "u"}, {"url": "v"}]
 
 
-async def test_a_namespace_gives_way_to_a_tool_of_its_name(tmp_path: Path) -> None:
+async def test_no_tool_takes_the_namespace_of_another_server(tmp_path: Path) -> None:
     upstreams = {"fs": ScriptedServer([tool("notes")]), "notes": notes()}
     settings = settings_for(upstreams, gateway={"style": "namespaces"}, naming={"prefix": "never"})
     async with serving(tmp_path, upstreams, settings) as served:
-        assert await served.names() == ["search_tools", "fs", "notes_tools"]
-        await served.call("notes", {"action": "x"})
-        await served.call("notes_tools", {"action": "add", "text": "x"})
+        assert await served.names() == ["search_tools", "fs", "notes"]
+        assert error_of(await served.call("notes", {"text": "x"}))["code"] == "INVALID_INPUT"
+        await served.call("notes", {"action": "add", "text": "x"})
+        await served.call("fs__notes")
     assert [call["name"] for call in upstreams["fs"].calls] == ["notes"]
     assert [call["name"] for call in upstreams["notes"].calls] == ["add"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
-from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.patterns import compile_grants, compile_patterns
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
 
@@ -19,7 +20,8 @@ FILES = Offers(
 
 def view(allow: list[str], *denied: str) -> OfferView:
     table = build_offers({"fs": FILES, "other": FILES})
-    return OfferView(table, compile_patterns(allow), (compile_patterns(denied),))
+    allowed = compile_grants(allow, Ownership(("fs", "other")))
+    return OfferView(table, allowed, (compile_patterns(denied),))
 
 
 @pytest.mark.parametrize("uri", URIS)

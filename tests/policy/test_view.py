@@ -69,7 +69,7 @@ def test_the_qualified_name_wins_over_every_other_spelling() -> None:
     catalog = build_catalog([listing("a__b", "c"), listing("a", "b__c")])
     assert resolved(View(catalog, LOCAL, ()), "a__b__c") == "a__b:c"
     assert resolved(View(catalog, LOCAL, ()), "a:b__c") == "a:b__c"
-    assert resolved(View(catalog, LOCAL, ("a__b:*",)), "a__b__c") == "a:b__c"
+    assert resolved(View(catalog, LOCAL, ("a__b:*",)), "a__b__c") is None
 
 
 def test_a_tool_cannot_take_or_blur_the_spelling_of_another_servers_tool() -> None:

@@ -11,7 +11,8 @@ from tests.support.examples import examples
 
 
 def judged(case: Case) -> dict[str, Verdict]:
-    found = verdicts(case.mode, case.visible(), case.search, case.settings, case.intent)
+    ownership = case.catalog.ownership
+    found = verdicts(case.mode, case.visible(), case.search, case.settings, case.intent, ownership=ownership)
     return {verdict.tool.qualified_name: verdict for verdict in found}
 
 

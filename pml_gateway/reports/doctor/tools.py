@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.patterns import unmatched
+from pml_gateway.exposure.patterns import unmatched, without_grants
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
+
+MAX_NAMED = 3
 
 NAME_REPAIR = "name:"
 """How the catalog marks the repair of a name, among those of schemas."""
@@ -30,24 +32,36 @@ def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterat
         yield from _repaired(server, repaired)
 
 
-def _entries(settings: Settings) -> Mapping[str, Sequence[str]]:
+def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """Each list by its key, and whether its entries give tools or take them away."""
     gateway = settings.gateway
-    entries: dict[str, Sequence[str]] = {
-        "gateway.blacklisted_tools": gateway.blacklisted_tools,
-        "gateway.hybrid.whitelisted_tools": gateway.hybrid.whitelisted_tools,
-    }
+    yield "gateway.blacklisted_tools", gateway.blacklisted_tools, False
+    yield "gateway.hybrid.whitelisted_tools", gateway.hybrid.whitelisted_tools, True
     for group, members in gateway.namespaces.groups.items():
-        entries[f"gateway.namespaces.groups.{group}"] = members
+        yield f"gateway.namespaces.groups.{group}", members, True
     for name, client in settings.clients.items():
-        entries[f"clients.{name}.allow"] = client.allow
-        entries[f"clients.{name}.deny"] = client.deny
-    return entries
+        yield f"clients.{name}.allow", client.allow, True
+        yield f"clients.{name}.deny", client.deny, False
+
+
+def idle_entries(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
+    """Entries without a tool, by key, with the tools that they name and do not give, since any server could."""
+    for key, entries, gives in _entries(settings):
+        if gives:
+            idle = without_grants(entries, catalog.tools, catalog.ownership)
+            yield from ((key, entry, named) for entry, named in idle.items())
+        else:
+            yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
 
 
 def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
     names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
-    for key, entries in _entries(settings).items():
-        for entry in unmatched(entries, catalog.tools):
+    for key, entry, named in idle_entries(settings, catalog):
+        if named:
+            shown = ", ".join(named[:MAX_NAMED])
+            what = f"{entry!r} gives no tool: any server could call one as it names {shown}, without a server"
+            yield Finding(Area.TOOLS, Severity.WARNING, key, what, f"write {named[0]} in {key}")
+        else:
             near = nearest(entry, names)
             fix = f"write {near[0]} in {key}" if near else f"take it out of {key}, or see the names with pml tools"
             what = f"{entry!r} matches no tool"

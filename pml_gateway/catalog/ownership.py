@@ -1,0 +1,127 @@
+"""Whose a name is: a name that begins with a configured server's id is that server's, or nobody's.
+
+Servers choose what their tools are called, so that one may call a tool as if it were another's. What decides is the
+configuration alone, which also knows servers that are disabled, still starting, or have no such tool.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from pml_gateway.types import SEPARATORS
+
+CLIENT_PREFIX = "mcp__"
+"""What some clients put before a server's id."""
+
+ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+"""Characters that become `_` in the names of tools, in the ids that they begin with as well."""
+
+_ENDS = re.compile(f"(?=({'|'.join(map(re.escape, SEPARATORS))}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The server that a name belongs to, and what follows the separator; None where it is just the server's id."""
+
+    upstream_id: str
+    own_name: str | None
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """The ids of all configured servers, enabled or not, which no other server's names may begin with.
+
+    `own` are ids under which the gateway's owner names tools himself: those of workflows.
+    """
+
+    servers: tuple[str, ...] = ()
+    own: frozenset[str] = frozenset()
+
+    def claim(self, name: str) -> Claim | None:
+        """Whose a name is by what it begins with: the longest id that fits; None where it could be anybody's."""
+        found = self._claim(name)
+        if name[: len(CLIENT_PREFIX)].casefold() != CLIENT_PREFIX:
+            return found
+        behind = self._claim(name[len(CLIENT_PREFIX) :])
+        if found is None or behind is None:
+            return found or behind
+        # Both fit only where a server's id begins with the prefix, or is the word in it.
+        return behind if _length(found, name) < _length(behind, name) else found
+
+    def of(self, name: str) -> str | None:
+        """The server whose id and a separator a name begins with."""
+        claim = self.claim(name)
+        return None if claim is None or claim.own_name is None else claim.upstream_id
+
+    def of_pattern(self, start: str) -> str | None:
+        """The server that a pattern is about which begins so; None where that may be several.
+
+        An id alone may be the beginning of others (`git*`), but not of one that it is the longest reading of.
+        """
+        claim = self.claim(start)
+        if claim is None or (claim.own_name is None and self._before_separator(start) is None):
+            return None
+        return claim.upstream_id
+
+    def allows(self, name: str, upstream_id: str) -> bool:
+        """Whether a tool of this server may have this name."""
+        claim = self.claim(name)
+        return claim is None or claim.upstream_id == upstream_id
+
+    def is_sole(self, upstream_id: str) -> bool:
+        """Whether a name without a server can be this one's only: no other server could choose the same."""
+        return upstream_id in self.own or self.servers == (upstream_id,)
+
+    def rule_name(self, upstream_id: str, name: str, qualified_name: str) -> str:
+        """The name by which rules know a tool: its qualified one, unless another server could have chosen that."""
+        is_certain = self.of(qualified_name) == upstream_id or self.is_sole(upstream_id)
+        return qualified_name if is_certain else f"{upstream_id}:{name}"
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Every id that names may begin with."""
+        return self.own.union(self.servers)
+
+    @cached_property
+    def _by_id(self) -> dict[str, str]:
+        return {upstream_id: upstream_id for upstream_id in (*self.servers, *sorted(self.own))}
+
+    @cached_property
+    def _by_spelling(self) -> dict[str, str]:
+        """Ids in any case, and as names of tools write them; where two are written alike, the first has it."""
+        spelled: dict[str, str] = {}
+        for write in (str, _legal):
+            for upstream_id in self._by_id:
+                spelled.setdefault(write(upstream_id).casefold(), upstream_id)
+        return spelled
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, (*self._by_id, *self._by_spelling)), default=0)
+
+    def _claim(self, name: str) -> Claim | None:
+        if len(name) <= self._longest and (upstream_id := self._server(name)) is not None:
+            return Claim(upstream_id, None)
+        return self._before_separator(name)
+
+    def _before_separator(self, name: str) -> Claim | None:
+        ends = list(_ENDS.finditer(name, 0, self._longest + max(map(len, SEPARATORS))))
+        for end in reversed(ends):
+            upstream_id = self._server(name[: end.start()])
+            if upstream_id is not None:
+                return Claim(upstream_id, name[end.end(1) :])
+        return None
+
+    def _server(self, spelled: str) -> str | None:
+        return self._by_id.get(spelled) or self._by_spelling.get(spelled.casefold())
+
+
+def _legal(upstream_id: str) -> str:
+    return ILLEGAL.sub("_", upstream_id)
+
+
+def _length(claim: Claim, name: str) -> int:
+    """Characters of a name before the tool's own."""
+    return len(name) - len(claim.own_name or "")
