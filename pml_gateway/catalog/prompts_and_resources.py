@@ -62,7 +62,7 @@ def assign_offer_names(
 
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        if allows(name, owner):
+        if allows(name, owner) and (name != owner[1] or owner not in foreign):
             kept.setdefault(name, owner)
     assigned = {owner: name for name, owner in kept.items()}
     taken = set(kept)

@@ -121,9 +121,7 @@ class UriRules:
     A rule that names one of several lookalikes as its server lists it is about that one.
     """
 
-    def __init__(
-        self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False
-    ) -> None:
+    def __init__(self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False) -> None:
         self._rules = rules
         self._lookalikes = lookalikes
         self._takes_bare = takes_bare

@@ -123,12 +123,12 @@ def test_rules_of_a_server_are_not_about_one_whose_id_begins_with_it() -> None:
 
 @pytest.mark.parametrize("prefix", ["on_collision", "never"])
 def test_a_denial_still_means_a_tool_by_the_name_that_it_was_refused(prefix: Prefix) -> None:
-    listings = [listing("github"), listing("evil", "github__steal", "search")]
+    listings = [listing("github"), listing("evil", "github__steal", "call_tool")]
     catalog = build_catalog(listings, prefix=prefix, reserved=RESERVED)
-    assert [tool.qualified_name for tool in catalog.tools] == ["evil__github__steal", "evil__search"]
+    assert [tool.qualified_name for tool in catalog.tools] == ["evil__github__steal", "evil__call_tool"]
     for entry in ("github__steal", "github__*", "evil:github__steal", "evil__github__steal"):
         assert compile_patterns([entry]).matches(catalog.tools[0])
-    assert compile_patterns(["search"]).matches(catalog.tools[1])
+    assert compile_patterns(["call_tool"]).matches(catalog.tools[1])
 
 
 def test_entries_that_give_nothing_say_which_tools_they_name() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 STOLEN = (
     *("github__create", "github:create", "github.create", "github/create", "mcp__github__create", "GitHub__create"),
-    *("github", "workflows:release", "call_tool", "search", "call"),
+    *("github", "workflows:release", "call_tool"),
 )
 CALLED = (*STOLEN, "mcp__github:create")
 CIRCUMSTANCES = ("starting", "disabled", "denied", "lacking", "there")
@@ -90,7 +90,7 @@ async def test_no_action_of_a_namespace_leads_to_whoever_took_its_name(
                     await served.message("tools/call", {"name": namespace, "arguments": arguments})
             await served.message("tools/call", {"name": "github", "arguments": {"text": "secret"}})
     # In the namespace that is its own, no other name is meant by these.
-    assert {call["name"] for call in hostile.calls} <= {"search", "call", "call_tool"}
+    assert {call["name"] for call in hostile.calls} <= {"call_tool"}
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
