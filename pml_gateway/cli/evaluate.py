@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.paths import Paths
 from pml_gateway.text import first_sentence, plural_of
@@ -203,7 +203,7 @@ def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking,
 
 
 def _hard_row(tool: HardTool) -> JsonObject:
-    return {"name": printable(tool.key), "missed": tool.missed, "asked": tool.asked, "reasons": list(tool.reasons)}
+    return {"name": tool.key, "missed": tool.missed, "asked": tool.asked, "reasons": list(tool.reasons)}
 
 
 def _read_queries(file: Path, hint: str = "one JSON object on each line") -> list[LabelledQuery]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
+from pml_gateway.text import escaped, escaped_json
 
 GAP = 2
 READABLE_COLUMNS = 26
@@ -88,8 +88,8 @@ def messages() -> Console:
 
 
 def printable(text: str) -> str:
-    """Text without the control characters that a terminal would obey; servers write descriptions and results."""
-    return "".join(character if character in "\n\t" or character.isprintable() else "\ufffd" for character in text)
+    """Text with escapes for what a terminal would obey and no reader sees; servers write descriptions and results."""
+    return escaped(text.replace("\r\n", "\n"), but="\n\t")
 
 
 def say(text: str = "", style: str = "") -> None:
@@ -120,7 +120,13 @@ def warn(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print `value` as JSON, for programs."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(escaped_json(value, indent=2, default=str) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print `value` as one line of JSON now, for programs that read on while a command runs."""
+    sys.stdout.write(escaped_json(value) + "\n")
+    sys.stdout.flush()
 
 
 def print_diff(diff: str) -> None:
