@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
+from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.home import LOGS, do_without
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
 from pml_gateway.secrets.references import references, resolve
 
@@ -26,11 +28,13 @@ class ChildLog:
 
     def write(self, content: bytes) -> None:
         """Append; a log that cannot be written is done without, for no child may fail for it."""
-        with suppress(OSError):
+        try:
             for start in range(0, len(content), MAX_LOG_BYTES):
                 part = content[start : start + MAX_LOG_BYTES]
                 self._make_room(len(part))
                 os.write(self._descriptor, part)
+        except OSError as error:
+            do_without(LOGS, self._path.parent, error)
 
     def note(self, text: str) -> None:
         """Append a line of the gateway's own."""
@@ -65,9 +69,16 @@ class ChildLog:
 
 @contextmanager
 def open_child_log(path: Path) -> Iterator[ChildLog]:
-    """The log at `path`, made if need be; readable by its owner only, for servers write secrets."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = ChildLog(path, _open(path))
+    """The log at `path`, made if need be; readable by its owner only, for servers write secrets.
+
+    Where it cannot be made, what is written is kept nowhere until it can.
+    """
+    try:
+        make_private(path.parent)
+        log = ChildLog(path, _open(path))
+    except OSError as error:
+        do_without(LOGS, path.parent, error)
+        log = ChildLog(path, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
     try:
         yield log
     finally:
@@ -86,7 +97,7 @@ def old_log(path: Path) -> Path:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, OWNER_ONLY)
 
 
 MIN_SECRET = 4
@@ -168,5 +179,5 @@ def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             return stream.read(2 * MAX_LOG_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import stat
 import sys
@@ -16,12 +15,12 @@ from pml_gateway import __version__
 from pml_gateway.config.document import is_there
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import SecretError
-from pml_gateway.files import OWNER_ONLY
+from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER
+from pml_gateway.home import lacks
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.secrets.references import references, resolve
 
-FOLDER_MODE = 0o700
 HOME = "the gateway's folder"
 MAX_FILES = 2_000
 """Logs, logins and results that are looked at; more than a home has in practice."""
@@ -30,17 +29,20 @@ MAX_FILES = 2_000
 def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], config_file: Path) -> Iterator[Finding]:
     """Who can read what only the owner should, and whether the folder can be written."""
     home = paths.home
-    if not is_there(home):
-        yield Finding(Area.FILES, Severity.NOTE, str(home), "does not exist yet", "pml init makes it")
-        return
-    if not os.access(home, os.W_OK | os.X_OK):
+    lacking = lacks(paths)
+    for lack in lacking:
         yield Finding(
             Area.FILES,
-            Severity.ERROR,
-            str(home),
-            "cannot be written: state, logins and logs have no place",
-            f"chown -R $(id -un) {home}, or set PML_HOME to a folder of your own",
+            Severity.WARNING,
+            str(lack.path),
+            f"cannot be written ({lack.reason}), and the gateway serves without",
+            f"chown -R $(id -un) {lack.path}, or make room, or set PML_HOME to a folder of your own",
+            lack.consequences,
         )
+    if not is_there(home):
+        if not lacking:
+            yield Finding(Area.FILES, Severity.NOTE, str(home), "does not exist yet", "pml init makes it")
+        return
     if sys.platform == "win32":
         # Modes say nothing there.
         return
@@ -55,7 +57,7 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
 
 
 def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]:
-    yield _closed(paths.home, FOLDER_MODE, Severity.WARNING, HOME)
+    yield _closed(paths.home, PRIVATE_FOLDER, Severity.WARNING, HOME)
     yield _closed(config_file, OWNER_ONLY, Severity.WARNING, "the configuration")
     for backup in sorted(config_file.parent.glob(f"{config_file.name}.bak-*")):
         yield _closed(backup, OWNER_ONLY, Severity.WARNING, "a backup of the configuration")
@@ -69,7 +71,7 @@ def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]
     ):
         if is_there(folder):
             for path in sorted(folder.rglob("*"))[:MAX_FILES]:
-                yield _closed(path, FOLDER_MODE if path.is_dir() else OWNER_ONLY, severity, what)
+                yield _closed(path, PRIVATE_FOLDER if path.is_dir() else OWNER_ONLY, severity, what)
 
 
 def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding | None:
