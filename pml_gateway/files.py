@@ -49,6 +49,13 @@ def write_atomically(path: Path, content: str | bytes, mode: int = OWNER_ONLY) -
         raise
 
 
+def usual_mode() -> int:
+    """The mode of a new file that is not for its owner alone: by the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 @contextlib.contextmanager
 def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold the lock beside `path`; other processes wait for it. It is released by the system if we die.
