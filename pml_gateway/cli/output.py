@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK, Keys, mask_tree
 from pml_gateway.text import escaped, escaped_json
 
 GAP = 2
@@ -114,8 +116,23 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning."""
-    messages().print(f"[yellow]warning:[/yellow] {escape(printable(text))}", soft_wrap=True)
+    """Print a warning, without any secret that this process knows."""
+    messages().print(f"[yellow]warning:[/yellow] {escape(printable(_masked(text)))}", soft_wrap=True)
+
+
+def _masked(text: str) -> str:
+    return KNOWN_SECRETS.masked(text, MASK)
+
+
+def _without_known(value: Any, _: Keys) -> Any:
+    """A judge of values: secrets that this process knows go, and everything else stays."""
+    match value:
+        case str():
+            return _masked(value)
+        case list() | tuple():
+            return [_masked(item) if isinstance(item, str) else item for item in value]
+        case _:
+            return value
 
 
 def print_json(value: Any) -> None:
@@ -143,7 +160,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def error_object(error: GatewayError) -> dict[str, Any]:
     """The error as `--json` prints it."""
-    return {"error": error.as_json(without=("retryable",))}
+    shown = mask_tree(error.as_json(without=("retryable",)), _without_known)
+    return {"error": shown}
 
 
 def told(error: Mapping[str, Any]) -> GatewayError:
@@ -169,9 +187,9 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(f"[bold red]error:[/bold red] {escape(printable(error.message))}", soft_wrap=True)
+        messages().print(f"[bold red]error:[/bold red] {escape(printable(_masked(error.message)))}", soft_wrap=True)
         if error.hint:
-            messages().print(f"  {escape(printable(error.hint))}", soft_wrap=True)
+            messages().print(f"  {escape(printable(_masked(error.hint)))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))
 
 

@@ -20,6 +20,7 @@ from pml_gateway.processes.child_log import log_path
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 
 ALLOWED = frozenset(
@@ -146,9 +147,9 @@ async def _open_stdio(
                 upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
             ) as streams:
                 yield streams
-    except (FileNotFoundError, PermissionError) as exc:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
         raise UpstreamUnusableError(
-            f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
+            f"{upstream_id}: command {without_defaults(definition.command or '')!r} cannot be started: {exc.strerror}",
             hint=f"install it or correct servers.{upstream_id}.command",
         ) from exc
 
@@ -157,14 +158,15 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
     if cwd is not None and not cwd.is_dir():
         raise UpstreamUnusableError(
-            f"{upstream_id}: working directory {definition.cwd!r} does not exist",
+            f"{upstream_id}: working directory {without_defaults(definition.cwd or '')!r} does not exist",
             hint=f"correct servers.{upstream_id}.cwd",
         )
     command = resolve(definition.command or "")
     configured = {key: resolve(value) for key, value in definition.env.items()}
     if definition.env_file:
         file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
-        configured = read_env_file(file) | configured
+        written = Path(definition.cwd or "") / definition.env_file
+        configured = read_env_file(file, without_defaults(str(written))) | configured
     return StdioServerParameters(
         command=str(Path(command).expanduser()) if command.startswith("~") else command,
         args=[resolve(argument) for argument in definition.args],

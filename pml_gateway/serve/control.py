@@ -25,6 +25,8 @@ from pml_gateway.home import RUN, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.results.lineage import lineage
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.upstream import Upstream
@@ -74,7 +76,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "in_flight": upstream.in_flight,
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
-        "error": str(upstream.last_error) if upstream.last_error else None,
+        "error": KNOWN_SECRETS.masked(str(upstream.last_error), MASK) if upstream.last_error else None,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }
 

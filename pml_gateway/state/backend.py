@@ -15,6 +15,7 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import make_private
 from pml_gateway.home import RESULTS, do_without, obstacle
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import KeyValues
@@ -83,7 +84,8 @@ def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
     if store == "memory":
         return _memory()
     if store == "disk" or store.startswith("disk:"):
-        return _disk(Path(store[5:]).expanduser() if store[5:] else directory, settings.max_bytes)
+        folder = Path(store[5:]).expanduser() if store[5:] else directory
+        return _disk(folder, without_defaults(settings.store), settings.max_bytes)
     return _redis(store)
 
 
@@ -92,7 +94,7 @@ def _memory() -> Backend:
     return Backend(MemoryStore(max_entries=math.inf, max_bytes=math.inf), nullcontext(), ())
 
 
-def _disk(directory: Path, max_bytes: int) -> Backend:
+def _disk(directory: Path, written: str, max_bytes: int) -> Backend:
     from diskcache import Timeout
     from key_value.aio.errors import BaseKeyValueError
     from key_value.aio.stores.disk import DiskStore
@@ -109,7 +111,7 @@ def _disk(directory: Path, max_bytes: int) -> Backend:
             do_without(RESULTS, directory, error)
             return _memory()
         raise ConfigurationError(
-            f"references.store: {directory} cannot be used ({error})", hint="name another folder: disk:<folder>"
+            f"references.store: {written} cannot be used ({error})", hint="name another folder: disk:<folder>"
         ) from error
     return _backend(store, BaseKeyValueError, sqlite3.Error, OSError, Timeout)
 

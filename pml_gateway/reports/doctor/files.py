@@ -19,6 +19,7 @@ from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER
 from pml_gateway.home import lacks
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import references, resolve
 
 HOME = "the gateway's folder"
@@ -48,7 +49,7 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
         return
     found = [
         *_open_to_others(paths, config_file),
-        *(_secret_file(path) for path in _referenced_files(settings, environ)),
+        *(_secret_file(path, written) for path, written in _referenced_files(settings, environ)),
     ]
     findings = [finding for finding in found if finding is not None]
     yield from findings
@@ -103,8 +104,8 @@ def _is_private(folder: Path) -> bool:
         return False
 
 
-def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Files that `${file:PATH}` and `env_file` name."""
+def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Files that `${file:PATH}` and `env_file` name, and how their paths are written."""
     if settings is None:
         return
     texts = [client.key for client in settings.clients.values()]
@@ -112,17 +113,16 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:
             try:
-                yield (
-                    Path(resolve(definition.cwd or "", environ))
-                    / Path(resolve(definition.env_file, environ)).expanduser()
-                )
+                folder = Path(resolve(definition.cwd or "", environ))
+                written = without_defaults(str(Path(definition.cwd or "") / definition.env_file))
+                yield folder / Path(resolve(definition.env_file, environ)).expanduser(), written
             except SecretError:
                 continue
     for name in dict.fromkeys(item.name for text in texts for item in references(text) if item.kind == "file"):
-        yield Path(name).expanduser()
+        yield Path(name).expanduser(), name
 
 
-def _secret_file(path: Path) -> Finding | None:
+def _secret_file(path: Path, written: str) -> Finding | None:
     """The operator chose the mode of this file, which others may need: only what everybody can read is told."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -133,9 +133,9 @@ def _secret_file(path: Path) -> Finding | None:
     return Finding(
         Area.FILES,
         Severity.WARNING,
-        str(path),
+        written,
         f"a file of secrets is open to everybody (mode {mode:03o})",
-        f"chmod o= {path}",
+        f"chmod o= {written}",
     )
 
 
