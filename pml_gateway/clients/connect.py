@@ -156,9 +156,24 @@ class ClientEdit:
     def diff(self) -> str:
         """The change as a unified diff, with credentials masked."""
         texts = [text.removeprefix("\ufeff") for text in (self.file.text, self.after or "")]
-        return masked_diff(
-            str(self.file.path), texts[0], texts[1], self.file.block, [self.secret] if self.secret else []
-        )
+        secrets = [self.secret] if self.secret else []
+        return masked_diff(str(self.file.path), texts[0], texts[1], self.file.block, secrets, self._plain)
+
+    @property
+    def _plain(self) -> frozenset[str]:
+        """The texts of our own entry that starts the gateway: where it and its files lie, and no secret."""
+        entry = self.connection.entry if self.connection is not None and self.connection.kind == "stdio" else {}
+        return frozenset(_texts(entry))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from (text for item in value.values() for text in _texts(item))
+        case list():
+            yield from (text for item in value for text in _texts(item))
 
 
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:

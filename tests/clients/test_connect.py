@@ -443,3 +443,17 @@ def test_on_a_full_disk_a_file_is_connected_or_nothing_has_changed(machine: Mach
     assert size > 4000
     disconnect(machine, "claude-code")
     assert path.read_text() == before[".claude.json"].decode() or known
+
+
+@pytest.mark.parametrize("client", ["codex", "claude-code", "cursor", "zed"])
+def test_where_our_own_files_lie_is_shown_and_what_others_hold_is_not(machine: Machine, client: str) -> None:
+    folder = str(machine.root / "x1234567890abcdef0" / "home")
+    machine.environ["PML_HOME"] = folder
+    file = fixture(machine, client, Scope.USER)
+    edit = connect(machine, file)
+    assert f'"{folder}"' in edit.diff
+    assert pml_command()[0] in edit.diff
+    assert SECRET not in edit.diff
+    back = disconnected(machine.file(client), SETTINGS.http, ConnectedFiles(machine.paths))
+    assert f'"{folder}"' in back.diff
+    assert SECRET not in back.diff
