@@ -117,10 +117,11 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Print a warning, without any secret that this process knows."""
-    messages().print(f"[yellow]warning:[/yellow] {escape(printable(_masked(text)))}", soft_wrap=True)
+    messages().print(f"[yellow]warning:[/yellow] {escape(printable(without_known_secrets(text)))}", soft_wrap=True)
 
 
-def _masked(text: str) -> str:
+def without_known_secrets(text: str) -> str:
+    """The text with a mask for every secret that was resolved in this process."""
     return KNOWN_SECRETS.masked(text, MASK)
 
 
@@ -128,9 +129,9 @@ def _without_known(value: Any, _: Keys) -> Any:
     """A judge of values: secrets that this process knows go, and everything else stays."""
     match value:
         case str():
-            return _masked(value)
+            return without_known_secrets(value)
         case list() | tuple():
-            return [_masked(item) if isinstance(item, str) else item for item in value]
+            return [without_known_secrets(item) if isinstance(item, str) else item for item in value]
         case _:
             return value
 
@@ -187,9 +188,11 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(f"[bold red]error:[/bold red] {escape(printable(_masked(error.message)))}", soft_wrap=True)
+        messages().print(
+            f"[bold red]error:[/bold red] {escape(printable(without_known_secrets(error.message)))}", soft_wrap=True
+        )
         if error.hint:
-            messages().print(f"  {escape(printable(_masked(error.hint)))}", soft_wrap=True)
+            messages().print(f"  {escape(printable(without_known_secrets(error.hint)))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))
 
 

@@ -12,6 +12,7 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import LOGS, do_without
+from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
 from pml_gateway.secrets.references import references, resolve
 
@@ -149,13 +150,26 @@ class LogReader:
 
 def secrets_of(definition: UpstreamDefinition) -> list[str]:
     """What this upstream was given that nobody should read in a log, the longest first."""
-    texts = [definition.url or "", definition.command or "", *definition.args]
+    texts = [definition.url or "", definition.command or "", definition.cwd or "", definition.env_file or ""]
+    texts += definition.args
     texts += [*definition.env.values(), *definition.headers.values()]
     found = {value for text in texts for value in _referenced(text)}
     named = [value for name, value in definition.env.items() if is_secret_name(name)]
     for text in [*named, *definition.headers.values()]:
         found.update(_words(text))
+    found.update(value for name, value in _of_env_file(definition).items() if is_secret_name(name))
     return sorted((secret for secret in found if len(secret) >= MIN_SECRET), key=len, reverse=True)
+
+
+def _of_env_file(definition: UpstreamDefinition) -> dict[str, str]:
+    """The variables that the server was given from its file, as far as that can be read now."""
+    if not definition.env_file:
+        return {}
+    try:
+        folder = Path(resolve(definition.cwd or "")).expanduser()
+        return read_env_file(folder / Path(resolve(definition.env_file)).expanduser())
+    except SecretError:
+        return {}
 
 
 def _referenced(text: str) -> Iterator[str]:
