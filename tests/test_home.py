@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from pml_gateway.paths import Paths
 from tests.support.process import environment, listening, run_pml, running_gateway
 from tests.support.raw import result_modern
 
+START_SECONDS = 60
 WITHOUT_ROOM = (
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -27,8 +30,13 @@ WITHOUT_ROOM = (
 
 
 def call(url: str, name: str, **arguments: object) -> str:
-    """The text of a call's result."""
-    return str(result_modern(url, "tools/call", {"name": name, "arguments": arguments})["content"][0]["text"])
+    """The text of a call's result, once the server that it goes to has started."""
+    until = time.monotonic() + START_SECONDS
+    while True:
+        result = result_modern(url, "tools/call", {"name": name, "arguments": arguments})
+        text = str(result["content"][0]["text"])
+        if "UPSTREAM_UNAVAILABLE" not in text or time.monotonic() > until:
+            return text
 
 
 def paths_of(home: Path) -> Paths:
@@ -80,6 +88,36 @@ def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
     # Neither parts of files nor what was to take their place.
     assert not [path for path in home.rglob("*") if path.is_file() and path.stat().st_size]
     assert not [path for path in home.rglob(".*") if path.suffix != ".lock"]
+
+
+def as_another(folder: Path) -> list[str]:
+    """What to put before a command so that the modes of `folder` count for it, for root too."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("as root, this needs setpriv")
+    os.chown(folder, 65534, 65534)
+    return [setpriv, "--bounding-set", "-dac_override,-dac_read_search"]
+
+
+def test_a_folder_that_may_not_be_entered_is_done_without(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "run").mkdir()
+    home.chmod(0)
+    before = as_another(home)
+    try:
+        with served(tmp_path, home, *before) as (url, log, env):
+            assert "42" in call(url, "calc__evaluate_expression", expression="6 * 7")
+        assert [line for line in log if all(place.consequence in line for place in PLACES)], log
+        assert not [line for line in log if " ERROR " in line or "Traceback" in line or "internal error" in line], log
+        command = [*before, sys.executable, "-m", "pml_gateway", "doctor", "--json"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        found = [each["what"] for each in json.loads(done.stdout)["findings"] if each["subject"] == str(home)]
+        assert any("cannot be written (Permission denied)" in what for what in found)
+    finally:
+        home.chmod(0o700)
 
 
 def test_what_is_lacking_is_one_place_or_the_whole_folder(tmp_path: Path) -> None:

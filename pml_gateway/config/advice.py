@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
 from pml_gateway.errors import SecretError
@@ -222,7 +223,8 @@ def obstacles(
     """
     shown, shown_folder = without_defaults(command), without_defaults(folder or "")
     command, folder = resolve(command, environ), resolve(folder or "", environ)
-    if folder and not Path(folder).expanduser().is_dir():
+    in_folder = Path(folder).expanduser()
+    if folder and not (is_there(in_folder) and in_folder.is_dir()):
         yield Obstacle(
             f"working directory {shown_folder} does not exist", f"create it, or correct servers.{server}.cwd"
         )
@@ -230,7 +232,7 @@ def obstacles(
     candidate = str(Path(folder or "") / Path(command).expanduser()) if is_path else command
     if shutil.which(candidate, path=path) is not None:
         return
-    if is_path and Path(candidate).is_file():
+    if is_path and is_there(Path(candidate)) and Path(candidate).is_file():
         written = candidate if shown == command and shown_folder == folder else shown
         yield Obstacle(f"command {shown} is not executable", f"chmod +x {written}")
         return

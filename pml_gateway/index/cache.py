@@ -67,9 +67,9 @@ class EmbeddingCache:
 
     def _read(self, embedder: Embedder, digests: Sequence[bytes]) -> dict[bytes, Embeddings]:
         found: dict[bytes, Embeddings] = {}
-        if not self._path.exists():
-            return found
         try:
+            if not self._path.exists():
+                return found
             with self._connection() as connection:
                 for start in range(0, len(digests), LOOKUP_BATCH):
                     batch = digests[start : start + LOOKUP_BATCH]
@@ -81,7 +81,7 @@ class EmbeddingCache:
                     found |= {
                         digest: vector for digest, blob in rows if (vector := _vector(blob, embedder)) is not None
                     }
-        except sqlite3.OperationalError as exc:
+        except (OSError, sqlite3.OperationalError) as exc:
             _logger.warning("embedding cache %s not read: %s", self._path, exc)
         except sqlite3.DatabaseError as exc:
             self._discard(exc)

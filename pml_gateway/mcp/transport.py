@@ -11,6 +11,7 @@ from typing import Protocol
 import httpx2
 from mcp.client.stdio import StdioServerParameters
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
@@ -156,7 +157,7 @@ async def _open_stdio(
 
 def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
-    if cwd is not None and not cwd.is_dir():
+    if cwd is not None and not (is_there(cwd) and cwd.is_dir()):
         raise UpstreamUnusableError(
             f"{upstream_id}: working directory {without_defaults(definition.cwd or '')!r} does not exist",
             hint=f"correct servers.{upstream_id}.cwd",

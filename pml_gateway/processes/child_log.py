@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
@@ -119,8 +120,8 @@ class LogReader:
 
     def last(self, count: int) -> list[str]:
         """The last `count` lines of both files."""
-        old = _content(old_log(self._path)) if self._path.exists() else b""
-        self._inode = self._path.stat().st_ino if self._path.exists() else 0
+        old = _content(old_log(self._path)) if is_there(self._path) else b""
+        self._inode = self._path.stat().st_ino if is_there(self._path) else 0
         content = _content(self._path)
         self._at = len(content)
         whole = (old + content).splitlines()
@@ -128,7 +129,7 @@ class LogReader:
 
     def more(self) -> Iterator[str]:
         """The lines written since; after a rotation, those of both files."""
-        if not self._path.exists():
+        if not is_there(self._path):
             return
         found = self._path.stat()
         if found.st_ino != self._inode:
@@ -193,5 +194,5 @@ def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             return stream.read(2 * MAX_LOG_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return b""

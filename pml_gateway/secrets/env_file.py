@@ -59,7 +59,12 @@ def stored_variables(environ: Mapping[str, str]) -> dict[str, str]:
     if not (environ.get("PML_HOME") or environ.get("HOME") or environ.get("USERPROFILE")):
         return {}
     path = Paths.from_environ(environ).secrets_file
-    return read_env_file(path) if path.exists() else {}
+    try:
+        is_there = path.exists()
+    except OSError:
+        # In a folder that we may not enter nothing of it is ours.
+        is_there = False
+    return read_env_file(path) if is_there else {}
 
 
 def store_variables(path: Path, values: Mapping[str, str]) -> None:

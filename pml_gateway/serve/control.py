@@ -120,10 +120,18 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload) -> None:
 
 async def _clear_dead(paths: Paths) -> None:
     """Remove the sockets of gateways that were killed."""
-    for path in sorted(paths.run_dir.glob("*.sock")):
+    for path in _found(paths):
         with suppress(OSError):
             if _is_own(path) and await _is_dead(path):
                 path.unlink()
+
+
+def _found(paths: Paths) -> list[Path]:
+    try:
+        return sorted(path for path in paths.run_dir.iterdir() if path.suffix == ".sock")
+    except OSError:
+        # There is no such folder, or none that we may look into.
+        return []
 
 
 def _is_own(path: Path) -> bool:
@@ -200,9 +208,7 @@ async def ask_sockets(
     """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
     dead: list[Path] = []
     answers: list[JsonObject] = []
-    if not paths.run_dir.is_dir():
-        return answers, dead
-    for path in sorted(paths.run_dir.glob("*.sock")):
+    for path in _found(paths):
         try:
             with anyio.fail_after(timeout), _reachable(path) as address:
                 async with await anyio.connect_unix(address) as stream:

@@ -69,9 +69,9 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
     Raises:
         GatewayError: it cannot be read.
     """
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             [(version,)] = connection.execute("PRAGMA user_version").fetchall()
@@ -82,7 +82,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
         except BaseException:
             connection.close()
             raise
-    except sqlite3.Error as exc:
+    except (OSError, sqlite3.Error) as exc:
         raise GatewayError(
             f"{path} cannot be read ({exc})", hint="another process may hold it; if it is broken, remove the file"
         ) from exc

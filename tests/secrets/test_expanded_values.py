@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,14 @@ from tests.support.process import run_pml, running_gateway
 SECRET, SHORT, IN_FILE, DEFAULT = "correcthorsebattery", "q9zk", "hunter-in-a-file", "default-horse-1"
 
 
-def settings(folder: Path) -> dict[str, object]:
+def settings(folder: Path) -> dict[str, Any]:
     file = folder / "secret"
     file.write_text(IN_FILE)
     (folder / SECRET).write_text("not executable")
     (folder / f"{SECRET}.env").write_text("A=b")
     (folder / f"{SECRET}.env").chmod(0o644)
     boom = "import sys; sys.stderr.write('boom ' + sys.argv[1]); sys.exit(3)"
-    servers = {
+    servers: dict[str, dict[str, Any]] = {
         "missing": {"command": "/nonexistent/${env:PML_TEST_SECRET}"},
         "short": {"command": "/nonexistent/${env:PML_TEST_SHORT}"},
         "folder": {"command": "python3", "cwd": "/nonexistent/${env:PML_TEST_SHORT}"},
