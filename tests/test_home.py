@@ -34,9 +34,8 @@ def call(url: str, name: str, **arguments: object) -> str:
     until = time.monotonic() + START_SECONDS
     while True:
         result = result_modern(url, "tools/call", {"name": name, "arguments": arguments})
-        text = str(result["content"][0]["text"])
-        if "UPSTREAM_UNAVAILABLE" not in text or time.monotonic() > until:
-            return text
+        if not result.get("isError") or time.monotonic() > until:
+            return str(result["content"][0]["text"])
 
 
 def paths_of(home: Path) -> Paths:
