@@ -17,6 +17,7 @@ else:
     import fcntl
 
 OWNER_ONLY = 0o600
+PRIVATE_FOLDER = 0o700
 
 LOCK_SECONDS = 30.0
 """A process that writes holds its lock for milliseconds; one that asks a keyring, for half of this at most."""
@@ -24,14 +25,21 @@ LOCK_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.01
 
 
-def write_atomically(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
-    """Replace `path` by `text`; a reader sees the old or the new content, never a part."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes, mode: int = OWNER_ONLY) -> None:
+    """Replace `path` by `content`; a reader sees the old or the new one, never a part. A failure leaves nothing."""
+    make_private(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(mode)
@@ -39,6 +47,13 @@ def write_atomically(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def usual_mode() -> int:
+    """The mode of a new file that is not for its owner alone: by the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 @contextlib.contextmanager
@@ -65,7 +80,7 @@ def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
 @contextlib.contextmanager
 def lock_if_free(path: Path) -> Iterator[bool]:
     """Hold the lock beside `path` unless another process does, without waiting; gives whether it is held."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     # A link in its place would have another file made, or its mode changed.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path.with_name(f".{path.name}.lock"), flags, OWNER_ONLY)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 CONFIG_NAME = "config.yaml"
 PROJECT_NAME = ".pml.yaml"
+HOME_NAME = ".pml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Paths:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
         """`PML_HOME` or `~/.pml`; `PML_CONFIG` names another configuration file."""
-        home = _absolute(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / ".pml")
+        home = _absolute(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / HOME_NAME)
         config = environ.get("PML_CONFIG")
         return cls(
             home=home,

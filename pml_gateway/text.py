@@ -1,9 +1,11 @@
-"""What messages share: numbers with their nouns (`1 call`, `1,234 entries`), texts made shorter, what was meant."""
+"""What messages share: numbers with nouns (`1 call`), texts made shorter, what was meant, what nobody sees escaped."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
@@ -40,6 +42,36 @@ def first_sentence(description: str, limit: int = 160) -> str:
     if len(sentence) <= limit:
         return sentence
     return sentence[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:") + "…"
+
+
+_UNSEEN = (
+    # Controls (C0, DEL, C1), and everything that separates, joins, directs, fills or tags without being seen.
+    "\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_STYLES = "\ufe0e\ufe0f"
+"""Text or emoji: one behind a character that is seen belongs to it, more of them could spell something."""
+
+_TO_ESCAPE = re.compile(f"[{_UNSEEN}]|(?<=[{_UNSEEN}{_STYLES}])[{_STYLES}]")
+
+
+def escaped(text: str, but: str = "") -> str:
+    """The text with an escape for whatever a terminal would obey or no reader sees, except the characters of `but`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _TO_ESCAPE.sub(lambda found: found[0] if found[0] in but else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def escaped_json(value: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """The value as JSON that says the same, and of which everything is seen and can be encoded."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
+    # Between strings are line ends only; json.dumps escapes those within, so that each match stands in a string.
+    return _TO_ESCAPE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 
 def nearest(name: object, known: Iterable[str], *, count: int = 1, likeness: float = LIKENESS) -> list[str]:

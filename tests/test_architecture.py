@@ -41,7 +41,7 @@ STAGES = (
 )
 """The folders in the order of the data's flow: each imports only those before it."""
 
-SHARED = frozenset({"errors", "files", "log", "paths", "signal", "text", "types"})
+SHARED = frozenset({"errors", "files", "home", "hosts", "log", "paths", "signal", "text", "types"})
 """Modules at the root that every folder may use, and that use no folder."""
 
 ENTRANCES = frozenset({"__init__", "__main__"})
@@ -59,6 +59,7 @@ ENVIRONMENT_READERS = {
     "cli/context.py": "hands the environment to config/",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
+    "index/models.py": "tells onnxruntime, before it loads, to send nothing home",
     "mcp/transport.py": "the allow-list of what a child process inherits",
     "paths.py": "where the gateway's files are",
     "secrets/references.py": "`${env:NAME}`",

@@ -1,10 +1,15 @@
-"""Numbers with their nouns."""
+"""Numbers with their nouns, and what no reader sees."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import unicodedata
 
-from pml_gateway.text import counted, plural_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pml_gateway.text import counted, escaped, escaped_json, plural_of
 
 
 @pytest.mark.parametrize(
@@ -17,3 +22,49 @@ def test_the_noun_has_the_form_that_belongs_to_the_number(number: int, shown: st
 def test_an_s_makes_a_plural_unless_another_is_given() -> None:
     assert [counted(number, "call") for number in (1, 3)] == ["1 call", "3 calls"]
     assert [plural_of(number, "is", "are") for number in (1, 3)] == ["is", "are"]
+
+
+SEEN_IN_TEXT = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+"""Signs that embrace numbers in Arabic, Syriac and Kaithi: formatting by category, and seen."""
+
+IGNORABLE = [
+    *"\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0",
+    *map(chr, (*range(0xE0000, 0xE1000), *range(0xFE00, 0xFE0E), 0x2065, *range(0xFFF0, 0xFFF9))),
+]
+
+
+def unseen(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in SEEN_IN_TEXT
+
+
+def test_whatever_no_reader_sees_is_shown_as_an_escape() -> None:
+    hidden = [*filter(unseen, map(chr, range(0x110000))), *IGNORABLE]
+    for character in hidden:
+        shown = escaped(f"a{character}b")
+        assert character not in shown
+        assert shown == f"a{character.encode('unicode_escape').decode()}b"
+        assert json.loads(written := escaped_json([character])) == [character]
+        assert character not in written
+
+
+def test_what_is_seen_stays_as_it_is() -> None:
+    for text in ("naïve 東京 שלום العربية", "12\u00a0000\u202f€", "⚠\ufe0f 1\ufe0f\u20e3", "a\u0301", "\u0600"):
+        assert escaped(text) == text
+        assert json.loads(escaped_json(text)) == text
+
+
+def test_a_style_of_emoji_is_one_character_and_no_message() -> None:
+    assert escaped("x\ufe0f\ufe0e\ufe0f") == "x\ufe0f\\ufe0e\\ufe0f"
+
+
+def test_named_characters_are_left_alone() -> None:
+    assert escaped("a\tb\nc\r", but="\n\t") == "a\tb\nc\\r"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(), lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
+def test_escaped_json_is_the_same_value_and_can_always_be_encoded(value: object) -> None:
+    for indent in (None, 2):
+        text = escaped_json(value, indent=indent)
+        assert json.loads(text) == value
+        text.encode()
+        assert not [character for character in text if unseen(character) and character != "\n"]

@@ -70,7 +70,7 @@ class ManifestFile:
             # A hook in Python lets other threads have their turn while the whole file is read.
             raw = json.loads(self._path.read_bytes(), object_hook=_unchanged)
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return Manifest()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("manifest %s is unreadable (%s); starting without it", self._path, error)

@@ -7,7 +7,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from pml_gateway import __version__
 from pml_gateway.cli.call import CallCommand, call
@@ -21,7 +20,7 @@ from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.migrate import migrate_app
-from pml_gateway.cli.output import ExitCode, messages
+from pml_gateway.cli.output import ExitCode, note, without_known_secrets
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
@@ -102,5 +101,6 @@ def main() -> None:
         if os.environ.get("PML_DEBUG"):
             raise
         error = innermost(raised)
-        messages().print(Text(f"internal error: {type(error).__name__}: {error} (PML_DEBUG=1 shows where)"))
+        text = without_known_secrets(f"{type(error).__name__}: {error}")
+        note(f"internal error: {text} (PML_DEBUG=1 shows where)")
         sys.exit(ExitCode.FAILED)

@@ -10,8 +10,9 @@ from typer.core import TyperCommand
 from pml_gateway.cli.arguments import Flag, flags_of, given_arguments, read_flags
 from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, told
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
+from pml_gateway.text import escaped
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -43,7 +44,8 @@ def _values(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
         return []
     flag = next((flag for flag in flags_of(schema) if flag.option == args[-1]), None)
     choices = () if flag is None else flag.choices or (flag.item.choices if flag.item is not None else ())
-    return [str(choice) for choice in choices if str(choice).startswith(incomplete)]
+    # A shell writes what it completes to the terminal.
+    return [text for text in map(str, choices) if text.startswith(incomplete) and escaped(text) == text]
 
 
 def call(
@@ -83,7 +85,7 @@ def call(
     text = words.pop(0) if words and not words[0].startswith("--") else None
     result = command.run(lambda: _call(command, name, text, words, argument or []))
     if isinstance(result, InvalidInputError):
-        raise typer.BadParameter(f"{result.message}\n{result.hint or ''}".strip())
+        raise typer.BadParameter(printable(f"{result.message}\n{result.hint or ''}".strip()))
     error = (result.get("structuredContent") or {}).get("error") if result.get("isError") else None
     if as_json:
         print_json(result)

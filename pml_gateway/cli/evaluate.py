@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.files import usual_mode, write_atomically
 from pml_gateway.paths import Paths
 from pml_gateway.text import first_sentence, plural_of
 from pml_gateway.types import JsonObject, Ranking
@@ -94,7 +96,7 @@ def init(
         if target.exists() and not force:
             raise InvalidInputError(f"{target} exists", hint="--force overwrites it")
         rows = command.run(lambda: _starter_rows(command))
-        _write(target, rows, force=force)
+        _write(target, rows)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:
@@ -122,12 +124,13 @@ async def _starter_rows(command: Command) -> list[JsonObject]:
     ]
 
 
-def _write(target: Path, rows: Sequence[JsonObject], *, force: bool) -> None:
+def _write(target: Path, rows: Sequence[JsonObject]) -> None:
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb" if force else "xb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+        # Whole or not at all: what it replaces may be a day's work.
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else usual_mode()
+        write_atomically(target, text.encode("utf-8", "backslashreplace"), mode)
     except OSError as error:
         raise InvalidInputError(
             f"{target} cannot be written: {error}", hint="name another file with --output"
@@ -203,7 +206,7 @@ def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking,
 
 
 def _hard_row(tool: HardTool) -> JsonObject:
-    return {"name": printable(tool.key), "missed": tool.missed, "asked": tool.asked, "reasons": list(tool.reasons)}
+    return {"name": tool.key, "missed": tool.missed, "asked": tool.asked, "reasons": list(tool.reasons)}
 
 
 def _read_queries(file: Path, hint: str = "one JSON object on each line") -> list[LabelledQuery]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK, Keys, mask_tree
+from pml_gateway.text import escaped, escaped_json
 
 GAP = 2
 READABLE_COLUMNS = 26
@@ -88,8 +90,8 @@ def messages() -> Console:
 
 
 def printable(text: str) -> str:
-    """Text without the control characters that a terminal would obey; servers write descriptions and results."""
-    return "".join(character if character in "\n\t" or character.isprintable() else "\ufffd" for character in text)
+    """Text with escapes for what a terminal would obey and no reader sees; servers write descriptions and results."""
+    return escaped(text.replace("\r\n", "\n"), but="\n\t")
 
 
 def say(text: str = "", style: str = "") -> None:
@@ -114,13 +116,35 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning."""
-    messages().print(f"[yellow]warning:[/yellow] {escape(printable(text))}", soft_wrap=True)
+    """Print a warning, without any secret that this process knows."""
+    messages().print(f"[yellow]warning:[/yellow] {escape(printable(without_known_secrets(text)))}", soft_wrap=True)
+
+
+def without_known_secrets(text: str) -> str:
+    """The text with a mask for every secret that was resolved in this process."""
+    return KNOWN_SECRETS.masked(text, MASK)
+
+
+def _without_known(value: Any, _: Keys) -> Any:
+    """A judge of values: secrets that this process knows go, and everything else stays."""
+    match value:
+        case str():
+            return without_known_secrets(value)
+        case list() | tuple():
+            return [without_known_secrets(item) if isinstance(item, str) else item for item in value]
+        case _:
+            return value
 
 
 def print_json(value: Any) -> None:
     """Print `value` as JSON, for programs."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(escaped_json(value, indent=2, default=str) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print `value` as one line of JSON now, for programs that read on while a command runs."""
+    sys.stdout.write(escaped_json(value) + "\n")
+    sys.stdout.flush()
 
 
 def print_diff(diff: str) -> None:
@@ -137,7 +161,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def error_object(error: GatewayError) -> dict[str, Any]:
     """The error as `--json` prints it."""
-    return {"error": error.as_json(without=("retryable",))}
+    shown = mask_tree(error.as_json(without=("retryable",)), _without_known)
+    return {"error": shown}
 
 
 def told(error: Mapping[str, Any]) -> GatewayError:
@@ -163,9 +188,11 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(f"[bold red]error:[/bold red] {escape(printable(error.message))}", soft_wrap=True)
+        messages().print(
+            f"[bold red]error:[/bold red] {escape(printable(without_known_secrets(error.message)))}", soft_wrap=True
+        )
         if error.hint:
-            messages().print(f"  {escape(printable(error.hint))}", soft_wrap=True)
+            messages().print(f"  {escape(printable(without_known_secrets(error.hint)))}", soft_wrap=True)
     raise typer.Exit(exit_code(error))
 
 

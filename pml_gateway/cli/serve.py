@@ -16,6 +16,7 @@ from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
 from pml_gateway.types import ExposureMode
@@ -99,6 +100,12 @@ async def _serve(command: Command, *, over_http: bool) -> None:
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
     for warning in loaded.warnings:
         logger.warning("%s", warning)
+    opened_to = close_to_others(command.paths.home)
+    if opened_to is not None:
+        logger.warning(
+            "%s was open to other users (mode %03o) and is closed to them now", command.paths.home, opened_to
+        )
+    tell_lacks(command.paths)
     opener = partial(
         open_runtime,
         loaded,

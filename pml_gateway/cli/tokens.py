@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +11,7 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.context_windows import context_window
-from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import UsageError
 from pml_gateway.signal import Coalesced
@@ -61,8 +59,7 @@ def tokens(
     def show(report: TokenReport) -> None:
         if watch and as_json:
             # One line for each change.
-            sys.stdout.write(json.dumps(report.as_json()) + "\n")
-            sys.stdout.flush()
+            print_json_line(report.as_json())
         elif as_json:
             print_json(report.as_json())
         else:

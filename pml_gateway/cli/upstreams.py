@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ import typer
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, messages, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
@@ -209,7 +208,7 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
     async def show(url: str, callback: Callback) -> None:
         is_open = browser and await anyio.to_thread.run_sync(webbrowser.open, url)
         note("log in with the browser that opens, or at this address:" if is_open else "log in at this address:")
-        messages().print(url, soft_wrap=True, markup=False)
+        note(url)
         if not is_open:
             note(f"then wait here, or paste the address you are sent back to ({callback.redirect_uri}?...)")
             _read_answers(callback)
@@ -318,10 +317,10 @@ def logs(
 
 def _print(line: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({"line": line}, ensure_ascii=False) + "\n")
+        print_json_line({"line": line})
     else:
         say(line)
-    sys.stdout.flush()
+        sys.stdout.flush()
 
 
 def _reader(command: Command, name: str) -> LogReader:

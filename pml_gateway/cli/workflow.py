@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import workflow_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, say, told, warn
+from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told, warn
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.errors import InvalidInputError
 
@@ -47,7 +46,7 @@ def run(
     try:
         given = given_arguments(arguments, argument or [])
     except InvalidInputError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(printable(str(error))) from None
     file = Path(target)
     is_file = file.suffix in (".yaml", ".yml", ".json")
     if is_file:
@@ -143,7 +142,7 @@ def _show(result: JsonObject, *, as_json: bool) -> None:
     elif error is not None:
         fail(told(error))
     elif result.get("structuredContent") is not None:
-        say(json.dumps(result["structuredContent"], ensure_ascii=False, indent=2))
+        print_json(result["structuredContent"])
     else:
         for item in result.get("content", ()):
             say(item["text"] if item.get("type") == "text" else f"[{item.get('type')} {item.get('mimeType', '')}]")

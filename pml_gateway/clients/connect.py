@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from pml_gateway.clients.translate import EntryOrigin, covers, translated
 from pml_gateway.config.edit import merged
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.files import OWNER_ONLY, locked, write_atomically
+from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
 from pml_gateway.paths import Paths
 
 
@@ -74,6 +74,18 @@ class ConnectedFiles:
         record.connections[_identity(file)] = connection
         self._write(record)
 
+    def take_back(self, file: ClientFile, known: ConnectedFile | None, backup: Path | None) -> None:
+        """Forget an edit that was not written: what was `known` before counts, and its backup is not needed."""
+        # Where the disk refuses this as well, both stay: undoing what was not done changes nothing.
+        with suppress(OSError):
+            if self.get(file) != known:
+                if known is None:
+                    self.drop(file)
+                else:
+                    self.put(file, known)
+            if backup is not None:
+                backup.unlink(missing_ok=True)
+
     def drop(self, file: ClientFile) -> None:
         """Forget an edit that was undone."""
         record = self._read()
@@ -84,21 +96,11 @@ class ConnectedFiles:
         """Keep the bytes of `file`, readable for its owner only, and outside a project that others could see."""
         if not file.exists:
             return None
-        self._backups.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem = f"{file.client.name}-{file.scope}-{datetime.now():%Y%m%d-%H%M%S}"
-        number = 0
-        while True:
-            backup = self._backups / f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}"
-            try:
-                descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
-            except FileExistsError:
-                number += 1
-                continue
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(file.text.encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-            return backup
+        names = (f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}" for number in count())
+        backup = next(path for name in names if not (path := self._backups / name).exists())
+        write_atomically(backup, file.text)
+        return backup
 
     def _read(self) -> _Record:
         if not self.path.exists():
@@ -125,9 +127,6 @@ def _identity(file: ClientFile) -> str:
 
 
 How = Literal["connected", "already", "restored", "undone", "nothing"]
-
-PROJECT_MODE = 0o644
-"""Files of a project are shared; they hold nothing secret of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +156,24 @@ class ClientEdit:
     def diff(self) -> str:
         """The change as a unified diff, with credentials masked."""
         texts = [text.removeprefix("\ufeff") for text in (self.file.text, self.after or "")]
-        return masked_diff(
-            str(self.file.path), texts[0], texts[1], self.file.block, [self.secret] if self.secret else []
-        )
+        secrets = [self.secret] if self.secret else []
+        return masked_diff(str(self.file.path), texts[0], texts[1], self.file.block, secrets, self._plain)
+
+    @property
+    def _plain(self) -> frozenset[str]:
+        """The texts of our own entry that starts the gateway: where it and its files lie, and no secret."""
+        entry = self.connection.entry if self.connection is not None and self.connection.kind == "stdio" else {}
+        return frozenset(_texts(entry))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from (text for item in value.values() for text in _texts(item))
+        case list():
+            yield from (text for item in value for text in _texts(item))
 
 
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
@@ -266,16 +280,20 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
         with locked(connections.path):
             if (target.read_bytes() if target.exists() else b"") != file.text.encode():
                 raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
+            known = connections.get(file)
             backup = connections.back_up(file)
-            if edit.how == "connected" and edit.connection is not None:
-                # Noted first: without the note, what an interrupted run wrote could not be undone.
-                known = connections.get(file)
-                original = known.backup if known is not None and edit.connection.backup is not None else backup
-                connections.put(file, edit.connection.model_copy(update={"backup": original}))
-            if edit.after is None:
-                target.unlink()
-            else:
-                write_atomically(target, edit.after, _mode(file, target))
+            try:
+                if edit.how == "connected" and edit.connection is not None:
+                    # Noted first: without the note, what an interrupted run wrote could not be undone.
+                    original = known.backup if known is not None and edit.connection.backup is not None else backup
+                    connections.put(file, edit.connection.model_copy(update={"backup": original}))
+                if edit.after is None:
+                    target.unlink()
+                else:
+                    write_atomically(target, edit.after, _mode(file, target))
+            except OSError:
+                connections.take_back(file, known, backup)
+                raise
             if edit.how in ("restored", "undone"):
                 connections.drop(file)
     except OSError as exc:
@@ -290,9 +308,8 @@ def _mode(file: ClientFile, target: Path) -> int:
         return stat.S_IMODE(target.stat().st_mode)
     if file.scope is not Scope.PROJECT:
         return OWNER_ONLY
-    mask = os.umask(0)
-    os.umask(mask)
-    return PROJECT_MODE & ~mask
+    # Files of a project are shared; they hold nothing secret of ours.
+    return usual_mode()
 
 
 def _original(file: ClientFile, known: ConnectedFile) -> ClientFile:

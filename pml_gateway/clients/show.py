@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ _HUNK = re.compile(r"(?<=\A@@ )(-)(\d+)((?:,\d+)? \+)(\d+)")
 _WITH_ESCAPES = re.compile(r'"(?=[^"\n]*\\)(?:\\.|[^"\\\n])*"')
 
 
-def masked_diff(name: str, before: str, after: str, block: Block, secrets: Iterable[str] = ()) -> str:
-    """The change as a unified diff; of `secrets` nothing is shown wherever it stands."""
+def masked_diff(
+    name: str, before: str, after: str, block: Block, secrets: Iterable[str] = (), plain: Collection[str] = ()
+) -> str:
+    """The change as a unified diff; of `secrets` nothing is shown wherever it stands, and `plain` texts are shown."""
     text = _diff(name, before, after)
-    shown = _Shown(text, _escaped(text))
+    shown = _Shown(text, _escaped(text), plain)
     pairs: dict[str, str] = {}
     for whole in (before, after):
         try:
@@ -66,10 +68,11 @@ def _moved(match: re.Match[str], lines: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A diff, and the texts that stand in it in an unusual way."""
+    """A diff, the texts that stand in it in an unusual way, and those that are known to be no secret."""
 
     text: str
     escaped: Mapping[str, set[str]]
+    plain: Collection[str] = ()
 
     def written(self, text: str) -> set[str]:
         """How a text can stand between its quotes in a file."""
@@ -77,8 +80,8 @@ class _Shown:
         return usual | self.escaped.get(text, set())
 
     def has(self, text: str) -> bool:
-        """Whether a text stands there."""
-        return any(written in self.text for written in [*self.written(text), *_lines(text)])
+        """Whether a text stands there that may be a secret."""
+        return text not in self.plain and any(written in self.text for written in [*self.written(text), *_lines(text)])
 
     def judge(self, value: Any, at: Keys) -> Any:
         """What stands there is judged as in a server; a reference in the client's own notation is no credential."""

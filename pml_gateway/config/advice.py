@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
 from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import read_env_file
-from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret
+from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret, without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import MODES, SEPARATORS, ExposureMode
@@ -156,7 +157,8 @@ def unreadable_env_files(settings: Settings, environ: Mapping[str, str] = os.env
             continue
         try:
             read_env_file(
-                Path(resolve(definition.cwd or "", environ)) / Path(resolve(definition.env_file, environ)).expanduser()
+                Path(resolve(definition.cwd or "", environ)) / Path(resolve(definition.env_file, environ)).expanduser(),
+                without_defaults(str(Path(definition.cwd or "") / definition.env_file)),
             )
         except SecretError as exc:
             warnings.append(f"servers.{name}.env_file: {exc}")
@@ -242,24 +244,38 @@ class Obstacle:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
-def obstacles(command: str, *, server: str, folder: str | None, path: str | None) -> Iterator[Obstacle]:
-    """What keeps the `command` of a server from starting in `folder`, looked for in the folders of `path`."""
-    if folder and not Path(folder).expanduser().is_dir():
-        yield Obstacle(f"working directory {folder} does not exist", f"create it, or correct servers.{server}.cwd")
+def obstacles(
+    command: str, *, server: str, folder: str | None, path: str | None, environ: Mapping[str, str] = os.environ
+) -> Iterator[Obstacle]:
+    """What keeps the `command` of a server from starting in `folder`, looked for in the folders of `path`.
+
+    Both are shown as they are written, with their references.
+
+    Raises:
+        SecretError: a reference cannot be resolved.
+    """
+    shown, shown_folder = without_defaults(command), without_defaults(folder or "")
+    command, folder = resolve(command, environ), resolve(folder or "", environ)
+    in_folder = Path(folder).expanduser()
+    if folder and not (is_there(in_folder) and in_folder.is_dir()):
+        yield Obstacle(
+            f"working directory {shown_folder} does not exist", f"create it, or correct servers.{server}.cwd"
+        )
     is_path = "/" in command or "\\" in command
     candidate = str(Path(folder or "") / Path(command).expanduser()) if is_path else command
     if shutil.which(candidate, path=path) is not None:
         return
-    if is_path and Path(candidate).is_file():
-        yield Obstacle(f"command {command} is not executable", f"chmod +x {candidate}")
+    if is_path and is_there(Path(candidate)) and Path(candidate).is_file():
+        written = candidate if shown == command and shown_folder == folder else shown
+        yield Obstacle(f"command {shown} is not executable", f"chmod +x {written}")
         return
     name = Path(command).name
     if name in _SOURCES:
-        yield Obstacle(f"command {command} is not found", _SOURCES[name])
+        yield Obstacle(f"command {shown} is not found", _SOURCES[name])
         return
     near = _nearest(name, path)
     remedy = did_you_mean(near) or f"install it, or correct servers.{server}.command"
-    yield Obstacle(f"command {command} is not found", remedy, "".join(near))
+    yield Obstacle(f"command {shown} is not found", remedy, "".join(near))
 
 
 def _nearest(name: str, path: str | None) -> list[str]:
@@ -298,12 +314,15 @@ def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapp
     if not definition.enabled or definition.command is None:
         return None
     try:
-        command, folder = resolve(definition.command, environ), resolve(definition.cwd or "", environ)
         path = resolve(definition.env["PATH"], environ) if "PATH" in definition.env else environ.get("PATH")
+        found = list(
+            obstacles(
+                definition.command, server=server, folder=definition.cwd, path=path or os.defpath, environ=environ
+            )
+        )
     except SecretError:
         # Told with the secrets.
         return None
-    found = obstacles(command, server=server, folder=folder or None, path=path or os.defpath)
     return [
         replace(each, remedy=f"{each.remedy} set servers.{server}.command: {each.meant}") if each.meant else each
         for each in found

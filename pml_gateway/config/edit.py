@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -362,8 +361,14 @@ def edit_file(path: Path, change: Callable[[str], str], *, dry_run: bool = False
             if before == after:
                 return FileEdit(path, before, after, None)
             mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else OWNER_ONLY
-            backup = _back_up(target, path, mode) if target.exists() else None
-            write_atomically(target, after, mode)
+            backup = _back_up(target, path, before, mode) if target.exists() else None
+            try:
+                write_atomically(target, after, mode)
+            except OSError:
+                if backup is not None:
+                    backup.unlink(missing_ok=True)
+                raise
+            _forget_old(path)
     except OSError as exc:
         raise ConfigurationError(f"{path} cannot be written: {exc.strerror}", hint="check its owner and mode") from exc
     return FileEdit(path, before, after, backup)
@@ -378,25 +383,25 @@ def _text(path: Path) -> str:
         raise ConfigurationError(f"{path} is not UTF-8 text (byte {exc.start})", hint="save it as UTF-8") from exc
 
 
-def _back_up(target: Path, path: Path, mode: int) -> Path:
-    """Copy `target` to a new file beside `path`, named after the time; never over an earlier backup."""
-    content = target.read_bytes()
+def _back_up(target: Path, path: Path, text: str, mode: int) -> Path:
+    """Copy `target` to a new file beside `path`, named after the time; never over an earlier backup.
+
+    It is as open to others as the file, and for its owner alone where it holds secrets. Whoever edits holds a lock.
+    """
     now = f"{datetime.now():%Y%m%d-%H%M%S}"
     stem = f"{path.name}.bak-{now}"
     # A number is not used again within its second, or the order of the names would not be that of the backups.
     attempt = max((number + 1 for time, number, _ in _backups(path) if time == now), default=0)
-    while True:
-        backup = path.with_name(stem if not attempt else f"{stem}-{attempt}")
-        try:
-            descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        except FileExistsError:
-            attempt += 1
-            continue
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        backup.chmod(mode)
-        _forget_old(path)
-        return backup
+    backup = path.with_name(stem if not attempt else f"{stem}-{attempt}")
+    write_atomically(backup, target.read_bytes(), mode & OWNER_ONLY if _may_hold_secrets(text, path) else mode)
+    return backup
+
+
+def _may_hold_secrets(text: str, path: Path) -> bool:
+    try:
+        return masked_yaml(text, path) != text
+    except ConfigurationError:
+        return True
 
 
 def _backups(path: Path) -> list[tuple[str, int, Path]]:

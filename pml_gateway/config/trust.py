@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pml_gateway.config.document import read_bytes
+from pml_gateway.config.document import is_there, read_bytes
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import locked, write_atomically
 
@@ -75,7 +75,7 @@ class TrustStore:
             return True
 
     def _read(self) -> _Record:
-        if not self.path.exists():
+        if not is_there(self.path):
             return _Record()
         try:
             return _Record.model_validate_json(read_bytes(self.path))

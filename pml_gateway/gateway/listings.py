@@ -18,6 +18,7 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import composites_of
+from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
@@ -162,7 +163,9 @@ def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntr
     entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
     try:
         file.save(Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        do_without(MANIFEST, file.path.parent, error)
+    except ValueError as error:
         logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
 

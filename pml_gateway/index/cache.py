@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.embedder import Embedder, Embeddings
 
 MAX_ENTRIES = 50_000
@@ -64,9 +67,9 @@ class EmbeddingCache:
 
     def _read(self, embedder: Embedder, digests: Sequence[bytes]) -> dict[bytes, Embeddings]:
         found: dict[bytes, Embeddings] = {}
-        if not self._path.exists():
-            return found
         try:
+            if not self._path.exists():
+                return found
             with self._connection() as connection:
                 for start in range(0, len(digests), LOOKUP_BATCH):
                     batch = digests[start : start + LOOKUP_BATCH]
@@ -78,7 +81,7 @@ class EmbeddingCache:
                     found |= {
                         digest: vector for digest, blob in rows if (vector := _vector(blob, embedder)) is not None
                     }
-        except sqlite3.OperationalError as exc:
+        except (OSError, sqlite3.OperationalError) as exc:
             _logger.warning("embedding cache %s not read: %s", self._path, exc)
         except sqlite3.DatabaseError as exc:
             self._discard(exc)
@@ -88,12 +91,14 @@ class EmbeddingCache:
         now = time.time_ns()
         rows = [(model_id, digest, vector.astype("<f4").tobytes(), now) for digest, vector in fresh.items()]
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path.parent)
+            # SQLite gives the files beside it the same mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
             with self._connection() as connection, connection:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
                 self._trim(connection, len(rows[0][2]))
         except (OSError, sqlite3.OperationalError) as exc:
-            _logger.warning("embedding cache %s not written: %s", self._path, exc)
+            do_without(CACHE, self._path.parent, exc)
         except sqlite3.DatabaseError as exc:
             self._discard(exc)
 

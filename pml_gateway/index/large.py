@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.files import lock_if_free, write_atomically
+from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, lock_if_free, write_atomically
+from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.lexical import Postings, count_words, rearranged
@@ -78,7 +79,7 @@ class SnapshotStore:
         for _ in range(2):
             try:
                 folder = self._directory / self._current.read_text(encoding="utf-8")
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
             except (OSError, ValueError) as exc:
                 self._discard(self._current, exc)
@@ -99,15 +100,21 @@ class SnapshotStore:
                 if not held:
                     _logger.info("another process is writing the index in %s", self._directory)
                     return snapshot
-                folder.mkdir(mode=0o700)
+                folder.mkdir(mode=PRIVATE_FOLDER)
                 _write(folder, snapshot)
+                for file in folder.iterdir():
+                    file.chmod(OWNER_ONLY)
                 saved = _read(folder)
                 write_atomically(self._current, folder.name)
                 for other in self._directory.glob("snapshot-*"):
                     if other != folder:
                         shutil.rmtree(other, ignore_errors=True)
                 return saved
-        except (OSError, RuntimeError, _DamagedError) as exc:
+        except OSError as exc:
+            do_without(CACHE, self._directory, exc)
+            shutil.rmtree(folder, ignore_errors=True)
+            return snapshot
+        except (RuntimeError, _DamagedError) as exc:
             _logger.warning("index %s not written: %s", self._directory, exc)
             shutil.rmtree(folder, ignore_errors=True)
             return snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,9 +31,9 @@ class OnnxEmbedder:
 
     def __init__(self, directory: Path) -> None:
         """Load the model files in `directory`; raises ModelError when one is missing or unreadable."""
-        import onnxruntime  # imported late: see pml_gateway/index/__init__.py
-        import tokenizers
+        import tokenizers  # imported late: see pml_gateway/index/__init__.py
 
+        onnxruntime = _onnxruntime()
         self._directory = directory
         try:
             config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
@@ -63,6 +64,18 @@ class OnnxEmbedder:
             ids = np.asarray([self._tokenizer.encode(text).ids], dtype=np.int64)
             vectors[row] = self._session.run(None, {"input_ids": ids})[0][0]
         return vectors
+
+
+NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""Official packages of onnxruntime send events about their use to Microsoft, unless this is set before they load."""
+
+
+def _onnxruntime() -> Any:
+    """The library without its telemetry; a value that the owner has set stays."""
+    os.environ.setdefault(NO_TELEMETRY, "1")
+    import onnxruntime  # imported late, as above
+
+    return onnxruntime
 
 
 def _session_options(onnxruntime: Any) -> Any:

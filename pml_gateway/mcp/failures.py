@@ -93,5 +93,8 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        # Its text names the file, whose path may be made of secrets.
+        return f"{type(error).__name__}: {error.strerror}"
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

@@ -11,6 +11,7 @@ from typing import Protocol
 import httpx2
 from mcp.client.stdio import StdioServerParameters
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
@@ -20,6 +21,7 @@ from pml_gateway.processes.child_log import log_path
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 
 ALLOWED = frozenset(
@@ -146,25 +148,26 @@ async def _open_stdio(
                 upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
             ) as streams:
                 yield streams
-    except (FileNotFoundError, PermissionError) as exc:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
         raise UpstreamUnusableError(
-            f"{upstream_id}: command {definition.command!r} cannot be started: {exc.strerror}",
+            f"{upstream_id}: command {without_defaults(definition.command or '')!r} cannot be started: {exc.strerror}",
             hint=f"install it or correct servers.{upstream_id}.command",
         ) from exc
 
 
 def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
-    if cwd is not None and not cwd.is_dir():
+    if cwd is not None and not (is_there(cwd) and cwd.is_dir()):
         raise UpstreamUnusableError(
-            f"{upstream_id}: working directory {definition.cwd!r} does not exist",
+            f"{upstream_id}: working directory {without_defaults(definition.cwd or '')!r} does not exist",
             hint=f"correct servers.{upstream_id}.cwd",
         )
     command = resolve(definition.command or "")
     configured = {key: resolve(value) for key, value in definition.env.items()}
     if definition.env_file:
         file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
-        configured = read_env_file(file) | configured
+        written = Path(definition.cwd or "") / definition.env_file
+        configured = read_env_file(file, without_defaults(str(written))) | configured
     return StdioServerParameters(
         command=str(Path(command).expanduser()) if command.startswith("~") else command,
         args=[resolve(argument) for argument in definition.args],

@@ -5,11 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
+from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.home import LOGS, do_without
+from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
 from pml_gateway.secrets.references import references, resolve
 
@@ -26,11 +30,13 @@ class ChildLog:
 
     def write(self, content: bytes) -> None:
         """Append; a log that cannot be written is done without, for no child may fail for it."""
-        with suppress(OSError):
+        try:
             for start in range(0, len(content), MAX_LOG_BYTES):
                 part = content[start : start + MAX_LOG_BYTES]
                 self._make_room(len(part))
                 os.write(self._descriptor, part)
+        except OSError as error:
+            do_without(LOGS, self._path.parent, error)
 
     def note(self, text: str) -> None:
         """Append a line of the gateway's own."""
@@ -65,9 +71,16 @@ class ChildLog:
 
 @contextmanager
 def open_child_log(path: Path) -> Iterator[ChildLog]:
-    """The log at `path`, made if need be; readable by its owner only, for servers write secrets."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = ChildLog(path, _open(path))
+    """The log at `path`, made if need be; readable by its owner only, for servers write secrets.
+
+    Where it cannot be made, what is written is kept nowhere until it can.
+    """
+    try:
+        make_private(path.parent)
+        log = ChildLog(path, _open(path))
+    except OSError as error:
+        do_without(LOGS, path.parent, error)
+        log = ChildLog(path, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
     try:
         yield log
     finally:
@@ -86,7 +99,7 @@ def old_log(path: Path) -> Path:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, OWNER_ONLY)
 
 
 MIN_SECRET = 4
@@ -107,8 +120,8 @@ class LogReader:
 
     def last(self, count: int) -> list[str]:
         """The last `count` lines of both files."""
-        old = _content(old_log(self._path)) if self._path.exists() else b""
-        self._inode = self._path.stat().st_ino if self._path.exists() else 0
+        old = _content(old_log(self._path)) if is_there(self._path) else b""
+        self._inode = self._path.stat().st_ino if is_there(self._path) else 0
         content = _content(self._path)
         self._at = len(content)
         whole = (old + content).splitlines()
@@ -116,7 +129,7 @@ class LogReader:
 
     def more(self) -> Iterator[str]:
         """The lines written since; after a rotation, those of both files."""
-        if not self._path.exists():
+        if not is_there(self._path):
             return
         found = self._path.stat()
         if found.st_ino != self._inode:
@@ -138,13 +151,26 @@ class LogReader:
 
 def secrets_of(definition: UpstreamDefinition) -> list[str]:
     """What this upstream was given that nobody should read in a log, the longest first."""
-    texts = [definition.url or "", definition.command or "", *definition.args]
+    texts = [definition.url or "", definition.command or "", definition.cwd or "", definition.env_file or ""]
+    texts += definition.args
     texts += [*definition.env.values(), *definition.headers.values()]
     found = {value for text in texts for value in _referenced(text)}
     named = [value for name, value in definition.env.items() if is_secret_name(name)]
     for text in [*named, *definition.headers.values()]:
         found.update(_words(text))
+    found.update(value for name, value in _of_env_file(definition).items() if is_secret_name(name))
     return sorted((secret for secret in found if len(secret) >= MIN_SECRET), key=len, reverse=True)
+
+
+def _of_env_file(definition: UpstreamDefinition) -> dict[str, str]:
+    """The variables that the server was given from its file, as far as that can be read now."""
+    if not definition.env_file:
+        return {}
+    try:
+        folder = Path(resolve(definition.cwd or "")).expanduser()
+        return read_env_file(folder / Path(resolve(definition.env_file)).expanduser())
+    except SecretError:
+        return {}
 
 
 def _referenced(text: str) -> Iterator[str]:
@@ -168,5 +194,5 @@ def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             return stream.read(2 * MAX_LOG_BYTES)
-    except FileNotFoundError:
+    except OSError:
         return b""

@@ -17,6 +17,7 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.files import locked, write_atomically
+from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed, exceeds
@@ -122,7 +123,7 @@ class LearnedShapes:
         try:
             await anyio.to_thread.run_sync(self._write, dict(self._shapes))
         except OSError as error:
-            logger.warning("learned output shapes not saved (%s)", error)
+            do_without(MANIFEST, self._path.parent, error)
 
     def _write(self, shapes: dict[_Key, LearnedShape]) -> None:
         with locked(self._path):
@@ -136,7 +137,7 @@ class LearnedShapes:
         try:
             raw = json.loads(self._path.read_bytes())
             return _decode(raw) if raw["format"] == FORMAT else {}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             logger.warning("learned output shapes in %s are unreadable (%s); starting without", self._path, error)

@@ -24,23 +24,24 @@ HEAD = """\
 """
 
 
-def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of `path`.
+def read_env_file(path: Path, written: str = "") -> dict[str, str]:
+    """The variables of `path`, which errors call by what is `written` in the configuration, where it has references.
 
     Raises:
         SecretError: the file cannot be read, is too large, or is no text.
     """
-    details = {"file": str(path)}
+    shown = written or str(path)
+    details = {"file": shown}
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_ENV_FILE_BYTES + 1)
     except OSError as exc:
         raise SecretError(
-            f"{path} cannot be read: {exc.strerror}", hint="check that it exists, its owner and mode", details=details
+            f"{shown} cannot be read: {exc.strerror}", hint="check that it exists, its owner and mode", details=details
         ) from exc
     if len(content) > MAX_ENV_FILE_BYTES:
-        raise SecretError(f"{path} is larger than {MAX_ENV_FILE_BYTES} bytes", hint="name another file")
-    return parse_env_text(_text(content, path))
+        raise SecretError(f"{shown} is larger than {MAX_ENV_FILE_BYTES} bytes", hint="name another file")
+    return parse_env_text(_text(content, shown))
 
 
 def parse_env_text(text: str) -> dict[str, str]:
@@ -58,7 +59,12 @@ def stored_variables(environ: Mapping[str, str]) -> dict[str, str]:
     if not (environ.get("PML_HOME") or environ.get("HOME") or environ.get("USERPROFILE")):
         return {}
     path = Paths.from_environ(environ).secrets_file
-    return read_env_file(path) if path.exists() else {}
+    try:
+        is_there = path.exists()
+    except OSError:
+        # In a folder that we may not enter nothing of it is ours.
+        is_there = False
+    return read_env_file(path) if is_there else {}
 
 
 def store_variables(path: Path, values: Mapping[str, str]) -> None:
@@ -71,7 +77,7 @@ def store_variables(path: Path, values: Mapping[str, str]) -> None:
         return
     try:
         with locked(path):
-            text = _text(path.read_bytes(), path) if path.exists() else HEAD
+            text = _text(path.read_bytes(), str(path)) if path.exists() else HEAD
             text += "" if text.endswith("\n") or not text else "\n"
             for name, value in values.items():
                 if re.search(_LINE.format(name=re.escape(name)), text) is None:
@@ -81,9 +87,9 @@ def store_variables(path: Path, values: Mapping[str, str]) -> None:
         raise ConfigurationError(f"{path} cannot be written: {exc.strerror}", hint="check its owner and mode") from exc
 
 
-def _text(content: bytes, path: Path) -> str:
+def _text(content: bytes, shown: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         # Without the cause: its text quotes the bytes of a secret.
-        raise SecretError(f"{path} is not UTF-8 text", hint="save it as UTF-8", details={"file": str(path)}) from None
+        raise SecretError(f"{shown} is not UTF-8 text", hint="save it as UTF-8", details={"file": shown}) from None

@@ -59,7 +59,7 @@ def mask_secret(text: str) -> str:
     scheme = SCHEME.match(text)
     start = scheme.end() if scheme else 0
     if _REFERENCE.fullmatch(text, start):
-        return text[:start] + _without_default(text[start:])
+        return text[:start] + without_defaults(text[start:])
     return MASK if text else text
 
 
@@ -68,7 +68,7 @@ def mask_text(text: str, plain: Container[str] = ()) -> str:
 
     What one of the `plain` names, or a tool of it, is said to do (`secrets: cannot connect`) is no assigned secret.
     """
-    text = _without_default(text)
+    text = without_defaults(text)
     text = _URL.sub(_masked_url, text)
     text = _ASSIGNMENT.sub(lambda found: found[0] if _is_prose(found, plain) else _masked_assignment(found), text)
     return mask_keys(text)
@@ -198,5 +198,6 @@ def _without_keys(text: str) -> str:
     return RANDOM.sub(MASK, KNOWN_CREDENTIAL.sub(MASK, text))
 
 
-def _without_default(text: str) -> str:
+def without_defaults(text: str) -> str:
+    """The text with its references as they are written, but for their defaults, which may be secret."""
     return _DEFAULT.sub(rf"\1:-{MASK}}}", text)

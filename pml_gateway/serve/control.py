@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -17,10 +19,14 @@ from pml_gateway import __version__
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.errors import ResultStoreError
+from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.home import RUN, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.results.lineage import lineage
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.upstream import Upstream
@@ -70,7 +76,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "in_flight": upstream.in_flight,
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
-        "error": str(upstream.last_error) if upstream.last_error else None,
+        "error": KNOWN_SECRETS.masked(str(upstream.last_error), MASK) if upstream.last_error else None,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }
 
@@ -83,6 +89,9 @@ MAX_SOCKET_PATH = 100
 
 REFRESH_SECONDS = 20.0
 
+DEAD_SECONDS = 1.0
+"""How long a socket of another gateway may take to accept or refuse; one that does neither is left alone."""
+
 
 Reload = Callable[[], Awaitable[str | None]]
 """Loads the configuration and serves by it; gives what is wrong with it, where it is broken."""
@@ -91,15 +100,55 @@ Reload = Callable[[], Awaitable[str | None]]
 async def serve_control(gateway: Gateway, paths: Paths, reload: Reload) -> None:
     """Answer commands until the owner's task group ends; without a usable directory the gateway runs on without."""
     try:
-        paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _reachable(paths.run_dir / f"{os.getpid()}.sock") as address:
-            listener = await anyio.create_unix_listener(address, mode=0o600)
-            async with listener:
+        make_private(paths.run_dir)
+        # A name of its own, also where a process had this number before: nobody takes one for the other's.
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        path, unready = paths.run_dir / f"{name}.sock", paths.run_dir / f"{name}.new"
+        with _reachable(unready) as address:
+            listener = await anyio.create_unix_listener(address, mode=OWNER_ONLY)
+        async with listener:
+            try:
+                # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
+                unready.rename(path)
+                await _clear_dead(paths)
                 await listener.serve(lambda stream: _answer(gateway, reload, stream))
+            finally:
+                path.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("no control socket in %s (%s); `pml refresh` will not reach this process", paths.run_dir, error)
-    finally:
-        (paths.run_dir / f"{os.getpid()}.sock").unlink(missing_ok=True)
+        do_without(RUN, paths.run_dir, error)
+
+
+async def _clear_dead(paths: Paths) -> None:
+    """Remove the sockets of gateways that were killed."""
+    for path in _found(paths):
+        with suppress(OSError):
+            if _is_own(path) and await _is_dead(path):
+                path.unlink()
+
+
+def _found(paths: Paths) -> list[Path]:
+    try:
+        return sorted(path for path in paths.run_dir.iterdir() if path.suffix == ".sock")
+    except OSError:
+        # There is no such folder, or none that we may look into.
+        return []
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a socket, and this user's; only such are ever removed."""
+    status = path.lstat()
+    return stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid()
+
+
+async def _is_dead(path: Path) -> bool:
+    """Whether nobody listens any more."""
+    with anyio.move_on_after(DEAD_SECONDS), _reachable(path) as address:
+        try:
+            stream = await anyio.connect_unix(address)
+        except ConnectionRefusedError:
+            return True
+        await stream.aclose()
+    return False
 
 
 async def _answer(gateway: Gateway, reload: Reload, stream: anyio.abc.SocketStream) -> None:
@@ -159,9 +208,7 @@ async def ask_sockets(
     """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
     dead: list[Path] = []
     answers: list[JsonObject] = []
-    if not paths.run_dir.is_dir():
-        return answers, dead
-    for path in sorted(paths.run_dir.glob("*.sock")):
+    for path in _found(paths):
         try:
             with anyio.fail_after(timeout), _reachable(path) as address:
                 async with await anyio.connect_unix(address) as stream:
@@ -169,8 +216,10 @@ async def ask_sockets(
                     line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
                     answers.append(json.loads(line))
         except ConnectionRefusedError:
-            dead.append(path)
-        except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
+            with suppress(OSError):
+                if _is_own(path):
+                    dead.append(path)
+        except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError) as error:
             answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
     return answers, dead
 

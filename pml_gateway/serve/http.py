@@ -12,18 +12,19 @@ from urllib.parse import parse_qs
 
 import anyio
 import uvicorn
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import live_sessions
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys
 from pml_gateway.serve.finished_list import spliced
 from pml_gateway.serve.methods import shown_client
 from pml_gateway.serve.resumption import RETRY_MILLISECONDS, ResumableSessions
@@ -70,7 +71,8 @@ class HttpApp:
     def __init__(self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings) -> None:
         self._runtime = runtime
         self._manager = manager
-        self._guard = TransportSecurityMiddleware(_security(settings))
+        names = {*LOOPBACK_HOSTS, settings.host}
+        self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
         self._keys = ClientKeys(runtime.gateway.state.settings.clients)
         self._sessions: dict[bytes, _BoundSession] = {}
         self._prune_at = PRUNE_SESSIONS_AT
@@ -118,13 +120,13 @@ class HttpApp:
             await _not_found(path)(scope, receive, send)
 
     async def _show_metrics(self, metrics: MetricsPage, request: Request, receive: Receive, send: Send) -> None:
-        refusal = await self._guard.validate_request(request, is_post=False)
+        refusal = self._refusal(request.scope)
         answer = refusal or metrics.answer(request, keys_needed=bool(self._keys))
         await answer(request.scope, receive, send)
 
     async def _mcp(self, mode_name: str, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        refusal = await self._guard.validate_request(request, is_post=False)
+        refusal = self._refusal(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -203,6 +205,17 @@ class HttpApp:
             await self._manager.handle_request(scope, receive, send)
             tasks.cancel_scope.cancel()
 
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer where Host or Origin is not known: DNS rebinding, or a page of another site."""
+        match self._known_hosts.refused(scope["headers"]):
+            case "host":
+                remedy = "one Host header is needed, with a name of this gateway; add the name to http.allowed_hosts"
+                return PlainTextResponse(f"Invalid Host header: {remedy}", 421)
+            case "origin":
+                return PlainTextResponse("Invalid Origin header: add the origin to http.allowed_origins", 403)
+            case None:
+                return None
+
     def _authenticate(self, request: Request) -> Client | None:
         if not self._keys:
             return ANONYMOUS
@@ -261,19 +274,6 @@ def _naming(send: Send, request_id: str) -> Send:
         await send(message)
 
     return named
-
-
-def _security(settings: HttpSettings) -> TransportSecuritySettings:
-    names = ["127.0.0.1", "localhost", "[::1]"]
-    if not is_loopback(settings.host):
-        names.append(settings.host)
-    hosts = [*names, *(f"{name}:*" for name in names), *settings.allowed_hosts]
-    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in hosts]
-    return TransportSecuritySettings(
-        enable_dns_rebinding_protection=True,
-        allowed_hosts=hosts,
-        allowed_origins=[*origins, *settings.allowed_origins],
-    )
 
 
 def _not_found(path: str) -> Response:

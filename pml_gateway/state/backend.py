@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.files import make_private
+from pml_gateway.home import RESULTS, do_without, obstacle
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import KeyValues
@@ -71,15 +74,18 @@ def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
         settings: `store` is `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.
         directory: the folder of `disk`; it is created for its owner only.
 
+    Where nothing can be written into the folder, results are kept in memory.
+
     Raises:
-        ConfigurationError: as `check_store`, or the folder cannot be used.
+        ConfigurationError: as `check_store`, or the folder holds what is no store.
     """
     check_store(settings)
     store = resolve(settings.store)
     if store == "memory":
         return _memory()
     if store == "disk" or store.startswith("disk:"):
-        return _disk(Path(store[5:]).expanduser() if store[5:] else directory, settings.max_bytes)
+        folder = Path(store[5:]).expanduser() if store[5:] else directory
+        return _disk(folder, without_defaults(settings.store), settings.max_bytes)
     return _redis(store)
 
 
@@ -88,18 +94,24 @@ def _memory() -> Backend:
     return Backend(MemoryStore(max_entries=math.inf, max_bytes=math.inf), nullcontext(), ())
 
 
-def _disk(directory: Path, max_bytes: int) -> Backend:
+def _disk(directory: Path, written: str, max_bytes: int) -> Backend:
     from diskcache import Timeout
     from key_value.aio.errors import BaseKeyValueError
     from key_value.aio.stores.disk import DiskStore
 
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         # The folder's own cap also holds for what other processes and earlier runs left there.
         store = DiskStore(directory=directory, max_size=max_bytes + max_bytes // 8 + DISK_MARGIN)
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
+        do_without(RESULTS, directory, error)
+        return _memory()
+    except sqlite3.Error as error:
+        if obstacle(directory):
+            do_without(RESULTS, directory, error)
+            return _memory()
         raise ConfigurationError(
-            f"references.store: {directory} cannot be used ({error})", hint="name another folder: disk:<folder>"
+            f"references.store: {written} cannot be used ({error})", hint="name another folder: disk:<folder>"
         ) from error
     return _backend(store, BaseKeyValueError, sqlite3.Error, OSError, Timeout)
 

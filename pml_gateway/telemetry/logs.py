@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -15,6 +14,7 @@ from pml_gateway.log import ROOT
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.masking import MASK, mask_text
 from pml_gateway.telemetry.trace import CURRENT_TRACE
+from pml_gateway.text import escaped, escaped_json
 
 FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
 """What a line carries beside time, level, logger and message, where it is known."""
@@ -93,7 +93,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = _exception(record, self._plain)
-        return json.dumps(line, ensure_ascii=False).encode("utf-8", "replace").decode()
+        return escaped_json(line)
 
 
 class TextFormatter(logging.Formatter):
@@ -110,9 +110,11 @@ class TextFormatter(logging.Formatter):
         level, code = record.levelname, _COLOURS.get(record.levelno)
         shown = f"\x1b[{code}m{level}\x1b[0m" if self._colour and code else level
         fields = "".join(f" {name}={value}" for name, value in _fields(record))
-        line = _on_one_line(f"{record.name}: {_message(record, self._plain)}{fields}")
-        text = f"{clock} {shown} {line}".encode("utf-8", "replace").decode()
-        return f"{text}\n{_exception(record, self._plain)}" if record.exc_info else text
+        line = escaped(f"{record.name}: {_message(record, self._plain)}{fields}")
+        lines = [f"{clock} {shown} {line}"]
+        if record.exc_info:
+            lines.append(escaped(_exception(record, self._plain), but="\n"))
+        return "\n".join(lines)
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -138,12 +140,6 @@ def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:
 def _safe(text: str, plain: Collection[str]) -> str:
     """The last line of defence: whatever a message was made of, no credential leaves the process."""
     return mask_text(KNOWN_SECRETS.masked(text, MASK), plain)
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
 
 
 def _timestamp(created: float) -> str:

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from pml_gateway.errors import GatewayError
+from pml_gateway.files import OWNER_ONLY, make_private
 
 BUSY_SECONDS = 2.0
 """How long a statement waits for another process; only the writer's own thread or a command waits."""
@@ -44,9 +45,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     Raises:
         OSError, sqlite3.Error: it cannot be used.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     # SQLite gives the files beside it the same mode.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -68,9 +69,9 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
     Raises:
         GatewayError: it cannot be read.
     """
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             [(version,)] = connection.execute("PRAGMA user_version").fetchall()
@@ -81,7 +82,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
         except BaseException:
             connection.close()
             raise
-    except sqlite3.Error as exc:
+    except (OSError, sqlite3.Error) as exc:
         raise GatewayError(
             f"{path} cannot be read ({exc})", hint="another process may hold it; if it is broken, remove the file"
         ) from exc

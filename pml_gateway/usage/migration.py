@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,24 @@ class Journal:
         """
         with locked(self._path):
             steps = self.steps()
-            edit = edit_file(file, lambda text: set_values(text, values, file))
             keys = tuple(tuple(map(str, path)) for path, _ in leaves(values))
             path = str(file.absolute())
-            step = StageChange(time.time(), client, before_stage, stage, path, edit.before, edit.after, keys)
-            if edit.has_changed:
-                self._save([*steps, step])
-        return edit
+
+            def change(text: str) -> str:
+                after = set_values(text, values, file)
+                if after != text:
+                    step = StageChange(time.time(), client, before_stage, stage, path, text, after, keys)
+                    self._save([*steps, step])
+                return after
+
+            try:
+                return edit_file(file, change)
+            except ConfigurationError:
+                # Noted first, for a change without a note could not be undone.
+                with suppress(OSError):
+                    if self.steps() != steps:
+                        self._save(steps)
+                raise
 
     def undo(self, client: str | None) -> Undone:
         """Undo the last step of a client, or of all together.
@@ -104,7 +116,13 @@ class Journal:
                 raise GatewayError(f"no step{whose} to go back from", hint="pml migrate --to STAGE moves to any stage")
             step = steps.pop(place)
             edit = edit_file(Path(step.file), _undoing(step))
-            self._save(steps)
+            # Last: a step that stays written down is undone again, which changes nothing.
+            try:
+                self._save(steps)
+            except OSError as exc:
+                raise ConfigurationError(
+                    f"{self._path} cannot be written: {exc.strerror}", hint="make room, then run it again"
+                ) from exc
         return Undone(step, edit, exact=edit.after == step.before)
 
     def _save(self, steps: list[StageChange]) -> None:

@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.config.settings import UsageSettings
+from pml_gateway.home import USAGE, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.secrets.known import KNOWN_SECRETS
@@ -215,7 +216,9 @@ class Recorder:
         return True
 
     def _give_up(self, error: Exception) -> None:
-        if not self._warned:
+        if isinstance(error, OSError):
+            do_without(USAGE, self._path, error)
+        elif not self._warned:
             self._warned = True
             logger.warning(
                 "usage is not recorded (%s); %s is tried again, remove it if it is broken", error, self._path.name

@@ -217,7 +217,7 @@ def test_the_own_catalog_gets_a_query_file_and_is_measured_with_it(home: Path, c
     assert data["n"] == 4
     assert data["recall@3"] == 0.75
     assert data["hard_tools"] == [
-        {"name": "notes__gone\ufffd", "missed": 1, "asked": 1, "reasons": ["no such tool in the catalog"]},
+        {"name": "notes__gone\ud83d", "missed": 1, "asked": 1, "reasons": ["no such tool in the catalog"]},
         {"name": "notes__qz", "missed": 0, "asked": 1, "reasons": ["it has no description"]},
     ]
 

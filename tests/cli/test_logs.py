@@ -101,3 +101,13 @@ def test_two_gateways_may_write_and_rotate_one_log(tmp_path: Path) -> None:
     assert path.read_bytes().endswith(b"end\n")
     assert path.stat().st_size + old_log(path).stat().st_size <= 2 * MAX_LOG_BYTES
     assert f"second {299}".encode() in path.read_bytes()
+
+
+def test_what_a_server_was_given_by_a_file_or_its_folder_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "some.env").write_text("API_TOKEN=tok-of-file\nMODE=quick\n")
+    entry = {"command": "x", "cwd": "${env:PML_TEST_FOLDER}", "env_file": str(tmp_path / "some.env")}
+    write_settings(tmp_path, {"servers": {"one": entry}})
+    with open_child_log(log_path(tmp_path / "logs", "one")) as log:
+        log.write(b"tok-of-file in quick mode in /srv/secret-folder\n")
+    shown = run_here(tmp_path, "upstreams", "logs", "one", extra={"PML_TEST_FOLDER": "/srv/secret-folder"})
+    assert shown.stdout.splitlines() == ["*** in quick mode in ***"]

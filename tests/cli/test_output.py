@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from pml_gateway.cli.output import print_table
+import pytest
+import typer
+
+from pml_gateway.cli.output import fail, note, print_diff, print_json, print_json_line, print_table, say, warn
+from pml_gateway.errors import GatewayError
+from pml_gateway.text import escaped
 
 NAME = "github__create_pull_request_review_comment_on_a_line_of_a_file"
 
@@ -71,4 +76,38 @@ def test_no_rows_leave_the_headings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("columns")
 def test_what_a_server_wrote_neither_obeys_nor_marks_up(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("tool", "description"), [("a", "[red]x[/red]\x1b[2J")])
-    assert "[red]x[/red]\ufffd[2J" in printed(capsys)[1]
+    assert "[red]x[/red]\\x1b[2J" in printed(capsys)[1]
+
+
+HIDDEN = "a\x9b31m\u202eb\u200b\U000e0041\x1b]0;t\x07"
+
+
+@pytest.mark.usefixtures("columns")
+def test_nothing_hidden_is_printed_and_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    error = GatewayError(HIDDEN, hint=HIDDEN)
+    for show in (print_json, print_json_line):
+        show({"text": HIDDEN})
+        assert json.loads(text := capsys.readouterr().out) == {"text": HIDDEN}
+        assert text.isascii()
+    with pytest.raises(typer.Exit):
+        fail(error, as_json=True)
+    assert json.loads(text := capsys.readouterr().out)["error"]["message"] == HIDDEN
+    assert text.isascii()
+    say(HIDDEN)
+    note(HIDDEN)
+    warn(HIDDEN)
+    print_diff(HIDDEN)
+    print_table(("a", "b"), [(HIDDEN, HIDDEN)])
+    with pytest.raises(typer.Exit):
+        fail(error)
+    both = capsys.readouterr()
+    for shown in (both.out, both.err):
+        assert shown.isascii()
+        assert escaped(shown, but="\n") == shown
+        assert "a\\x9b31m\\u202eb\\u200b\\U000e0041\\x1b]0;t\\x07" in shown
+
+
+@pytest.mark.usefixtures("columns")
+def test_line_ends_of_windows_are_line_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    say("one\r\ntwo\rthree")
+    assert printed(capsys) == ["one", "two\\rthree"]

@@ -22,6 +22,7 @@ from pml_gateway.clients.show import masked_diff
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from tests.support.examples import examples
+from tests.support.full_disk import contents, room_for
 
 from .machine import ALL_PLACES, Machine
 from .test_block import documents
@@ -412,3 +413,47 @@ def test_a_preview_masks_credentials_of_several_lines(quotes: str) -> None:
     shown = masked_diff("config.toml", before, after, block)
     assert "hunter2" not in shown
     assert '-command = "x"' in shown
+
+
+RECORD = ".pml/connections.json"
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_on_a_full_disk_a_file_is_connected_or_nothing_has_changed(machine: Machine, known: bool) -> None:
+    path = machine.write("home/.claude.json", {"mcpServers": {"files": {"command": "files"}}, "x": "y" * 4000})
+    if known:
+        connect(machine, machine.file("claude-code"))
+        changed = json.loads(path.read_text())
+        changed["mcpServers"]["more"] = {"command": "x"}
+        path.write_text(json.dumps(changed))
+    edit = connect(machine, machine.file("claude-code"), write=False)
+    before, noted = contents(machine.paths.home.parent), ConnectedFiles(machine.paths).get(edit.file)
+    size = 0
+    while True:
+        with room_for(size):
+            try:
+                apply(edit, ConnectedFiles(machine.paths))
+                break
+            except ConfigurationError as error:
+                assert "cannot be written: File too large" in str(error)
+        after = contents(machine.paths.home.parent)
+        assert {**after, RECORD: b""} == {**before, RECORD: b""}
+        assert ConnectedFiles(machine.paths).get(machine.file("claude-code")) == noted
+        size += 100
+    assert size > 4000
+    disconnect(machine, "claude-code")
+    assert path.read_text() == before[".claude.json"].decode() or known
+
+
+@pytest.mark.parametrize("client", ["codex", "claude-code", "cursor", "zed"])
+def test_where_our_own_files_lie_is_shown_and_what_others_hold_is_not(machine: Machine, client: str) -> None:
+    folder = str(machine.root / "x1234567890abcdef0" / "home")
+    machine.environ["PML_HOME"] = folder
+    file = fixture(machine, client, Scope.USER)
+    edit = connect(machine, file)
+    assert f'"{folder}"' in edit.diff
+    assert pml_command()[0] in edit.diff
+    assert SECRET not in edit.diff
+    back = disconnected(machine.file(client), SETTINGS.http, ConnectedFiles(machine.paths))
+    assert f'"{folder}"' in back.diff
+    assert SECRET not in back.diff

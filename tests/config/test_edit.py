@@ -14,6 +14,7 @@ from pml_gateway.config.edit import KEPT_BACKUPS, apply_preset, edit_file, set_v
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.errors import ConfigurationError
 from tests.support.examples import examples
+from tests.support.full_disk import contents, room_for
 
 FILE = Path("config.yaml")
 
@@ -336,3 +337,41 @@ def test_a_diff_does_not_show_credentials(tmp_path: Path) -> None:
     assert "hunter2" not in diff
     assert "${env:C}" in diff
     assert "hunter2" in file.read_text()
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 99, 100, 150, 199])
+def test_an_edit_on_a_full_disk_leaves_everything_as_it_was(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("# a" * 33 + "\n")
+    for second in range(KEPT_BACKUPS):
+        (tmp_path / f"config.yaml.bak-20200101-00000{second}").write_text("# kept")
+    before = contents(tmp_path)
+
+    with room_for(size), pytest.raises(ConfigurationError, match=r"config\.yaml cannot be written: File too large"):
+        edit_file(file, lambda text: text * 2)
+
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "kept"),
+    [
+        ("# a\n", 0o644, 0o644),
+        ("# a\n", 0o400, 0o400),
+        ("servers: {s: {command: c, env: {API_KEY: hunter2-hunter2}}}\n", 0o644, 0o600),
+        ("servers: {s: {command: c, env: {API_KEY: hunter2-hunter2}}}\n", 0o400, 0o400),
+        ("servers: {s: {command: c, env: {API_KEY: '${env:KEY}'}}}\n", 0o640, 0o640),
+        ("servers: [broken\n", 0o644, 0o600),
+    ],
+)
+def test_a_backup_is_as_open_as_its_file_unless_it_holds_secrets(
+    tmp_path: Path, text: str, mode: int, kept: int
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    file.chmod(mode)
+
+    edit = edit_file(file, lambda text: f"{text}# b\n")
+
+    assert edit.backup is not None
+    assert stat.S_IMODE(edit.backup.stat().st_mode) == kept

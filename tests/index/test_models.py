@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -243,3 +244,26 @@ def test_a_tool_is_read_by_server_name_title_and_description(shipped: Embedder) 
         ("rain", "weather__get"),
     ):
         assert index.search(query, limit=1).hits[0].key == expected
+
+
+def test_loading_the_shipped_model_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+    # onnxruntime's own would make a database and an identifier of the machine below the home, and a sending thread.
+    script = (
+        "import os\n"
+        "from pml_gateway.index.models import load_embedder\n"
+        "load_embedder('builtin').encode(['a text'])\n"
+        "print(*(os.readlink(f'/proc/self/fd/{each}') for each in os.listdir('/proc/self/fd')\n"
+        "        if os.path.exists(f'/proc/self/fd/{each}')))\n"
+    )
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**kept, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert list(tmp_path.rglob("*")) == []
+    assert "onnxruntime.db" not in done.stdout
+    assert "socket:" not in done.stdout

@@ -227,9 +227,19 @@ async def test_a_store_that_cannot_be_used_is_refused_at_the_start(
     assert "hunter2" not in str(caught.value)
 
 
-async def test_a_folder_that_cannot_be_used_fails_the_reference_and_not_the_gateway(tmp_path: Path) -> None:
+async def test_where_a_folder_cannot_be_written_results_are_kept_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     async with open_results(ReferenceSettings(store=f"disk:{tmp_path}/file/folder"), tmp_path) as store:
+        reference = await kept(store, "x")
+        assert await kept(store, "y") != reference
+    assert "cannot be written (Not a directory): stored results are kept in memory" in caplog.text
+
+
+async def test_a_folder_that_holds_no_store_fails_the_reference_and_not_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "cache.db").write_text("no database" * 100)
+    async with open_results(ReferenceSettings(store=f"disk:{tmp_path}"), tmp_path) as store:
         with pytest.raises(ResultStoreError, match="cannot be used"):
             await kept(store, "x")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -271,7 +272,29 @@ async def test_dns_rebinding_is_refused_and_bodies_are_limited(tmp_path: Path) -
         assert await anyio.to_thread.run_sync(status, {}) == 200
         assert await anyio.to_thread.run_sync(status, {"host": "evil.example"}) == 421
         assert await anyio.to_thread.run_sync(status, {"origin": "https://evil.example"}) == 403
+        assert await anyio.to_thread.run_sync(status, {"host": "localhost:evil.example"}) == 421
+        assert await anyio.to_thread.run_sync(status, {"origin": "http://localhost:1.evil.example"}) == 403
+        assert await anyio.to_thread.run_sync(status, {"origin": "null"}) == 403
         assert await anyio.to_thread.run_sync(status, {}, 5000) == 413
+
+
+async def test_a_request_has_one_host_header(tmp_path: Path) -> None:
+    async with serving(tmp_path, upstreams()) as served:
+        parts = urlsplit(served.url)
+
+        async def answered(*hosts: str) -> bytes:
+            assert parts.hostname
+            assert parts.port
+            async with await anyio.connect_tcp(parts.hostname, parts.port) as stream:
+                lines = [*(f"host: {host}" for host in hosts), "content-length: 0", "connection: close", "", ""]
+                await stream.send("\r\n".join(["POST /mcp HTTP/1.1", *lines]).encode())
+                with anyio.fail_after(30):
+                    return (await stream.receive()).split(b" ")[1]
+
+        assert await answered("localhost") != b"421"
+        assert await answered("localhost", "localhost") == b"421"
+        assert await answered("localhost", "evil.example") == b"421"
+        assert await answered("evil.example", "localhost") == b"421"
 
 
 async def test_a_removed_key_ends_its_open_streams(tmp_path: Path) -> None:

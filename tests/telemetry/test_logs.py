@@ -16,6 +16,7 @@ from pml_gateway.secrets.known import KnownSecrets
 from pml_gateway.secrets.references import resolve
 from pml_gateway.telemetry.logs import configure
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace
+from pml_gateway.text import escaped
 
 
 @pytest.fixture
@@ -78,6 +79,23 @@ def test_text_stays_on_one_line_whatever_a_server_wrote(stream: io.StringIO) -> 
     [line] = stream.getvalue().splitlines()
     assert "first\\nsecond\\x1b[31m" in line
     assert line.split()[1] == "ERROR"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_nothing_hidden_is_in_a_line_or_a_traceback(stream: io.StringIO, form: str) -> None:
+    hidden = "\x9b31m\u202e\u200b\U000e0041\x1b[2J"
+    configure(LogSettings.model_validate({"format": form}), stream)
+    try:
+        raise ValueError(hidden)
+    except ValueError:
+        logging.getLogger("pml_gateway.test").exception("%s", hidden, extra={"tool": hidden})
+    text = stream.getvalue()
+    assert text.isascii()
+    assert escaped(text, but="\n") == text
+    if form == "json":
+        line = json.loads(text)
+        assert line["message"] == line["tool"] == hidden
+        assert hidden in line["exception"]
 
 
 def test_colour_is_for_terminals_alone(stream: io.StringIO) -> None:

@@ -16,6 +16,7 @@ from pml_gateway.usage.migration import Journal
 from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 from tests.config.test_edit import EXPOSURE_LINE, configurations
 from tests.support.examples import examples
+from tests.support.full_disk import contents, room_for
 
 TEXT = """\
 # mine
@@ -107,3 +108,27 @@ def test_a_client_moves_alone_unless_others_would_get_its_values() -> None:
     with pytest.raises(ConfigurationError, match="the gateway would get its hybrid values"):
         values_of(Stage.HYBRID_BALANCED, shared, "bot")
     assert stage_in(with_values(shared, values_of(Stage.META_ONLY, shared, "bot")), "bot") is Stage.META_ONLY
+
+
+def test_on_a_full_disk_a_stage_is_written_down_and_changed_or_neither(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"gateway: {{tools_exposure: full_proxy}}\n#{'x' * 2000}\n")
+    journal = Journal(tmp_path / "migrations", str(file))
+    values = {"gateway": {"tools_exposure": "semantic"}}
+    for work in (
+        lambda: journal.move(file, values, client=None, before_stage="full_proxy", stage="semantic"),
+        lambda: journal.undo(None),
+    ):
+        before, size = contents(tmp_path), 0
+        while True:
+            with room_for(size):
+                try:
+                    work()
+                    break
+                except ConfigurationError as error:
+                    assert "cannot be written: File too large" in str(error)
+            assert contents(tmp_path) == before
+            size += 500
+        assert contents(tmp_path) != before
+    assert "full_proxy" in file.read_text()
+    assert journal.steps() == []

@@ -64,7 +64,7 @@ async def examine(case: Case, progress: Progress) -> list[Finding]:
     else:
         found = await _examined(case, loaded, progress)
     order = list(Area)
-    return sorted(found, key=lambda finding: order.index(finding.area))
+    return sorted((finding.masked() for finding in found), key=lambda finding: order.index(finding.area))
 
 
 async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> list[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import stat
 import sys
@@ -16,12 +15,13 @@ from pml_gateway import __version__
 from pml_gateway.config.document import is_there
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import SecretError
-from pml_gateway.files import OWNER_ONLY
+from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER
+from pml_gateway.home import lacks
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import references, resolve
 
-FOLDER_MODE = 0o700
 HOME = "the gateway's folder"
 MAX_FILES = 2_000
 """Logs, logins and results that are looked at; more than a home has in practice."""
@@ -30,23 +30,26 @@ MAX_FILES = 2_000
 def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], config_file: Path) -> Iterator[Finding]:
     """Who can read what only the owner should, and whether the folder can be written."""
     home = paths.home
-    if not is_there(home):
-        yield Finding(Area.FILES, Severity.NOTE, str(home), "does not exist yet", "pml init makes it")
-        return
-    if not os.access(home, os.W_OK | os.X_OK):
+    lacking = lacks(paths)
+    for lack in lacking:
         yield Finding(
             Area.FILES,
-            Severity.ERROR,
-            str(home),
-            "cannot be written: state, logins and logs have no place",
-            f"chown -R $(id -un) {home}, or set PML_HOME to a folder of your own",
+            Severity.WARNING,
+            str(lack.path),
+            f"cannot be written ({lack.reason}), and the gateway serves without",
+            f"chown -R $(id -un) {lack.path}, or make room, or set PML_HOME to a folder of your own",
+            lack.consequences,
         )
+    if not is_there(home):
+        if not lacking:
+            yield Finding(Area.FILES, Severity.NOTE, str(home), "does not exist yet", "pml init makes it")
+        return
     if sys.platform == "win32":
         # Modes say nothing there.
         return
     found = [
         *_open_to_others(paths, config_file),
-        *(_secret_file(path) for path in _referenced_files(settings, environ)),
+        *(_secret_file(path, written) for path, written in _referenced_files(settings, environ)),
     ]
     findings = [finding for finding in found if finding is not None]
     yield from findings
@@ -55,7 +58,7 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
 
 
 def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]:
-    yield _closed(paths.home, FOLDER_MODE, Severity.WARNING, HOME)
+    yield _closed(paths.home, PRIVATE_FOLDER, Severity.WARNING, HOME)
     yield _closed(config_file, OWNER_ONLY, Severity.WARNING, "the configuration")
     for backup in sorted(config_file.parent.glob(f"{config_file.name}.bak-*")):
         yield _closed(backup, OWNER_ONLY, Severity.WARNING, "a backup of the configuration")
@@ -69,7 +72,7 @@ def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]
     ):
         if is_there(folder):
             for path in sorted(folder.rglob("*"))[:MAX_FILES]:
-                yield _closed(path, FOLDER_MODE if path.is_dir() else OWNER_ONLY, severity, what)
+                yield _closed(path, PRIVATE_FOLDER if path.is_dir() else OWNER_ONLY, severity, what)
 
 
 def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding | None:
@@ -101,8 +104,8 @@ def _is_private(folder: Path) -> bool:
         return False
 
 
-def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Files that `${file:PATH}` and `env_file` name."""
+def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Files that `${file:PATH}` and `env_file` name, and how their paths are written."""
     if settings is None:
         return
     texts = [client.key for client in settings.clients.values()]
@@ -110,17 +113,16 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:
             try:
-                yield (
-                    Path(resolve(definition.cwd or "", environ))
-                    / Path(resolve(definition.env_file, environ)).expanduser()
-                )
+                folder = Path(resolve(definition.cwd or "", environ))
+                written = without_defaults(str(Path(definition.cwd or "") / definition.env_file))
+                yield folder / Path(resolve(definition.env_file, environ)).expanduser(), written
             except SecretError:
                 continue
     for name in dict.fromkeys(item.name for text in texts for item in references(text) if item.kind == "file"):
-        yield Path(name).expanduser()
+        yield Path(name).expanduser(), name
 
 
-def _secret_file(path: Path) -> Finding | None:
+def _secret_file(path: Path, written: str) -> Finding | None:
     """The operator chose the mode of this file, which others may need: only what everybody can read is told."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -131,9 +133,9 @@ def _secret_file(path: Path) -> Finding | None:
     return Finding(
         Area.FILES,
         Severity.WARNING,
-        str(path),
+        written,
         f"a file of secrets is open to everybody (mode {mode:03o})",
-        f"chmod o= {path}",
+        f"chmod o= {written}",
     )
 
 

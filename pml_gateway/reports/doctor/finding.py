@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pml_gateway.errors import GatewayError
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK
 
 
 class Severity(StrEnum):
@@ -50,6 +52,13 @@ class Finding:
     details: tuple[str, ...] = ()
     repair: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     is_fixed: bool = False
+
+    def masked(self) -> Finding:
+        """The finding without any secret that this process knows: what servers say may hold one."""
+        subject, what, fix, *details = (
+            KNOWN_SECRETS.masked(text, MASK) for text in (self.subject, self.what, self.fix, *self.details)
+        )
+        return replace(self, subject=subject, what=what, fix=fix, details=tuple(details))
 
     def repaired(self) -> Finding:
         """The finding after its repair, or with the reason why that failed."""

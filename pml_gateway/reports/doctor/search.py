@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from pml_gateway.catalog.manifest import Manifest, ManifestFile
+from pml_gateway.config.document import is_there
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import GatewayState
@@ -49,7 +50,7 @@ def index(state: GatewayState, is_current: bool) -> Finding:
 def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
     """What the next start knows before any server is up. Look before a gateway is opened, which writes it anew."""
     known = file.load()
-    if not file.path.exists():
+    if not is_there(file.path):
         yield Finding(Area.SEARCH, Severity.OK, "manifest", "there is none yet; this run writes it")
     elif known == Manifest():
         yield Finding(

@@ -18,6 +18,7 @@ import httpx2
 
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
+from pml_gateway.home import AUTH, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
 from pml_gateway.secrets.references import resolve
@@ -267,8 +268,7 @@ class Authorization:
         try:
             await anyio.to_thread.run_sync(self._store.save, path, login)
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            logger.warning("%s: the login is not stored (%s) and ends with this process", self._upstream_id, reason)
+            do_without(AUTH, path.parent, error)
         return self._adopt(path, login)
 
     def _adopt(self, path: Path, login: StoredLogin) -> StoredLogin:

@@ -14,12 +14,16 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.shared.auth import AuthorizationCodeResult
 
+from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.errors import InvalidInputError, UpstreamAuthError, innermost
+from pml_gateway.hosts import KnownHosts
 from pml_gateway.mcp.http import plain
 from pml_gateway.upstreams.auth.logins import login_command
 
 MAX_REQUEST = 32 * 1024
 REQUEST_SECONDS = 10.0
+
+_KNOWN_HOSTS = KnownHosts(LOOPBACK_HOSTS)
 
 _PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>pml</title>'
@@ -95,8 +99,16 @@ class Callback:
                     return
 
     def _response(self, head: str) -> bytes:
-        method, _, rest = head.partition(" ")
+        request, *lines = head.split("\r\n")
+        method, _, rest = request.partition(" ")
         target = rest.partition(" ")[0]
+        headers = [
+            (name.lower().encode(), value.strip().encode())
+            for name, _, value in (line.partition(":") for line in lines)
+        ]
+        # Not the origin: browsers differ in what they send after the redirect of a form.
+        if _KNOWN_HOSTS.refused(headers) == "host":
+            return _http("421 Misdirected Request", "Not found", "")
         if method != "GET" or urlsplit(target).path != urlsplit(self.redirect_uri).path:
             return _http("404 Not Found", "Not found", "")
         try:

@@ -91,7 +91,7 @@ class Encryption:
     def _file_key(self) -> bytes | None:
         try:
             return (self._folder / KEY_FILE).read_bytes().strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:
             raise EncryptionError(f"the key file {self._folder / KEY_FILE} cannot be read: {exc.strerror}") from None

@@ -13,6 +13,7 @@ from pydantic import AnyUrl
 
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
+from pml_gateway.home import obstacle
 from pml_gateway.secrets.references import resolve
 from pml_gateway.upstreams.auth.callback import Callback, listening
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
@@ -42,6 +43,11 @@ async def log_in(
     auth = checked_auth(upstream_id, definition)
     url = resolve(definition.url or "")
     path = store.path(upstream_id, url, auth)
+    if reason := obstacle(path.parent):
+        raise ConfigurationError(
+            f"{upstream_id}: a login cannot be stored: {path.parent} cannot be written ({reason})",
+            hint="set PML_HOME to a folder of your own",
+        )
     if auth.type is AuthKind.CLIENT_CREDENTIALS:
         login = await client_credentials(upstream_id, definition, auth)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.files import lock_if_free, write_atomically
+from pml_gateway.home import AUTH, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 
@@ -124,7 +125,7 @@ class LoginStore:
         """
         try:
             envelope = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as exc:
             reason = f"it cannot be read ({type(exc).__name__})"
@@ -145,7 +146,7 @@ class LoginStore:
         """Forget the login; whether there was one."""
         try:
             path.unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
@@ -159,7 +160,13 @@ class LoginStore:
         deadline = anyio.current_time() + LOCK_SECONDS
         is_waiting = False
         while True:
-            with lock_if_free(path) as is_held:
+            with ExitStack() as stack:
+                try:
+                    is_held = stack.enter_context(lock_if_free(path))
+                except OSError as error:
+                    # Nobody can write here, so that nobody is to be waited for.
+                    do_without(AUTH, path.parent, error)
+                    is_held = True
                 if is_held:
                     yield
                     return

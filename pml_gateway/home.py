@@ -1,0 +1,117 @@
+"""The gateway's own folder: kept from other users, and what the gateway does without where it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pml_gateway.files import PRIVATE_FOLDER
+from pml_gateway.log import get_logger
+from pml_gateway.paths import HOME_NAME, Paths
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Something that is kept in the folder, and what it means where that cannot be written."""
+
+    name: str
+    consequence: str
+
+
+LOGS = Place("logs", "what servers write to stderr is not kept, and pml upstreams logs does not show it")
+MANIFEST = Place("manifest", "every start asks all servers for their tools, and learned output shapes are forgotten")
+RUN = Place("run", "pml refresh, pml upstreams and pml lineage do not reach this gateway")
+CACHE = Place("cache", "the vectors of all tools are computed anew at every start")
+RESULTS = Place(
+    "results", "stored results are kept in memory, also with references.store: disk, and end with this gateway"
+)
+AUTH = Place("auth", "a login that is renewed ends with this gateway, and has to be repeated after it")
+USAGE = Place("usage.db", "calls are not recorded, and pml stats and pml migrate do not know them")
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What cannot be written, and why; several places where the whole folder cannot."""
+
+    path: Path
+    reason: str
+    places: tuple[Place, ...]
+
+    @property
+    def consequences(self) -> tuple[str, ...]:
+        """What the gateway does not do for it."""
+        return tuple(place.consequence for place in self.places)
+
+
+_TOLD: set[tuple[str, Path]] = set()
+"""What has been said in this process, by place and folder: a full disk fails at every write."""
+
+
+def do_without(place: Place, path: Path, error: Exception) -> None:
+    """Say once that nothing can be written at `path`, and what that means; the gateway goes on."""
+    if not any(name == place.name and path.is_relative_to(told) for name, told in _TOLD):
+        _TOLD.add((place.name, path))
+        logger.warning("%s cannot be written (%s): %s", path, _reason(error), place.consequence)
+
+
+def tell_lacks(paths: Paths) -> None:
+    """Say at the start what cannot be written, all in one line where that is the whole folder."""
+    for lack in lacks(paths):
+        _TOLD.update((place.name, paths.home / place.name) for place in lack.places)
+        logger.warning(
+            "%s cannot be written (%s); the gateway serves all the same, but: %s; set PML_HOME to a folder of your own",
+            lack.path,
+            lack.reason,
+            "; ".join(lack.consequences),
+        )
+
+
+def lacks(paths: Paths) -> list[Lack]:
+    """What cannot be written now; tried with a file in every folder there is."""
+    reason = obstacle(paths.home)
+    if reason:
+        return [Lack(paths.home, reason, PLACES)]
+    tried = ((place, paths.home / place.name) for place in PLACES)
+    return [Lack(path, reason, (place,)) for place, path in tried if path.exists() and (reason := obstacle(path))]
+
+
+def obstacle(path: Path) -> str:
+    """Why nothing can be written into a folder (where it is missing: into the one above it) or a file; "" if it can."""
+    try:
+        if path.is_file():
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
+            return ""
+        folder = next(each for each in (path, *path.parents) if each.exists())
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
+            probe.flush()
+    except OSError as error:
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def close_to_others(home: Path) -> int | None:
+    """Take other users' rights on `~/.pml` away; the mode before, where there were any.
+
+    A folder of another name may be meant to be shared, and is left to `pml doctor`.
+    """
+    try:
+        found = home.lstat()
+        mode = stat.S_IMODE(found.st_mode)
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and home.name == HOME_NAME
+        if not is_ours or not mode & 0o077:
+            return None
+        home.chmod(mode & PRIVATE_FOLDER)
+    except OSError:
+        return None
+    return mode

@@ -1,0 +1,75 @@
+"""Control sockets: those of gateways that were killed go with the next start, and nothing else does."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import anyio
+import pytest
+
+from pml_gateway.demo.definitions import demo_servers
+from pml_gateway.serve.control import ask_sockets
+from tests.support.memory import paths_in
+from tests.support.process import running_gateway
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.serving import serving
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+def dead_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as ended:
+        ended.bind(str(path))
+        ended.listen()
+
+
+async def test_a_start_removes_the_sockets_that_nobody_serves_and_nothing_else(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    dead_socket(run / "1.sock")
+    (run / "2.sock").write_text("no socket")
+    (run / "3.sock").symlink_to(run / "1.sock")
+    with socket.socket(socket.AF_UNIX) as busy:
+        # It accepts nothing yet, as a gateway that is stopped or has much to do.
+        busy.bind(str(run / "4.sock"))
+        busy.listen()
+        async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}):
+            await until(lambda: not (run / "1.sock").exists())
+            left = {path.name for path in run.iterdir()}
+            assert {"2.sock", "3.sock", "4.sock"} < left
+            assert len(left) == 4
+        assert {path.name for path in run.iterdir()} == {"2.sock", "3.sock", "4.sock"}
+
+
+async def test_a_socket_that_is_found_listens(tmp_path: Path) -> None:
+    refused: list[Path] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def look() -> None:
+            while True:
+                refused.extend((await ask_sockets(paths_in(tmp_path), "status"))[1])
+                await anyio.lowlevel.checkpoint()
+
+        tasks.start_soon(look)
+        for _ in range(3):
+            async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}):
+                await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        tasks.cancel_scope.cancel()
+    assert refused == []
+
+
+async def test_what_a_killed_gateway_leaves_is_gone_after_the_next_start(tmp_path: Path) -> None:
+    run = tmp_path / "home" / "run"
+    settings = {"servers": demo_servers(tmp_path / "demo")}
+    with running_gateway(run.parent, settings) as killed:
+        await until(lambda: [*run.glob("*.sock")])
+        [left] = run.iterdir()
+        killed.stop(signal.SIGKILL)
+    assert left.exists()
+    with running_gateway(run.parent, settings):
+        await until(lambda: not left.exists())
+        assert len([*run.iterdir()]) == 1
+    assert not [*run.iterdir()]
