@@ -22,7 +22,8 @@ MIN_KEY_LENGTH = 16
 class Client:
     """A principal: what it may see and call, and the mode and intent its owner set for it.
 
-    `client_capabilities` is what it can be asked, by which some servers choose what they offer.
+    `client_capabilities` is what it can be asked, by which some servers choose what they offer. `address` is the share
+    of everybody at its address, where it has no key.
     """
 
     id: str
@@ -31,6 +32,12 @@ class Client:
     mode: ExposureMode | None = None
     intent: str | None = None
     client_capabilities: str = ""
+    address: str = ""
+
+    @property
+    def share(self) -> str:
+        """Whom what it holds is counted for: itself, or whoever is at its address."""
+        return self.address or self.id
 
     @property
     def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
