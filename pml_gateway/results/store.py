@@ -267,8 +267,8 @@ class ResultStore:
         now, cap = self._clock(), self.settings.max_bytes
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
             await self._delete(backend, key)
-        while self._held.total > cap and (key := self._held.first_to_go()) is not None:
-            await self._delete(backend, key)
+        while self._held.total > cap and (oldest := self._held.first_to_go()) is not None:
+            await self._delete(backend, oldest)
 
     async def _delete(self, backend: Backend, key: str) -> None:
         entry = self._entries.get(key)
