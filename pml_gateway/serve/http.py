@@ -100,7 +100,7 @@ class HttpApp:
         CURRENT_TRACE.set(trace)
         try:
             await self._route(trace, scope, receive, _naming(send, request_id))
-        except ClientDisconnect:
+        except* ClientDisconnect:
             logger.debug("an upload broke off")
 
     async def _route(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,7 +191,7 @@ class HttpApp:
             complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            await self._serve(scope, receive, passing)
+            await self._serve(scope, _whole(receive), passing)
         finally:
             if request_scope.on_sent is not None:
                 request_scope.on_sent(complete)
@@ -252,6 +252,21 @@ def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tupl
     """The request's id, the client's own where that is well-formed, and its trace context."""
     given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
     return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
+
+
+def _whole(receive: Receive) -> Receive:
+    """Receives a request that raises where its body breaks off: the SDK would take each for a fault of its own."""
+    is_arriving = True
+
+    async def received() -> Message:
+        nonlocal is_arriving
+        message = await receive()
+        if is_arriving and message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_arriving = message.get("more_body", False)
+        return message
+
+    return received
 
 
 def _naming(send: Send, request_id: str) -> Send:

@@ -64,17 +64,16 @@ async def answer(stream: anyio.abc.SocketStream) -> bytes:
 
 
 def request(
-    url: str, body: bytes = BODY, *, length: int | None = None, close: bool = True, method: str = "POST"
+    url: str, body: bytes = BODY, *, length: int | None = None, close: bool = True, modern: bool = True
 ) -> bytes:
     """A request to the endpoint as bytes; `length` is what it claims its body to have."""
     address = urlsplit(url)
     lines = [
-        f"{method} {address.path} HTTP/1.1",
+        f"POST {address.path} HTTP/1.1",
         f"host: {address.netloc}",
         "content-type: application/json",
         "accept: application/json, text/event-stream",
-        f"mcp-protocol-version: {MODERN}",
-        "mcp-method: tools/list",
+        *([f"mcp-protocol-version: {MODERN}", "mcp-method: tools/list"] if modern else []),
         f"content-length: {len(body) if length is None else length}",
         *(["connection: close"] if close else []),
     ]
@@ -82,10 +81,14 @@ def request(
 
 
 @asynccontextmanager
-async def half_sent(url: str, count: int, *, local: str | None = None) -> AsyncIterator[list[anyio.abc.SocketStream]]:
+async def half_sent(
+    url: str, count: int, *, modern: bool = True, method: bytes = b"POST"
+) -> AsyncIterator[list[anyio.abc.SocketStream]]:
     """Requests that are being served already, while their bodies never come."""
-    sent = request(url, b"{", length=5000, close=False).replace(b"\r\n", b"\r\nexpect: 100-continue\r\n", 1)
-    async with flood(url, count, sent, local=local) as streams:
+    sent = request(url, b"{", length=5000, close=False, modern=modern).replace(
+        b"\r\n", b"\r\nexpect: 100-continue\r\n", 1
+    )
+    async with flood(url, count, sent.replace(b"POST", method, 1)) as streams:
         for stream in streams:
             with anyio.fail_after(LIMIT):
                 assert (await stream.receive()).startswith(b"HTTP/1.1 100")

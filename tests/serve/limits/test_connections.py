@@ -146,12 +146,13 @@ async def test_where_every_connection_is_in_use_a_new_one_is_told_to_come_back(t
     assert b"retry-after: " in received
 
 
+@pytest.mark.parametrize(("method", "modern"), [(b"POST", True), (b"POST", False), (b"GET", True), (b"GET", False)])
 async def test_uploads_that_break_off_leave_one_quiet_line_each(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: bytes, modern: bool
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with serving(tmp_path, up()) as served:
-        async with half_sent(served.url, 5):
+        async with half_sent(served.url, 5, modern=modern, method=method):
             pass
         await until(lambda: sum("broke off" in record.getMessage() for record in caplog.records) == 5)
     loud = [record for record in caplog.records if record.exc_info or record.levelno >= logging.WARNING]
