@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.sdk import live_sessions, on_session_end
-from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.shares import Holdings
 from pml_gateway.types import ExposureMode
 
@@ -36,7 +37,7 @@ class Sessions:
     It is told so by the next use of that session, a 404, on which clients open another one.
     """
 
-    def __init__(self, manager: ResumableSessions, settings: HttpSettings) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, settings: HttpSettings) -> None:
         self._manager = manager
         self._most = settings.max_client_sessions
         self._bound: dict[bytes, BoundSession] = {}

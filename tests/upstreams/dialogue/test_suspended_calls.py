@@ -8,33 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from pml_gateway.mcp.elicitation import Capabilities
 from pml_gateway.upstreams.dialogue import suspended_calls
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.suspended_calls import StateUnknownError, SuspendedCall, SuspendedCalls
+from tests.support.asking import Asked
 
 pytestmark = pytest.mark.anyio
-
-
-class Asked:
-    """A client of the stateless protocol: it comes back with its answer."""
-
-    is_one_client = True
-    client_capabilities = Capabilities()
-    answers_later = True
-    log_level = None
-
-    def __init__(self, client_id: str) -> None:
-        self.client_id = self.share = client_id
-
-    async def ask(self, method: str, params: dict[str, Any], on_progress: object) -> dict[str, Any]:
-        raise AssertionError(f"{method} comes as a result")
-
-    async def tell(self, method: str, params: dict[str, Any]) -> None:
-        return
-
-    async def let_go(self) -> None:
-        return
 
 
 async def ask(call: SuspendedCall) -> dict[str, Any]:
@@ -45,7 +24,7 @@ async def test_one_client_whose_calls_wait_costs_no_other_its_own(monkeypatch: p
     monkeypatch.setattr(suspended_calls, "MAX_WAITING", 4)
     background = Background()
     calls = SuspendedCalls("up", background, 60)
-    a, b = Asked("client:a"), Asked("client:b")
+    a, b = Asked("client:a", answers_later=True), Asked("client:b", answers_later=True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(background.run)
         mine = (await calls.begin(b, None, ask))["requestState"]
