@@ -63,9 +63,13 @@ class Holdings(Generic[Key]):
 
     def note(self, key: Key, share: str, amount: int = 1) -> None:
         """Count a thing as the one that its client used last; what was counted for it before no longer is."""
-        self.forget(key)
+        if key in self._shares:
+            self.forget(key)
         self._shares[key] = share
-        self._own.setdefault(share, OrderedDict())[key] = amount
+        own = self._own.get(share)
+        if own is None:
+            own = self._own[share] = OrderedDict()
+        own[key] = amount
         self._count(share, amount)
 
     def forget(self, key: Key) -> bool:
@@ -112,5 +116,5 @@ class Holdings(Generic[Key]):
     def _count(self, share: str, amount: int) -> None:
         self.total += amount
         self._amounts[share] = self._amounts.get(share, 0) + amount
-        if is_anonymous(share):
+        if share.startswith(_ADDRESS):
             self._anonymous += amount

@@ -7,10 +7,12 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pml_gateway.config.settings import ClientSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.secrets.references import resolve
+from pml_gateway.shares import share_of_address
 from pml_gateway.types import ExposureMode
 
 _CONFIGURED = "client:"
@@ -55,6 +57,12 @@ LOCAL = Client("local")
 
 ANONYMOUS = Client("anonymous")
 """Every HTTP request without a key, where no keys are configured."""
+
+
+@lru_cache(4096)
+def anonymous_at(address: str) -> Client:
+    """Whoever has no key and connects from an address."""
+    return replace(ANONYMOUS, address=share_of_address(address))
 
 
 class ClientKeys:

@@ -23,7 +23,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, is_loopback
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at, is_loopback
 from pml_gateway.serve.finished_list import spliced
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
@@ -32,7 +32,6 @@ from pml_gateway.serve.methods import shown_client
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
 from pml_gateway.serve.signals import stop_on_signals
-from pml_gateway.shares import share_of_address
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -138,7 +137,7 @@ class HttpApp:
         owner = client.id
         mode = ExposureMode(mode_name) if mode_name else None
         if client is ANONYMOUS:
-            client = replace(ANONYMOUS, address=share_of_address(scope["client"][0] if scope.get("client") else ""))
+            client = anonymous_at(scope["client"][0] if scope["client"] else "")
         session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
         if session_id is not None:
             bound = self._sessions.find(session_id, owner)
@@ -148,7 +147,7 @@ class HttpApp:
             mode = bound.mode
             if owner == ANONYMOUS.id:
                 client = replace(client, id=f"session:{session_id.decode('latin-1')}")
-        elif _opens_session(scope) and not self._sessions.has_room(client.share):
+        elif not self._sessions.has_room(client.share) and _opens_session(scope):
             await _no_more_sessions()(scope, receive, send)
             return
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
@@ -168,12 +167,16 @@ class HttpApp:
         }
         with anyio.CancelScope() as cancel_scope:
             self._requests[cancel_scope] = owner
+            # A stream of notices is no use: the session of one that only listens may end.
+            used = session_id if scope["method"] == "POST" else None
+            if used is not None:
+                self._sessions.begin_use(used)
             try:
-                # A stream of notices is no use: the session of one that only listens may end.
-                with self._sessions.used(session_id if scope["method"] == "POST" else None):
-                    await self._pass_on(request_scope, session_id is None, scope, receive, send)
+                await self._pass_on(request_scope, session_id is None, scope, receive, send)
             finally:
                 del self._requests[cancel_scope]
+                if used is not None:
+                    self._sessions.end_use(used)
 
     async def _pass_on(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send

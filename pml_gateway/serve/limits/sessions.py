@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -54,20 +52,16 @@ class Sessions:
         bound = self._bound.get(session_id)
         return None if bound is None or bound.client_id != client_id else bound
 
-    @contextmanager
-    def used(self, session_id: bytes | None) -> Iterator[None]:
-        """A request of a session, if it is of one, is answered for the length of this context."""
-        if session_id is None:
-            yield
-            return
+    def begin_use(self, session_id: bytes) -> None:
+        """A request of a session is answered, until `end_use`."""
         self._requests[session_id] += 1
-        try:
-            yield
-        finally:
-            self._requests[session_id] -= 1
-            if not self._requests[session_id]:
-                del self._requests[session_id]
-            self._held.used(session_id)
+
+    def end_use(self, session_id: bytes) -> None:
+        """The request is over."""
+        self._requests[session_id] -= 1
+        if not self._requests[session_id]:
+            del self._requests[session_id]
+        self._held.used(session_id)
 
     def has_room(self, share: str) -> bool:
         """Whether a client may open one more; not if each that would have to give way is answering a request."""
@@ -83,7 +77,7 @@ class Sessions:
         if crowded is None or (oldest := self._first_to_go(crowded)) is None:
             return
         self._line.warning(
-            "%s has %d sessions: the one it used longest ago ends (http.max_client_sessions is %d)",
+            "%s has %d sessions, of which the one it used longest ago ends (http.max_client_sessions is %d)",
             crowded,
             self._held.held_by(crowded),
             self._most,
