@@ -189,6 +189,10 @@ class Connection(HttpProtocol):
         if self._refusal is None:
             super().connection_lost(exc)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        # It is answered as a plain request; anybody could fill the log with it.
+        logger.debug("an upgrade to another protocol was ignored")
+
     def give_way(self) -> None:
         """End a connection on which nothing is served, at once."""
         self._leave()

@@ -8,7 +8,18 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.support.attacks import answer, connected, flood, half_sent, health, is_served, request, trickle, until_served
+from tests.support.attacks import (
+    LIMIT,
+    answer,
+    connected,
+    flood,
+    half_sent,
+    health,
+    is_served,
+    request,
+    trickle,
+    until_served,
+)
 from tests.support.raw import post_modern
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
@@ -181,3 +192,16 @@ async def test_an_ordinary_request_is_served_within_small_limits(tmp_path: Path)
         for _ in range(5):
             response = await anyio.to_thread.run_sync(lambda: post_modern(served.url, "tools/list"))
             assert response.status_code == 200
+
+
+async def test_an_upgrade_is_a_plain_request_within_the_limits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"max_connections": 1, "max_connections_per_address": 1}
+    async with serving(tmp_path, up(), http=limits) as served:
+        upgrade = health(served.url).replace(b"connection: close", b"connection: close, upgrade\r\nupgrade: websocket")
+        for _ in range(3):
+            async with connected(served.url, upgrade) as stream:
+                with anyio.fail_after(LIMIT):
+                    assert (await stream.receive()).startswith(SERVED)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
