@@ -112,7 +112,7 @@ async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: 
         await until(lambda: upstream._own_sessions._claims)
         for done in range(13):
             go_on.release()
-            await until(lambda done=done: len(answered) == done + 1)  # type: ignore[misc]
+            await until(lambda done=done: len(answered) == done + 1)
     assert "client:b" in answered[:5]
 
 
