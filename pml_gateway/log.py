@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 ROOT = "pml_gateway"
+
+SELDOM_SECONDS = 60.0
+"""How often a line may be repeated that others can cause at will."""
 
 
 def get_logger(name: str) -> logging.Logger:
     """The logger of one module."""
     return logging.getLogger(name)
+
+
+class Seldom:
+    """A warning that others can cause as often as they like: written once a minute, with how often it was due."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._next = 0.0
+        self._unsaid = 0
+
+    def warning(self, message: str, *args: object) -> None:
+        """Write the line, unless it was written a moment ago."""
+        now = self._clock()
+        if now < self._next:
+            self._unsaid += 1
+            return
+        self._next = now + SELDOM_SECONDS
+        more, self._unsaid = self._unsaid, 0
+        self._logger.warning(message + (" (and %d times before)" if more else ""), *args, *((more,) if more else ()))

@@ -235,6 +235,20 @@ class HttpSettings(Section):
         default=(), description="values of the Origin header accepted beside those of the hosts"
     )
     max_body_bytes: ByteSize = Field(default=4 * 1024**2, description="longest request")
+    header_seconds: float = Field(default=10, gt=0, description="seconds in which a request's headers must arrive")
+    body_seconds: float = Field(
+        default=60, gt=0, description="seconds in which its body must; it may stand still for a quarter of them"
+    )
+    max_connections: int = Field(
+        default=2000, ge=1, description="open connections; less where the system allows too few open files"
+    )
+    max_connections_per_address: int = Field(
+        default=1000, ge=1, description="of them from one address, which behind a reverse proxy is the proxy's"
+    )
+    max_client_sessions: int = Field(
+        default=1000, ge=1, description="sessions of one client; with one more, the one it used longest ago ends"
+    )
+    session_idle_seconds: float = Field(default=1800, gt=0, description="after which a session that nobody uses ends")
     shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
     metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
     metrics_key: str | None = Field(

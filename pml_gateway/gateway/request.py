@@ -113,6 +113,7 @@ class RequestAudience:
         self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
+        self.share = client.share
         self.is_one_client = client.id != ANONYMOUS.id
         self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.client_capabilities = given_capabilities(ctx) if client_capabilities is None else client_capabilities

@@ -14,10 +14,11 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.answers import resource_not_found
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, RequestAudience, RequestScope
-from pml_gateway.log import get_logger
+from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import ANONYMOUS, Client, current_client
 from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.shares import Holdings
 from pml_gateway.signal import Coalesced
 from pml_gateway.upstreams.upstream import Upstream
 
@@ -25,6 +26,9 @@ logger = get_logger(__name__)
 
 MAX_FOLLOWED = 1_000
 """Resources that one session or stream may follow."""
+
+MAX_FOLLOWERS = 20_000
+"""What all of them may follow; past it, the client that follows most gives up its oldest."""
 
 NOTICE_SECONDS = 5.0
 """How long one client may take to accept a notice."""
@@ -40,13 +44,17 @@ Notify = Callable[[str], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class Follower:
-    """One client that follows one resource; `attached` says where its notices come from now."""
+    """One client that follows one resource; `attached` says where its notices come from now.
+
+    `is_given_up` says that others needed the room.
+    """
 
     client: Client
     uri: str
     notify: Notify
     attached: tuple[Upstream, str] | None = None
     pending: set[str] = field(default_factory=set)
+    is_given_up: bool = False
 
     @property
     def client_id(self) -> str:
@@ -59,7 +67,8 @@ class ResourceFollowers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._followers: set[Follower] = set()
+        self._followers: Holdings[Follower] = Holdings()
+        self._too_many = Seldom(logger)
         self._changed = Coalesced(COALESCE_SECONDS)
         # One change may be told in several sessions of the same client.
         self._updated = Coalesced(COALESCE_SECONDS)
@@ -87,7 +96,9 @@ class ResourceFollowers:
             connection.state[_SESSION_KEY] = {}
             connection.exit_stack.callback(lambda: self.end(connection.state[_SESSION_KEY].values()))
         own: dict[str, Follower] = connection.state[_SESSION_KEY]
-        if uri in own or len(own) >= MAX_FOLLOWED:
+        if (known := own.get(uri)) is not None and not known.is_given_up:
+            return
+        if known is None and len(own) >= MAX_FOLLOWED:
             return
 
         async def notify(updated: str) -> None:
@@ -106,7 +117,7 @@ class ResourceFollowers:
             raise
         follower.attached = (upstream, route.uri)
         if own.get(uri) is follower:
-            self._followers.add(follower)
+            self._add(follower)
             # A swap during the subscription did not find this follower, whose upstream may be another one since.
             self._changed.ask()
         else:
@@ -122,15 +133,22 @@ class ResourceFollowers:
     def follow(self, scope: RequestScope, uri: str, notify: Notify) -> Follower:
         """Follow a resource until `end`; one that is unknown or hidden now is followed once it is neither."""
         follower = Follower(scope.client, uri, notify)
-        self._followers.add(follower)
+        self._add(follower)
         self._attach(follower)
         return follower
 
     def end(self, followers: Iterable[Follower]) -> None:
         """Follow no longer."""
         for follower in list(followers):
-            self._followers.discard(follower)
+            self._followers.forget(follower)
             self._detach(follower)
+
+    def _add(self, follower: Follower) -> None:
+        self._followers.note(follower, follower.client.share)
+        while len(self._followers) > MAX_FOLLOWERS and (oldest := self._followers.first_to_go()) is not None:
+            self._too_many.warning("over %d resources are followed; the oldest no longer are", MAX_FOLLOWERS)
+            oldest.is_given_up = True
+            self.end([oldest])
 
     async def _attach_anew(self) -> None:
         for follower in list(self._followers):

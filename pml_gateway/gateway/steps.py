@@ -94,7 +94,7 @@ class StepCalls:
         if self._options.request_state is None:
             return None
         request = fingerprint(self._run_name, arguments)
-        return self._calls.suspended.take(self._scope.client.id, request, self._options.request_state)
+        return self._calls.suspended.take(self._scope.client, request, self._options.request_state)
 
     async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
         """Run what can run; the interim result where steps ask their user something, each question by its slot.
@@ -104,7 +104,7 @@ class StepCalls:
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
-        state = self._calls.suspended.keep(self._scope.client.id, fingerprint(self._run_name, arguments), run)
+        state = self._calls.suspended.keep(self._scope.client, fingerprint(self._run_name, arguments), run)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result

@@ -92,6 +92,10 @@ class Audience(Protocol):
         """Who it is; what a session keeps of one client never meets another."""
 
     @property
+    def share(self) -> str:
+        """Whom what its calls take is counted for."""
+
+    @property
     def is_one_client(self) -> bool:
         """Whether everybody of this id is the same client; anonymous ones are not."""
 

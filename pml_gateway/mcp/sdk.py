@@ -24,6 +24,7 @@ from pml_gateway.types import JsonObject
 if TYPE_CHECKING:
     # The first takes its time to import, which gateways with stdio upstreams alone never need.
     from mcp.client.auth import OAuthClientProvider
+    from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "TransportStreams",
     "connection_of",
     "live_sessions",
+    "on_session_end",
     "refresh_request",
     "request_channel",
     "stream_within_origin",
@@ -58,6 +60,17 @@ def request_channel(ctx: ServerRequestContext[Any, Any]) -> DispatchContext[Tran
 def live_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Any]:
     """The open sessions by id: nothing public tells of a session's end."""
     return manager._server_instances
+
+
+def on_session_end(manager: StreamableHTTPSessionManager, tell: Callable[[str, EventStore | None], None]) -> None:
+    """Have the end of each session told, with its events, whichever way it ends; some ends are told twice."""
+    discard = manager._discard_session
+
+    async def told(session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        tell(session_id, transport._event_store)
+        await discard(session_id, transport)
+
+    setattr(manager, "_discard_session", told)  # noqa: B010  # a method may not be assigned
 
 
 class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):

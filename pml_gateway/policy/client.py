@@ -7,10 +7,12 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pml_gateway.config.settings import ClientSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.secrets.references import resolve
+from pml_gateway.shares import share_of_address
 from pml_gateway.types import ExposureMode
 
 _CONFIGURED = "client:"
@@ -22,7 +24,8 @@ MIN_KEY_LENGTH = 16
 class Client:
     """A principal: what it may see and call, and the mode and intent its owner set for it.
 
-    `client_capabilities` is what it can be asked, by which some servers choose what they offer.
+    `client_capabilities` is what it can be asked, by which some servers choose what they offer. `address` is the share
+    of everybody at its address, where it has no key.
     """
 
     id: str
@@ -31,6 +34,12 @@ class Client:
     mode: ExposureMode | None = None
     intent: str | None = None
     client_capabilities: str = ""
+    address: str = ""
+
+    @property
+    def share(self) -> str:
+        """Whom what it holds is counted for: itself, or whoever is at its address."""
+        return self.address or self.id
 
     @property
     def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -48,6 +57,12 @@ LOCAL = Client("local")
 
 ANONYMOUS = Client("anonymous")
 """Every HTTP request without a key, where no keys are configured."""
+
+
+@lru_cache(4096)
+def anonymous_at(address: str) -> Client:
+    """Whoever has no key and connects from an address."""
+    return replace(ANONYMOUS, address=share_of_address(address))
 
 
 class ClientKeys:

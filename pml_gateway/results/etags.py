@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.policy.client import Client
-from pml_gateway.state.store import KeyValues
+from pml_gateway.state.store import Store
 from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"
@@ -43,12 +43,12 @@ def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None
 class Etags:
     """The etags given to clients, for as long as they count. Each is of one client, so that it says whose it is."""
 
-    def __init__(self, given: KeyValues, ttl: Callable[[], float]) -> None:
+    def __init__(self, given: Store, ttl: Callable[[], float]) -> None:
         self._given = given
         self._ttl = ttl
 
-    async def is_unchanged(self, etag: str, if_none_match: str | None) -> bool:
-        """Whether the client of this etag holds exactly its result; notes that it does from now on."""
+    async def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
+        """Whether the client, whose etag this is, holds exactly its result; notes that it does from now on."""
         now, ttl = time.time(), self._ttl()
         if if_none_match == etag:
             given = await self._given.get(etag, collection=COLLECTION)
@@ -56,5 +56,5 @@ class Etags:
             # than when it was given counts at once.
             if given is not None and now - given["at"] < ttl:
                 return True
-        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl)
+        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, share=client.share)
         return False

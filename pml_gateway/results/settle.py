@@ -91,7 +91,7 @@ class Settler:
         content = content_of(result)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
-        if etag is not None and await self._etags.is_unchanged(etag, call.if_none_match):
+        if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
             return Settled(_with_etag(told, etag), content, etag, unchanged=True)
         stored = await self._store(call, content)

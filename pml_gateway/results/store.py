@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ from pml_gateway.results.encoding import Encoded, decode, encode
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
+from pml_gateway.shares import Holdings
 from pml_gateway.state.backend import Backend, build_backend, check_store
 from pml_gateway.types import JsonObject
 
@@ -74,7 +75,6 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    bytes: int
     parts: int
     expires_at: float
 
@@ -94,8 +94,8 @@ class ResultStore:
         self.settings = settings
         self._open_backend = open_backend
         self._clock = clock
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._bytes = 0
+        self._entries: dict[str, _Entry] = {}
+        self._held: Holdings[str] = Holdings()
         self._uses: LRUCache[str, deque[Source]] = LRUCache(MAX_USED)
 
     def configure(self, settings: ReferenceSettings) -> None:
@@ -107,7 +107,7 @@ class ResultStore:
     @property
     def bytes(self) -> int:
         """What the results of this process take: what is written for each, and the objects around it."""
-        return self._bytes
+        return self._held.total
 
     async def put(self, client: Client, content: Content, *, source: Source) -> StoredResult | None:
         """Keep a value for a client; None where it is larger than the store may grow, or no JSON.
@@ -148,7 +148,7 @@ class ResultStore:
             )
             return None
         async with self._backend() as backend:
-            is_kept = await self._write(backend, _key(handle), stored, _owner(client), encoded.parts)
+            is_kept = await self._write(backend, _key(handle), stored, client, encoded.parts)
         return stored if is_kept else None
 
     async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
@@ -197,7 +197,7 @@ class ResultStore:
         Raises:
             ReferenceNotFoundError: unknown, another client's, or expired.
         """
-        stored = await self._head(handle, _owner(client))
+        stored = await self._head(handle, client)
         if stored is None or not visible(stored.source):
             raise ReferenceNotFoundError(handle)
         return stored
@@ -216,8 +216,8 @@ class ResultStore:
         """As `look_up`, for whoever owns the gateway: whichever client it belongs to."""
         return await self._head(handle, None)
 
-    async def _head(self, handle: str, owner: str | None) -> StoredResult | None:
-        """The head of a live reference of this owner; of any with None."""
+    async def _head(self, handle: str, client: Client | None) -> StoredResult | None:
+        """The head of a live reference of this client; of any with None."""
         if not is_handle(handle) or self.settings.mode == "off":
             return None
         key = _key(handle)
@@ -226,29 +226,31 @@ class ResultStore:
             if head is None:
                 self._forget(key)
                 return None
-            if owner is not None and not hmac.compare_digest(str(head.get("owner")), owner):
+            if client is not None and not hmac.compare_digest(str(head.get("owner")), _owner(client)):
                 return None
             stored = from_head(head, handle)
-            self._remember(key, stored)
+            if client is not None:
+                self._remember(key, stored, client)
             if stored.expires_at <= self._clock():
                 await self._delete(backend, key)
                 return None
         return stored
 
     async def _write(
-        self, backend: Backend, key: str, stored: StoredResult, owner: str, parts: tuple[str, ...]
+        self, backend: Backend, key: str, stored: StoredResult, client: Client, parts: tuple[str, ...]
     ) -> bool:
         """Write a value; whether it is kept, or gave way to others that were written at the same time."""
         ttl = max(stored.expires_at - self._clock(), 1.0)
         # Counted before it is written, so that results written side by side stay under the cap together.
-        self._remember(key, stored)
+        self._remember(key, stored, client)
+        head = {**to_head(stored), "owner": _owner(client)}
         try:
-            await self._make_room(backend, key)
+            await self._make_room(backend)
             for number, part in enumerate(parts):
                 await backend.values.put(f"{key}:{number}", {"part": part}, collection=COLLECTION, ttl=ttl)
                 # Stores in this process never wait by themselves; others get their turn between the parts.
                 await anyio.lowlevel.checkpoint()
-            await backend.values.put(f"{key}:head", {**to_head(stored), "owner": owner}, collection=COLLECTION, ttl=ttl)
+            await backend.values.put(f"{key}:head", head, collection=COLLECTION, ttl=ttl)
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(STORE_SECONDS):
                 await self._delete(backend, key)
@@ -256,19 +258,16 @@ class ResultStore:
         if key in self._entries:
             return True
         # Made room for others before it was whole.
-        self._remember(key, stored)
+        self._remember(key, stored, client)
         await self._delete(backend, key)
         return False
 
-    async def _make_room(self, backend: Backend, keep: str) -> None:
-        """Forget what expired, then what was used longest ago, until the cap holds."""
+    async def _make_room(self, backend: Backend) -> None:
+        """Forget what expired, then what the client that holds most used longest ago, until the cap holds."""
         now, cap = self._clock(), self.settings.max_bytes
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
             await self._delete(backend, key)
-        while self._bytes > cap:
-            oldest = next((key for key in self._entries if key != keep), None)
-            if oldest is None:
-                return
+        while self._held.total > cap and (oldest := self._held.first_to_go()) is not None:
             await self._delete(backend, oldest)
 
     async def _delete(self, backend: Backend, key: str) -> None:
@@ -278,15 +277,14 @@ class ResultStore:
         for number in range(entry.parts if entry is not None else 0):
             await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
 
-    def _remember(self, key: str, stored: StoredResult) -> None:
-        """Count a result, as the one that was used last."""
-        known = self._entries.pop(key, None)
-        self._bytes += stored.stored_bytes - (0 if known is None else known.bytes)
-        self._entries[key] = _Entry(stored.stored_bytes, stored.parts, stored.expires_at)
+    def _remember(self, key: str, stored: StoredResult, client: Client) -> None:
+        """Count a result, as the one that its client used last."""
+        self._held.note(key, client.share, stored.stored_bytes)
+        self._entries[key] = _Entry(stored.parts, stored.expires_at)
 
     def _forget(self, key: str) -> None:
-        entry = self._entries.pop(key, None)
-        self._bytes -= 0 if entry is None else entry.bytes
+        self._entries.pop(key, None)
+        self._held.forget(key)
         self._uses.pop(key, None)
 
     @asynccontextmanager

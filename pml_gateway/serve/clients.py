@@ -165,6 +165,7 @@ class ConnectionAudience:
     """`Audience` over the connection of the one client, in its requests and between them."""
 
     client_id = LOCAL.id
+    share = LOCAL.share
     is_one_client = True
     answers_later = False
 

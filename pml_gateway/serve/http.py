@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import anyio
 import uvicorn
-from starlette.requests import Request
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,11 +24,13 @@ from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.sdk import live_sessions
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at
 from pml_gateway.serve.finished_list import spliced
+from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
+from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
+from pml_gateway.serve.limits.sessions import Sessions
 from pml_gateway.serve.methods import shown_client
-from pml_gateway.serve.resumption import RETRY_MILLISECONDS, ResumableSessions
+from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
 from pml_gateway.serve.signals import stop_on_signals
 from pml_gateway.telemetry.trace import (
@@ -49,33 +52,30 @@ logger = get_logger(__name__)
 ENDPOINT = "/mcp"
 METRICS_PATH = "/metrics"
 SESSION_HEADER = b"mcp-session-id"
+VERSION_HEADER = b"mcp-protocol-version"
 BLANKS = b" \t"
 """No part of a header's value, but the HTTP parser leaves those at its end."""
 
-PRUNE_SESSIONS_AT = 1000
-"""Remembered sessions at which those that have ended are forgotten."""
+KEEP_ALIVE_SECONDS = 5
+"""How long a connection without a request stays open."""
 
 _TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
 
 
-@dataclass(frozen=True, slots=True)
-class _BoundSession:
-    client_id: str
-    mode: ExposureMode | None
-
-
 class HttpApp:
     """The ASGI application of one runtime."""
 
-    def __init__(self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings) -> None:
+    def __init__(
+        self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings, limits: ConnectionLimits
+    ) -> None:
         self._runtime = runtime
         self._manager = manager
+        self._limits = limits
         names = {*LOOPBACK_HOSTS, settings.host}
         self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
         self._keys = ClientKeys(runtime.gateway.state.settings.clients)
-        self._sessions: dict[bytes, _BoundSession] = {}
-        self._prune_at = PRUNE_SESSIONS_AT
+        self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
         self._metrics = self._open_metrics(runtime)
@@ -87,7 +87,7 @@ class HttpApp:
         # prometheus-client is loaded only where metrics are served.
         from pml_gateway.serve.metrics import GatewayGauges, MetricsPage
 
-        runtime.metrics.add(GatewayGauges(runtime.gateway, lambda: len(live_sessions(self._manager))))
+        runtime.metrics.add(GatewayGauges(runtime.gateway, self._sessions.__len__, self._limits))
         return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
 
     def begin_shutdown(self) -> None:
@@ -96,14 +96,13 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route one request."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-        if scope["type"] != "http":
-            return
         request_id, parent = _identified(scope["headers"])
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
-        await self._route(trace, scope, receive, _naming(send, request_id))
+        try:
+            await self._route(trace, scope, receive, _naming(send, request_id))
+        except* ClientDisconnect:
+            logger.debug("an upload broke off")
 
     async def _route(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") or "/"
@@ -139,15 +138,20 @@ class HttpApp:
             return
         owner = client.id
         mode = ExposureMode(mode_name) if mode_name else None
+        if client is ANONYMOUS:
+            client = anonymous_at(scope["client"][0] if scope["client"] else "")
         session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
-        bound = self._sessions.get(session_id) if session_id is not None else None
         if session_id is not None:
-            if bound is None or bound.client_id != client.id:
+            bound = self._sessions.find(session_id, owner)
+            if bound is None:
                 await _session_not_found()(scope, receive, send)
                 return
             mode = bound.mode
-            if client is ANONYMOUS:
-                client = replace(ANONYMOUS, id=f"session:{session_id.decode('latin-1')}")
+            if owner == ANONYMOUS.id:
+                client = replace(client, id=f"session:{session_id.decode('latin-1')}")
+        elif not self._sessions.has_room(client.share) and _opens_session(scope):
+            await _no_more_sessions()(scope, receive, send)
+            return
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
         trace.client = shown_client(client)
         request_scope = RequestScope(
@@ -165,10 +169,16 @@ class HttpApp:
         }
         with anyio.CancelScope() as cancel_scope:
             self._requests[cancel_scope] = owner
+            # A stream of notices is no use: the session of one that only listens may end.
+            used = session_id if scope["method"] == "POST" else None
+            if used is not None:
+                self._sessions.begin_use(used)
             try:
                 await self._pass_on(request_scope, session_id is None, scope, receive, send)
             finally:
                 del self._requests[cancel_scope]
+                if used is not None:
+                    self._sessions.end_use(used)
 
     async def _pass_on(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
@@ -181,12 +191,12 @@ class HttpApp:
         async def passing(message: Message) -> None:
             nonlocal complete
             if may_open_session and message["type"] == "http.response.start" and message["status"] < 400:
-                self._bind(message["headers"], request_scope)
+                await self._bind(message["headers"], request_scope)
             await send(spliced(message, request_scope))
             complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            await self._serve(scope, receive, passing)
+            await self._serve(scope, _whole(receive), passing)
         finally:
             if request_scope.on_sent is not None:
                 request_scope.on_sent(complete)
@@ -222,15 +232,10 @@ class HttpApp:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         return self._keys.find(key.strip()) if scheme.lower() == "bearer" and key else None
 
-    def _bind(self, headers: Iterable[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
+    async def _bind(self, headers: Iterable[tuple[bytes, bytes]], request_scope: RequestScope) -> None:
         session_id = next((value for name, value in headers if name == SESSION_HEADER), None)
-        if session_id is None:
-            return
-        if len(self._sessions) >= self._prune_at:
-            live = live_sessions(self._manager)
-            self._sessions = {key: bound for key, bound in self._sessions.items() if key.decode("latin-1") in live}
-            self._prune_at = max(PRUNE_SESSIONS_AT, 2 * len(self._sessions))
-        self._sessions[session_id] = _BoundSession(request_scope.client.id, request_scope.mode)
+        if session_id is not None:
+            await self._sessions.bind(session_id, request_scope)
 
     def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
         if after.settings.clients == before.settings.clients:
@@ -250,19 +255,34 @@ class HttpApp:
 
 
 @asynccontextmanager
-async def open_app(runtime: Runtime, settings: HttpSettings) -> AsyncIterator[HttpApp]:
+async def open_app(runtime: Runtime, settings: HttpSettings, limits: ConnectionLimits) -> AsyncIterator[HttpApp]:
     """The application with its session manager; sessions end with this context."""
     manager = ResumableSessions(
-        runtime.server, retry_interval=RETRY_MILLISECONDS, max_request_body_size=settings.max_body_bytes
+        runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
     async with manager.run():
-        yield HttpApp(runtime, manager, settings)
+        yield HttpApp(runtime, manager, settings, limits)
 
 
 def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The request's id, the client's own where that is well-formed, and its trace context."""
     given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
     return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
+
+
+def _whole(receive: Receive) -> Receive:
+    """Receives a request that raises where its body breaks off: the SDK would take each for a fault of its own."""
+    is_arriving = True
+
+    async def received() -> Message:
+        nonlocal is_arriving
+        message = await receive()
+        if is_arriving and message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_arriving = message.get("more_body", False)
+        return message
+
+    return received
 
 
 def _naming(send: Send, request_id: str) -> Send:
@@ -284,6 +304,18 @@ def _not_found(path: str) -> Response:
 def _unauthorized() -> Response:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "a valid bearer key is required"}}
     return JSONResponse(error, 401, {"WWW-Authenticate": 'Bearer realm="pml-gateway"'})
+
+
+def _opens_session(scope: Scope) -> bool:
+    """Whether a request without a session may open one: it is of the handshake era."""
+    version = next((value for name, value in scope["headers"] if name == VERSION_HEADER), b"")
+    return scope["method"] == "POST" and version.decode("latin-1") not in MODERN_PROTOCOL_VERSIONS
+
+
+def _no_more_sessions() -> Response:
+    message = "each of this client's sessions is answering a request; end one, or raise http.max_client_sessions"
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}
+    return JSONResponse(error, 429, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def _session_not_found() -> Response:
@@ -321,21 +353,28 @@ async def serve_http(
     listener = _bind(settings)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
-        async with open_runtime() as runtime, open_app(runtime, settings) as app:
-            await _serve(runtime, app, settings, listener, partial(on_listening, f"http://{shown}:{port}/mcp"), stop)
+        async with open_runtime() as runtime, open_app(runtime, settings, limits) as app:
+            announce = partial(on_listening, f"http://{shown}:{port}/mcp")
+            await _serve(runtime, app, settings, limits, listener, announce, stop)
 
 
 async def _serve(
     runtime: Runtime,
     app: HttpApp,
     settings: HttpSettings,
+    limits: ConnectionLimits,
     listener: socket.socket,
     announce: Callable[[], None],
     stop: anyio.Event | None,
 ) -> None:
     config = uvicorn.Config(
         app,
+        http=limits.protocol(),
+        # Another protocol on the same connection would escape the limits.
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -364,6 +403,7 @@ async def _serve(
         tasks.start_soon(shut_down_on_stop)
         tasks.start_soon(announce_start)
         await server.serve(sockets=[listener])
+        limits.end_refused()
         tasks.cancel_scope.cancel()
 
 

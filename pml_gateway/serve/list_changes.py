@@ -26,15 +26,18 @@ from pml_gateway.gateway.prompts_and_resources import offers_json
 from pml_gateway.gateway.request import Context, RequestScope, list_intent
 from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
 from pml_gateway.gateway.tool_list import list_tools
-from pml_gateway.log import get_logger
+from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import current_client
+from pml_gateway.shares import Holdings
 from pml_gateway.signal import Coalesced
 
 logger = get_logger(__name__)
 
 MAX_SUBSCRIBERS = 10_000
+"""Sessions and streams that get notices; past it, the client that has most of them loses its oldest."""
+
 Notify = Callable[[ListKind], Awaitable[None]]
 
 _EVENTS: Mapping[ListKind, ServerEvent] = {
@@ -49,6 +52,7 @@ class _Subscriber:
     scope: RequestScope
     version: str
     notify: Notify
+    end: Callable[[], None]
     digests: dict[ListKind, bytes]
     pending: dict[ListKind, None] = field(default_factory=dict)
     is_being_told: bool = False
@@ -61,6 +65,8 @@ class Subscribers:
         self._gateway = gateway
         self._followers = followers
         self._subscribers: dict[object, _Subscriber] = {}
+        self._held: Holdings[object] = Holdings()
+        self._too_many = Seldom(logger)
         self._changed = Coalesced(0.05)
         gateway.on_swap(lambda _before, _after: self._changed.ask())
 
@@ -89,36 +95,49 @@ class Subscribers:
             await connection.notify(f"notifications/{kind}/list_changed", None)
 
         await self._add(key, ctx.scope, ctx.protocol_version, notify)
-        connection.exit_stack.callback(self._subscribers.pop, key, None)
+        connection.exit_stack.callback(self._forget, key)
 
     async def listen(
         self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams
     ) -> mcp_types.SubscriptionsListenResult:
         """Serve one `subscriptions/listen` stream with the events of this client's own lists and resources."""
         bus = InMemorySubscriptionBus()
+        listener = ListenHandler(bus)
         key = object()
 
         async def notify(kind: ListKind) -> None:
             await bus.publish(_EVENTS[kind])
 
-        await self._add(key, ctx.scope, ctx.protocol_version, notify)
+        await self._add(key, ctx.scope, ctx.protocol_version, notify, listener.close)
         uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_FOLLOWED]
         followed = [self._followers.follow(ctx.scope, uri, _publish(bus, uri)) for uri in uris]
         try:
-            return await ListenHandler(bus)(ctx, params)
+            return await listener(ctx, params)
         finally:
-            self._subscribers.pop(key, None)
+            self._forget(key)
             self._followers.end(followed)
 
-    async def _add(self, key: object, scope: RequestScope, version: str, notify: Notify) -> None:
-        if len(self._subscribers) >= MAX_SUBSCRIBERS:
-            logger.warning("over %d open subscriptions; this one gets no notices", MAX_SUBSCRIBERS)
-            return
+    async def _add(
+        self, key: object, scope: RequestScope, version: str, notify: Notify, end: Callable[[], None] = lambda: None
+    ) -> None:
+        """Notify from now on; `end` is called where others need the room."""
         state = self._gateway.state
-        self._subscribers[key] = _Subscriber(scope, version, notify, await self._digests(scope, version))
+        self._subscribers[key] = _Subscriber(scope, version, notify, end, await self._digests(scope, version))
+        self._held.note(key, scope.client.share)
+        while len(self._held) > MAX_SUBSCRIBERS:
+            self._too_many.warning("over %d open subscriptions; the oldest get no more notices", MAX_SUBSCRIBERS)
+            gone = self._held.first_to_go()
+            subscriber = self._subscribers.get(gone)
+            self._forget(gone)
+            if subscriber is not None:
+                subscriber.end()
         if self._gateway.state is not state:
             # Whoever was told of that swap was not this one yet.
             self._changed.ask()
+
+    def _forget(self, key: object) -> None:
+        self._subscribers.pop(key, None)
+        self._held.forget(key)
 
     async def _digests(self, scope: RequestScope, version: str) -> dict[ListKind, bytes]:
         settings = self._gateway.state.settings
@@ -151,7 +170,7 @@ class Subscribers:
                 with anyio.move_on_after(NOTICE_SECONDS):
                     await subscriber.notify(kind)
         except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._subscribers.pop(key, None)
+            self._forget(key)
         finally:
             subscriber.is_being_told = False
 

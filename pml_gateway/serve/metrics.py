@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable, Iterator
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,6 +16,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.policy.client import MIN_KEY_LENGTH
 from pml_gateway.secrets.references import resolve
+from pml_gateway.serve.limits.connections import ConnectionLimits, Refusal
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.upstreams.lifecycle import UpstreamState
 
@@ -46,11 +47,12 @@ def metrics_key(settings: Settings) -> str | None:
 
 
 class GatewayGauges:
-    """What is the case right now: upstreams, calls, queues, sessions, tools."""
+    """What is the case right now: upstreams, calls, queues, sessions, connections, tools."""
 
-    def __init__(self, gateway: Gateway, sessions: Callable[[], int]) -> None:
+    def __init__(self, gateway: Gateway, sessions: Callable[[], int], limits: ConnectionLimits) -> None:
         self._gateway = gateway
         self._sessions = sessions
+        self._limits = limits
 
     def collect(self) -> Iterator[Metric]:
         """Every gauge, read from the running gateway."""
@@ -60,6 +62,15 @@ class GatewayGauges:
         yield info
         yield GaugeMetricFamily("pml_catalog_tools", "Tools of all upstreams.", value=len(state.catalog.tools))
         yield GaugeMetricFamily("pml_sessions", "Open sessions of the handshake era.", value=self._sessions())
+        connections = GaugeMetricFamily("pml_http_connections", "Open connections.", labels=("state",))
+        waiting = len(self._limits.waiting)
+        connections.add_metric(("waiting",), waiting)
+        connections.add_metric(("serving",), self._limits.open.total() - waiting)
+        yield connections
+        refused = CounterMetricFamily("pml_http_refused", "Connections refused or ended.", labels=("reason",))
+        for reason in Refusal:
+            refused.add_metric((reason.value,), self._limits.refused[reason])
+        yield refused
         yield from self._upstreams()
 
     def describe(self) -> Iterator[Metric]:

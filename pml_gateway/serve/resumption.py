@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from cachetools import FIFOCache
+from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import (
     GET_STREAM_KEY,
     EventCallback,
@@ -19,6 +21,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from pml_gateway.gateway.request import CURRENT
+from pml_gateway.mcp.sdk import on_session_end
+from pml_gateway.shares import OWN, Holdings
 from pml_gateway.signal import Signal
 
 RETRY_MILLISECONDS = 500
@@ -28,6 +32,9 @@ MAX_STREAMS = 64
 MAX_EVENTS = 256
 MAX_BYTES = 4 * 1024 * 1024
 """What one session may have waiting for it: streams, events of a stream, and JSON of streams nobody reads."""
+
+MAX_ALL_BYTES = 256 * 1024 * 1024
+"""JSON of streams that nobody reads, of all sessions; past it, the client that has most waiting loses its oldest."""
 
 NOT_KEPT = ""
 """The id of an event that nobody can ask for again; the SDK sends none."""
@@ -64,7 +71,10 @@ class SessionEvents(EventStore):
     somebody reads a stream its events are only referred to; they are measured once nobody does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, all_waiting: Holdings[SessionEvents] | None = None, share: str = OWN) -> None:
+        """`all_waiting` are the bytes that wait for each session, and `share` whom this one's are counted for."""
+        self._all_waiting: Holdings[SessionEvents] = Holdings() if all_waiting is None else all_waiting
+        self._share = share
         self._streams: FIFOCache[StreamId, _Stream] = FIFOCache(MAX_STREAMS)
         self._last = 0
 
@@ -122,32 +132,59 @@ class SessionEvents(EventStore):
             return
         if complete and stream.is_answered:
             del self._streams[stream_id]
-            return
+            if self not in self._all_waiting:
+                return
         stream.is_read = False
         self._limit()
 
     def _limit(self) -> None:
-        """Forget the streams that have waited longest, down to what one session may keep; the last one is kept."""
+        """Forget what has waited longest, down to what one session and all may keep; the last stream of it is kept."""
         waiting = {key: stream.size() for key, stream in self._streams.items() if not stream.is_read}
         total = sum(waiting.values())
         for key, size in list(waiting.items())[:-1]:
             if total <= MAX_BYTES:
-                return
+                break
             del self._streams[key]
             total -= size
+        everyone = self._all_waiting
+        everyone.note(self, self._share, total)
+        while everyone.total > MAX_ALL_BYTES and (oldest := everyone.first_to_go()) is not None:
+            everyone.forget(oldest)
+            oldest.forget_waiting()
+
+    def forget_waiting(self) -> None:
+        """Keep nothing any longer of what nobody reads."""
+        for key in [key for key, stream in self._streams.items() if not stream.is_read]:
+            del self._streams[key]
 
 
 class ResumableSessions(StreamableHTTPSessionManager):
     """The SDK's sessions, each with events of its own: streams are named after request ids, which others use too."""
 
+    def __init__(self, app: Server[Any], *, idle_seconds: float, max_body_bytes: int) -> None:
+        self._all_waiting: Holdings[SessionEvents] = Holdings()
+        super().__init__(
+            app,
+            retry_interval=RETRY_MILLISECONDS,
+            session_idle_timeout=idle_seconds,
+            max_request_body_size=max_body_bytes,
+            # Whoever opens one too many loses another: `serve/limits/sessions.py`.
+            max_sessions=None,
+        )
+        on_session_end(self, self._forget_events)
+
     @property
     def event_store(self) -> EventStore:
         """A store for the session that is being opened."""
-        return SessionEvents()
+        scope = CURRENT.get()
+        return SessionEvents(self._all_waiting, OWN if scope is None else scope.client.share)
 
     @event_store.setter
     def event_store(self, _: EventStore | None) -> None:
         pass
+
+    def _forget_events(self, _: str, events: EventStore | None) -> None:
+        self._all_waiting.forget(cast(SessionEvents, events))
 
 
 def _kept(message: JSONRPCMessage) -> JSONRPCMessage:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from cachetools import LRUCache
 
+from pml_gateway.shares import OWN, Holdings
 from pml_gateway.types import JsonObject
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 32 * 1024 * 1024
-"""What one collection holds, unless told otherwise; past either, what was used longest ago goes first, expired or not.
-The etags of all clients together take about 7 MB."""
+"""What one collection holds, unless told otherwise; past either, whoever holds most gives up what it used longest ago,
+expired or not. The etags of all clients together take about 7 MB."""
 
 ENTRY_BYTES = 320
 """What an entry takes beside its key and its JSON, as measured."""
@@ -31,8 +31,20 @@ MAX_PENDING = 1000
 @dataclass(frozen=True, slots=True)
 class _Entry:
     text: str
-    bytes: int
     expires_at: float
+
+
+class _Collection:
+    """The values of one collection, and whom each is counted for."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+        self.held: Holdings[str] = Holdings()
+
+    def forget(self, key: str) -> None:
+        """Keep a value no longer."""
+        self.entries.pop(key, None)
+        self.held.forget(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class MemoryStore:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._clock = clock
-        self._collections: dict[str, LRUCache[str, _Entry]] = defaultdict(lambda: LRUCache(max_bytes, _bytes_of))
+        self._collections: dict[str, _Collection] = defaultdict(_Collection)
         self._subscribers: dict[str, list[_Subscriber]] = {}
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
@@ -64,14 +76,16 @@ class MemoryStore:
         value: JsonObject | None = None if entry is None else json.loads(entry.text)
         return value
 
-    async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
+    async def put(
+        self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, share: str = OWN
+    ) -> None:
         """Keep a value for `ttl` seconds; one larger than the collection may be is not kept."""
-        self._keep(key, _text_of(value), collection, ttl)
+        self._keep(key, _text_of(value), collection, ttl, share)
 
     async def delete(self, key: str, *, collection: str) -> bool:
         """Forget a key; whether it was there."""
         was_there = self._live(key, collection) is not None
-        self._collections[collection].pop(key, None)
+        self._collections[collection].forget(key)
         return was_there
 
     async def compare_and_set(
@@ -81,7 +95,7 @@ class MemoryStore:
         entry = self._live(key, collection)
         if (None if entry is None else entry.text) != (None if expected is None else _text_of(expected)):
             return False
-        self._keep(key, _text_of(new), collection, ttl)
+        self._keep(key, _text_of(new), collection, ttl, OWN)
         return True
 
     async def publish(self, channel: str, message: JsonObject) -> None:
@@ -108,24 +122,24 @@ class MemoryStore:
                     del self._subscribers[channel]
 
     def _live(self, key: str, collection: str) -> _Entry | None:
-        entry = self._collections[collection].get(key)
+        known = self._collections[collection]
+        entry = known.entries.get(key)
+        known.held.used(key)
         return None if entry is None or entry.expires_at <= self._clock() else entry
 
-    def _keep(self, key: str, text: str, collection: str, ttl: float | None) -> None:
-        entries = self._collections[collection]
-        entry = _Entry(text, len(key) + len(text) + ENTRY_BYTES, math.inf if ttl is None else self._clock() + ttl)
-        if entry.bytes > self._max_bytes:
-            entries.pop(key, None)
+    def _keep(self, key: str, text: str, collection: str, ttl: float | None, share: str) -> None:
+        known = self._collections[collection]
+        size = len(key) + len(text) + ENTRY_BYTES
+        if size > self._max_bytes:
+            known.forget(key)
             return
-        if key not in entries and len(entries) >= self._max_entries:
-            entries.popitem()
-        entries[key] = entry
+        known.entries[key] = _Entry(text, math.inf if ttl is None else self._clock() + ttl)
+        held = known.held
+        held.note(key, share, size)
+        while (len(held) > self._max_entries or held.total > self._max_bytes) and (gone := held.first_to_go()):
+            known.forget(gone)
 
 
 def _text_of(value: JsonObject) -> str:
     """A value as it is kept: equal ones alike."""
     return json.dumps(value, sort_keys=True)
-
-
-def _bytes_of(entry: _Entry) -> int:
-    return entry.bytes

@@ -10,8 +10,8 @@ because they are not data:
   itself waits.
 - Events of resumable HTTP sessions (`serve/resumption.py`): the session they belong to lives in this process, and
   another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
-- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`): they guard this
-  process's own connections. Nothing is counted per client across requests.
+- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each client
+  holds (`shares.py`): they guard what this process has.
 
 Compare-and-set and messages are for what several processes change at once; nothing in the gateway is of that kind yet.
 """
@@ -40,6 +40,11 @@ class KeyValues(Protocol):
 
 class Store(KeyValues, Protocol):
     """Values that several may change at once, and messages between them."""
+
+    async def put(
+        self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, share: str = ""
+    ) -> None:
+        """As `KeyValues.put`; `share` is whom it is counted for where values make room for others."""
 
     async def compare_and_set(
         self, key: str, expected: JsonObject | None, new: JsonObject, *, collection: str, ttl: float | None = None

@@ -27,13 +27,17 @@ READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent, with `limit` seconds for its answer, which end at `deadline` (`anyio.current_time`)."""
+    """What is sent, with `limit` seconds for its answer, which end at `deadline` (`anyio.current_time`).
+
+    `share` is whom its place is counted for.
+    """
 
     method: str
     params: JsonObject
     on_progress: ProgressFnT | None
     limit: float
     deadline: float
+    share: str
 
     @property
     def what(self) -> str:
@@ -63,7 +67,7 @@ class Calls:
         Raises:
             GatewayError: what became of it.
         """
-        async with self._activity.limit.taken(request.deadline, self._breaker.check):
+        async with self._activity.limit.taken(request.deadline, self._breaker.check, request.share):
             if self.is_repeatable(request):
                 return await repeated(partial(self.attempt, request), request.deadline)
             return await self.attempt(request)

@@ -89,7 +89,7 @@ class Relay:
         own = era if needs_own_session else None
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
-            request = Request(method, given, report, limit, anyio.current_time() + limit)
+            request = Request(method, given, report, limit, anyio.current_time() + limit, asked.share)
             return await self._round(request, asked, own)
 
         if era == MODERN:
@@ -125,7 +125,8 @@ class Relay:
                     alone = self._choice.is_alone(audience, own)
                     taken = self._own_sessions.taken(call, own, request.deadline, alone=alone)
                     borrowed = await stack.enter_async_context(taken)
-                permit = await stack.enter_async_context(self._limit.taken(request.deadline, self._breaker.check))
+                place = self._limit.taken(request.deadline, self._breaker.check, request.share)
+                permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
                 return await self._calls.attempt(request, call, borrowed)
 

@@ -15,6 +15,7 @@ from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
 from pml_gateway.mcp.listing import Listed, Remembered
 from pml_gateway.mcp.session import OnNotice
+from pml_gateway.shares import OWN
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
@@ -120,7 +121,8 @@ class Upstream:
         limit = timeout or self.call_timeout
         if audience is not None and self._may_converse(audience, params):
             return await self._relay.send(method, params, limit, on_progress, audience)
-        return await self._calls.send(Request(method, params, on_progress, limit, anyio.current_time() + limit))
+        share = OWN if audience is None else audience.share
+        return await self._calls.send(Request(method, params, on_progress, limit, anyio.current_time() + limit, share))
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""

@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetools import TTLCache
-
 from pml_gateway.errors import ErrorCode, ToolCallError
+from pml_gateway.policy.client import Client
+from pml_gateway.shares import Holdings
 from pml_gateway.workflow.execute import Run
 
 TTL_SECONDS = 900.0
 """How long a person may take to answer."""
 
-MAX_PER_CLIENT = 32
 MAX_RUNS = 512
-"""Runs kept in all; past either bound the oldest is given up."""
+"""Runs kept in all; past it, the client of which most wait gives up its oldest."""
 
 
 class RunUnknownError(ToolCallError):
@@ -31,34 +30,44 @@ class _Kept:
     client: str
     request: str
     run: Run
+    expires_at: float
 
 
 class SuspendedRuns:
     """The runs of one gateway that wait for answers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kept: TTLCache[str, _Kept] = TTLCache(MAX_RUNS, TTL_SECONDS, clock)
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+        self._held: Holdings[str] = Holdings()
 
-    def keep(self, client: str, request: str, run: Run) -> str:
+    def keep(self, client: Client, request: str, run: Run) -> str:
         """Keep a run; returns the secret state with which its client goes on. `request` is what it asked for."""
-        mine = [state for state, kept in self._kept.items() if kept.client == client]
-        for state in mine[: max(len(mine) - MAX_PER_CLIENT + 1, 0)]:
-            self._kept.pop(state, None)
+        now = self._clock()
+        for state in [state for state, kept in self._kept.items() if kept.expires_at <= now]:
+            self._forget(state)
         state = secrets.token_urlsafe(24)
-        self._kept[state] = _Kept(client, request, run)
+        self._kept[state] = _Kept(client.id, request, run, now + TTL_SECONDS)
+        self._held.note(state, client.share)
+        if len(self._held) > MAX_RUNS and (oldest := self._held.first_to_go()) is not None:
+            self._forget(oldest)
         return state
 
-    def take(self, client: str, request: str, state: str) -> Run:
+    def take(self, client: Client, request: str, state: str) -> Run:
         """The run that waits under this state, which goes on once.
 
         Raises:
             RunUnknownError: nothing of this client waits under it for this request.
         """
         kept = self._kept.get(state)
-        if kept is None or kept.client != client or kept.request != request:
+        if kept is None or (kept.client, kept.request) != (client.id, request) or kept.expires_at <= self._clock():
             raise RunUnknownError(
                 "no run of this request waits under this requestState",
                 hint=f"send the same request as before, within {TTL_SECONDS:g} s and once; else start it anew",
             )
-        self._kept.pop(state, None)
+        self._forget(state)
         return kept.run
+
+    def _forget(self, state: str) -> None:
+        del self._kept[state]
+        self._held.forget(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.gateway import resource_subscriptions
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.mcp.listing import ListKind
+from pml_gateway.policy.client import Client as Principal
+from pml_gateway.serve import list_changes
 from pml_gateway.serve.list_changes import Subscribers
 from tests.support.memory import settings_for
 from tests.support.raw import decoded
@@ -230,3 +234,49 @@ async def test_a_client_that_takes_no_notices_keeps_no_other_waiting(tmp_path: P
         await until(lambda: bool(told))
         tasks.cancel_scope.cancel()
     assert told[0] == "prompts"
+
+
+async def test_one_client_that_follows_too_much_costs_no_other_its_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource_subscriptions, "MAX_FOLLOWERS", 6)
+    upstream = ScriptedServer(methods=EVERY_METHOD, resources=[resource("res://one")])
+    told: list[str] = []
+
+    async def note(uri: str) -> None:
+        told.append(uri)
+
+    async def never(_uri: str) -> None:
+        return
+
+    async with serving(tmp_path, {"up": upstream}) as served, anyio.create_task_group() as tasks:
+        followers = ResourceFollowers(served.gateway)
+        tasks.start_soon(followers.run)
+        followers.follow(RequestScope(client=Principal("anonymous", address="b")), "res://one", note)
+        flood = [
+            followers.follow(RequestScope(client=Principal("anonymous", address="a")), f"res://{number}", never)
+            for number in range(20)
+        ]
+        assert [each.is_given_up for each in flood] == [True] * 15 + [False] * 5
+        await until(lambda: upstream.subscribed == ["res://one"])
+        await upstream.announce_update("res://one")
+        await until(lambda: told)
+        tasks.cancel_scope.cancel()
+    assert told == ["res://one"]
+
+
+async def test_one_client_with_too_many_streams_costs_no_other_its_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_changes, "MAX_SUBSCRIBERS", 4)
+    ended: list[str] = []
+
+    async def never(_kind: ListKind) -> None:
+        return
+
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
+        subscribers = Subscribers(served.gateway, ResourceFollowers(served.gateway))
+        for key, client in (("b1", "b"), ("a1", "a"), ("a2", "a"), ("a3", "a"), ("a4", "a"), ("b2", "b")):
+            scope = RequestScope(client=Principal(f"client:{client}"))
+            await subscribers._add(key, scope, VERSION, never, partial(ended.append, key))
+    assert ended == ["a1", "a2"]

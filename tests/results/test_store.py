@@ -381,3 +381,22 @@ async def test_others_get_their_turn_again_and_again_while_a_large_value_is_stor
         await store.read(ANNA, stored.ref)
         assert turns > stored.parts
         tasks.cancel_scope.cancel()
+
+
+async def test_one_clients_many_results_evict_its_own_and_no_others(open_store: Open) -> None:
+    async with open_store(max_bytes=200_000) as store:
+        mine = [await kept(store, {"n": n}, BEN) for n in range(5)]
+        flood = [await kept(store, {"n": n}) for n in range(300)]
+        assert [await is_known(store, each.ref, BEN) for each in mine] == [True] * 5
+        assert [await is_known(store, flood[at].ref) for at in (0, -1)] == [False, True]
+        assert store.bytes <= 200_000
+
+
+async def test_a_lone_client_may_fill_the_store_until_another_comes(open_store: Open) -> None:
+    async with open_store(max_bytes=100_000) as store:
+        for n in range(100):
+            await kept(store, {"n": n})
+        full = store.bytes
+        assert full > 95_000
+        others = [await kept(store, {"n": n}, BEN) for n in range(20)]
+        assert all([await is_known(store, each.ref, BEN) for each in others])

@@ -17,7 +17,9 @@ import pytest
 from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCError, JSONRPCResponse
 
+from pml_gateway.serve import resumption
 from pml_gateway.serve.resumption import SessionEvents
+from pml_gateway.shares import Holdings
 from tests.support.raw import META, MODERN
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import LIMIT, serving
@@ -200,3 +202,31 @@ async def test_blanks_around_a_header_value_are_no_part_of_it(tmp_path: Path) ->
         url = served.url
         answer = await anyio.to_thread.run_sync(lambda: call(url))
     assert "the answer" in answer
+
+
+async def test_what_waits_for_one_clients_sessions_makes_room_for_that_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resumption, "MAX_ALL_BYTES", 5000)
+    waiting: Holdings[SessionEvents] = Holdings()
+
+    async def left(share: str) -> tuple[SessionEvents, str]:
+        events = SessionEvents(waiting, share)
+        opened = await events.store_event("1", None)
+        events._sent("1", complete=False)
+        await events.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={"x": "." * 1000}))
+        return events, opened
+
+    async def is_kept(events: SessionEvents, opened: str) -> bool:
+        sent: list[EventMessage] = []
+
+        async def send(event: EventMessage) -> None:
+            sent.append(event)
+
+        await events.replay_events_after(opened, send)
+        return bool(sent)
+
+    mine = await left("client:b")
+    flood = [await left("client:a") for _ in range(10)]
+    assert await is_kept(*mine)
+    assert [await is_kept(*each) for each in flood] == [False] * 7 + [True] * 3

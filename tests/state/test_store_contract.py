@@ -218,3 +218,20 @@ async def test_bytes_are_bounded_and_what_is_larger_alone_is_not_kept() -> None:
     assert [await store.get(key, collection="one") is not None for key in "abc"] == [False, True, True]
     await store.put("b", {"x": "." * 2000}, collection="one")
     assert [await store.get(key, collection="one") is not None for key in "bc"] == [False, True]
+
+
+async def test_whoever_holds_most_makes_room_for_the_others() -> None:
+    store = MemoryStore(max_entries=10)
+    await store.put("first", {}, collection="one", share="b")
+    for number in range(50):
+        await store.put(f"flood-{number}", {}, collection="one", share="a")
+    assert await store.get("first", collection="one") == {}
+    for number in range(4):
+        await store.put(f"later-{number}", {}, collection="one", share="b")
+    assert await store.get("later-0", collection="one") == {}
+    assert [await store.get(f"flood-{number}", collection="one") is not None for number in (0, 44, 45, 49)] == [
+        False,
+        False,
+        True,
+        True,
+    ]

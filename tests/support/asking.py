@@ -15,6 +15,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.mcp.elicitation import Capabilities
 from tests.support.scripted_server import (
     CACHEABLE,
     NOTHING,
@@ -182,6 +183,27 @@ class Person:
             logging_callback=self.log,
             **options,
         )
+
+
+class Asked:
+    """A client as upstreams know it, who can be asked what it is `able` to, but is not."""
+
+    is_one_client = True
+    log_level = None
+
+    def __init__(self, client_id: str, able: str = "", *, answers_later: bool = False) -> None:
+        self.client_id = self.share = client_id
+        self.client_capabilities = Capabilities(able, {name: {} for name in able.split()})
+        self.answers_later = answers_later
+
+    async def ask(self, method: str, params: dict[str, Any], on_progress: object) -> dict[str, Any]:
+        raise AssertionError(f"{method} is never asked")
+
+    async def tell(self, method: str, params: dict[str, Any]) -> None:
+        return
+
+    async def let_go(self) -> None:
+        return
 
 
 async def _serve_stdio(*, modern: bool, notes: Path | None) -> None:

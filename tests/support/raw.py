@@ -71,6 +71,17 @@ def decoded(response: httpx2.Response) -> dict[str, Any]:
     return message
 
 
+_INTRODUCTION = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+
+
+def post_initialize(url: str, version: str = "2025-11-25") -> httpx2.Response:
+    """The request that opens a session, whatever becomes of it."""
+    params = {**_INTRODUCTION, "protocolVersion": version}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    return httpx2.post(url, content=json.dumps(body), headers=headers, timeout=30)
+
+
 class HandshakeSession:
     """One session of the handshake era."""
 
@@ -84,10 +95,7 @@ class HandshakeSession:
             **({"authorization": f"Bearer {key}"} if key else {}),
         }
         self._next = 0
-        response = self.send(
-            "initialize",
-            {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
-        )
+        response = self.send("initialize", {**_INTRODUCTION, "protocolVersion": version})
         self.initialized = decoded(response)["result"]
         self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
         self._headers["mcp-protocol-version"] = self.initialized["protocolVersion"]

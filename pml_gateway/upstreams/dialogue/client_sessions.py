@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -47,10 +48,12 @@ OpenBeside = Callable[[Questions, str, OnNotice], AbstractAsyncContextManager[Co
 class SessionKey(NamedTuple):
     """Whose a session is, and what its upstream was told that this client can be asked.
 
-    `is_alone`: a call has the session for itself; `is_only`: the client has no other one of this kind.
+    `share` is whom it is counted for; `is_alone`: a call has the session for itself; `is_only`: the client has no other
+    one of this kind.
     """
 
     client_id: str
+    share: str
     client_capabilities: Capabilities
     era: str
     is_alone: bool
@@ -148,7 +151,11 @@ class OwnSession:
 
 
 class OwnSessions:
-    """The sessions of single clients with one upstream; bounded, and closed when idle."""
+    """The sessions of single clients with one upstream; bounded, and closed when idle.
+
+    A client that is alone may have all of them. Where another one that has fewer waits for room, its calls take no
+    session that becomes free, so that this one can be closed in favour of the other.
+    """
 
     def __init__(
         self,
@@ -172,7 +179,8 @@ class OwnSessions:
         self._per_client = effective.per_client
         self._sessions: list[OwnSession] = []
         self._changed = Signal()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
+        self._claims: Counter[str] = Counter()
         self.subscriptions = OwnSubscriptions(effective.upstream_id)
 
     def __len__(self) -> int:
@@ -195,7 +203,9 @@ class OwnSessions:
         """
         audience = call.audience
         is_only = self._per_client and audience.is_one_client
-        key = SessionKey(audience.client_id, audience.client_capabilities, era, alone or not is_only, is_only)
+        key = SessionKey(
+            audience.client_id, audience.share, audience.client_capabilities, era, alone or not is_only, is_only
+        )
         with anyio.move_on_at(deadline) as waiting:
             session = await self._take(key)
         if waiting.cancelled_caught:
@@ -278,34 +288,62 @@ class OwnSessions:
 
     async def _take(self, key: SessionKey) -> OwnSession:
         if (session := self._free(key)) is None:
-            if self._waiting > self._max_queue:
+            # Whoever has none waiting yet waits, however many calls of others do.
+            if self._waiting.total() > self._max_queue and self._waiting[key.share]:
                 raise self._busy(key)
-            self._waiting += 1
-            try:
+            with _counted(self._waiting, key.share):
                 session = await self._next(key)
-            finally:
-                self._waiting -= 1
         session.users += 1
         return session
 
     async def _next(self, key: SessionKey) -> OwnSession:
         patient_until = anyio.current_time() + PATIENCE
-        while (session := self._free(key)) is None:
-            mine = sum(each.key == key for each in self._sessions)
-            if mine >= self._most_of(key):
-                await self._change(math.inf)
-            elif mine and anyio.current_time() < patient_until:
-                await self._change(patient_until)
-            elif len(self._sessions) < self._max_sessions:
-                return self._open(key)
-            elif idle := [each for each in self._sessions if not each.users]:
-                await self._close(min(idle, key=lambda each: each.last_used))
-            elif self._per_client:
-                # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
-                raise self._busy(key)
-            else:
-                await self._change(math.inf)
-        return session
+        with ExitStack() as claim:
+            while (session := self._free(key)) is None:
+                mine = sum(each.key == key for each in self._sessions)
+                if mine >= self._most_of(key):
+                    claim.close()
+                    await self._change(math.inf)
+                elif mine and anyio.current_time() < patient_until:
+                    await self._change(patient_until)
+                elif self._yields(key.share):
+                    await self._change(math.inf)
+                elif len(self._sessions) < self._max_sessions:
+                    return self._open(key)
+                elif idle := [each for each in self._sessions if not each.users]:
+                    await self._close(min(idle, key=lambda each: each.last_used))
+                elif self._per_client and not self._may_claim(key.share):
+                    # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
+                    raise self._busy(key)
+                else:
+                    claim.close()
+                    claim.enter_context(self._claiming(key.share))
+                    await self._change(math.inf)
+            return session
+
+    @contextmanager
+    def _claiming(self, share: str) -> Iterator[None]:
+        """Have others leave room for a client, for the length of this context."""
+        try:
+            with _counted(self._claims, share):
+                yield
+        finally:
+            self._changed.set()
+
+    def _held_by(self, share: str) -> int:
+        return sum(each.key.share == share for each in self._sessions)
+
+    def _may_claim(self, share: str) -> bool:
+        """Whether another client has so many more sessions that one of them is due to this one."""
+        most = max(Counter(each.key.share for each in self._sessions).values(), default=0)
+        return self._held_by(share) + 1 < most
+
+    def _yields(self, share: str) -> bool:
+        """Whether another client waits to which a session of this one is due."""
+        if not self._claims:
+            return False
+        held = self._held_by(share)
+        return any(self._held_by(other) + 1 < held for other in self._claims if other != share)
 
     async def _change(self, until: float) -> None:
         """Wait for a session to become free or to end."""
@@ -320,6 +358,8 @@ class OwnSessions:
 
     def _free(self, key: SessionKey) -> OwnSession | None:
         """The client's session that was used last, so that the others become idle."""
+        if self._yields(key.share):
+            return None
         mine = [
             session
             for session in self._sessions
@@ -369,5 +409,16 @@ class OwnSessions:
             f"{self._upstream_id}: no session is free; one client may have {self._most_of(key)}, all together "
             f"{self._max_sessions}",
             hint=f"try again later, or raise servers.{self._upstream_id}.max_sessions",
-            details={"max_sessions": self._max_sessions, "waiting": self._waiting, "executed": "no"},
+            details={"max_sessions": self._max_sessions, "waiting": self._waiting.total(), "executed": "no"},
         )
+
+
+@contextmanager
+def _counted(counts: Counter[str], share: str) -> Iterator[None]:
+    counts[share] += 1
+    try:
+        yield
+    finally:
+        counts[share] -= 1
+        if not counts[share]:
+            del counts[share]

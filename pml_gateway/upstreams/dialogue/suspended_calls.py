@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
 from pml_gateway.mcp.elicitation import Audience, Capabilities
+from pml_gateway.shares import Holdings
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
@@ -24,7 +25,7 @@ SETTLE_SECONDS = 0.02
 """Questions that arrive within this time of each other are asked together."""
 
 MAX_WAITING = 512
-"""Calls of one upstream that wait for their clients; past it the oldest is given up."""
+"""Calls of one upstream that wait for their clients; past it, the client of which most wait gives up its oldest."""
 
 
 class StateUnknownError(ToolCallError):
@@ -62,6 +63,11 @@ class SuspendedCall:
     def client_id(self) -> str:
         """Who it belongs to."""
         return self._last.client_id
+
+    @property
+    def share(self) -> str:
+        """Whom it is counted for."""
+        return self._last.share
 
     @property
     def is_one_client(self) -> bool:
@@ -188,6 +194,7 @@ class SuspendedCalls:
         self._background = background
         self._question_timeout = question_timeout
         self._waiting: dict[str, SuspendedCall] = {}
+        self._held: Holdings[str] = Holdings()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -201,7 +208,7 @@ class SuspendedCalls:
                 await call.finish(lambda: send(call), linger=self._question_timeout)
             finally:
                 for state in [state for state, waiting in self._waiting.items() if waiting is call]:
-                    del self._waiting[state]
+                    self._forget(state)
 
         self._background.start(run)
         return await self._follow(call)
@@ -220,7 +227,7 @@ class SuspendedCalls:
                 f"no call to {self._upstream_id} waits under this requestState",
                 hint=f"send the same request within {self._question_timeout:g} s and once; else start it anew",
             )
-        del self._waiting[state]
+        self._forget(state)
         call.attach(audience, on_progress, responses)
         return await self._follow(call)
 
@@ -233,9 +240,14 @@ class SuspendedCalls:
             raise
         if result is not None:
             return result
-        while len(self._waiting) >= MAX_WAITING:
-            self._waiting.pop(next(iter(self._waiting))).give_up()
         state = secrets.token_urlsafe(24)
         self._waiting[state] = call
+        self._held.note(state, call.share)
+        while len(self._held) > MAX_WAITING and (oldest := self._held.first_to_go()) is not None:
+            self._forget(oldest).give_up()
         call.detach(self._question_timeout)
         return {"resultType": "input_required", "inputRequests": call.requests, "requestState": state}
+
+    def _forget(self, state: str) -> SuspendedCall:
+        self._held.forget(state)
+        return self._waiting.pop(state)

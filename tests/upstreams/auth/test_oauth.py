@@ -301,7 +301,7 @@ async def test_a_token_is_sent_to_the_url_it_was_given_for_and_no_other(tmp_path
 class Someone:
     """A client of its own, who can be asked nothing."""
 
-    client_id = "someone"
+    client_id = share = "someone"
     is_one_client = True
     client_capabilities = Capabilities()
     answers_later = False

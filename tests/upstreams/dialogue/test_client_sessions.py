@@ -13,7 +13,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.settings import Settings
-from tests.support.asking import Person, act, asking
+from tests.support.asking import Asked, Person, act, asking
 from tests.support.memory import settings_for
 from tests.support.process import environment, write_settings
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -84,6 +84,36 @@ async def test_more_clients_than_sessions_are_refused_with_the_setting_to_raise(
             assert "servers.up.max_sessions" in error["hint"]
             # An idle session makes room.
             assert (await bob.call_tool("up__count", {})).content[0].text == "done"  # type: ignore[union-attr]
+
+
+async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: Path) -> None:
+    go_on = anyio.Semaphore(0)
+
+    async def act(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        await go_on.acquire()
+        return text_result("done")
+
+    fake = ScriptedServer([tool("wait")], act)
+    answered: list[str] = []
+    settings = settings_for({"up": fake}, upstreams={"max_sessions": 4})
+    async with serving(tmp_path, {"up": fake}, settings) as served, anyio.create_task_group() as tasks:
+        upstream = served.gateway.pool.upstreams["up"]
+
+        async def call(client: Asked) -> None:
+            await upstream.request("tools/call", {"name": "wait", "arguments": {}}, audience=client)
+            answered.append(client.share)
+
+        # What clients can be asked tells their sessions apart, so that one of them has all four in use.
+        for able in ("elicitation", "sampling", "roots", "elicitation sampling"):
+            for _ in range(3):
+                tasks.start_soon(call, Asked("client:a", able))
+        await until(lambda: len(fake.calls) == 4)
+        tasks.start_soon(call, Asked("client:b", "roots"))
+        await until(lambda: upstream._own_sessions._claims)
+        for done in range(13):
+            go_on.release()
+            await until(lambda done=done: len(answered) == done + 1)
+    assert "client:b" in answered[:5]
 
 
 @ERAS

@@ -1,0 +1,281 @@
+"""Connections over HTTP: how many there are in all and from one address, and how long a request may take to arrive.
+
+A connection on which nothing is being served gives way where others need its place: the oldest of the address that has
+most of them. One that serves a request, such as a stream of notices, is never cut. Time is limited only while a request
+arrives: for its headers, and for its body, in all and since anything came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.log import Seldom, get_logger
+from pml_gateway.shares import Holdings, share_of_address
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
+else:
+    # Of the parser that is installed; what is used here is the same in each.
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol as HttpProtocol
+
+logger = get_logger(__name__)
+
+STALL_PART = 4
+"""A body may stand still for a quarter of the time that it may take in all."""
+
+REFUSING_SECONDS = 2.0
+MAX_REFUSING = 64
+"""Connections that are told why they are refused, once they have sent something; more are closed without a word."""
+
+RETRY_AFTER_SECONDS = 5
+
+
+class Refusal(Enum):
+    """Why a connection is refused or ended, as metrics name it."""
+
+    FULL = "full"
+    ADDRESS = "address"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of one listener, and what is open on it."""
+
+    settings: HttpSettings
+    max_connections: int
+    open: Counter[str] = field(default_factory=Counter)
+    waiting: Holdings[Connection] = field(default_factory=Holdings)
+    refusing: set[Connection] = field(default_factory=set)
+    refused: Counter[Refusal] = field(default_factory=Counter)
+    line: dict[Refusal, Seldom] = field(default_factory=lambda: {each: Seldom(logger) for each in Refusal})
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """What uvicorn makes for each connection."""
+        return cast(type[asyncio.Protocol], partial(Connection, self))
+
+    def admit(self, share: str) -> Refusal | None:
+        """Whether there is a place for one more connection of an address; one that waits makes it."""
+        settings = self.settings
+        if self.open[share] >= settings.max_connections_per_address:
+            oldest = next(self.waiting.of(share), None)
+            if oldest is None:
+                self._note(Refusal.ADDRESS, share, "max_connections_per_address", settings.max_connections_per_address)
+                return Refusal.ADDRESS
+            oldest.give_way()
+        elif self.open.total() >= self.max_connections:
+            oldest = self.waiting.first_to_go()
+            if oldest is None:
+                self._note(Refusal.FULL, share, "max_connections", self.max_connections)
+                return Refusal.FULL
+            oldest.give_way()
+        self.open[share] += 1
+        return None
+
+    def left(self, share: str) -> None:
+        """A connection that was admitted has ended."""
+        self.open[share] -= 1
+        if not self.open[share]:
+            del self.open[share]
+
+    def late(self, share: str, setting: str, seconds: float) -> None:
+        """A request did not arrive in time."""
+        self._note(Refusal.LATE, share, setting, seconds)
+
+    def end_refused(self) -> None:
+        """Wait no longer for what refused connections send."""
+        for connection in list(self.refusing):
+            connection.transport.abort()
+
+    def _note(self, refusal: Refusal, share: str, setting: str, value: float) -> None:
+        self.refused[refusal] += 1
+        what = "a request that did not arrive in time" if refusal is Refusal.LATE else "one connection too many"
+        self.line[refusal].warning("%s of %s was refused: http.%s is %g", what, share, setting, value)
+
+    def answer(self, refusal: Refusal) -> bytes:
+        """What a client is told of a refusal, as a whole HTTP response."""
+        match refusal:
+            case Refusal.FULL:
+                status, message = HTTPStatus.SERVICE_UNAVAILABLE, f"{self.max_connections} connections are open already"
+                hint = "try again, or raise http.max_connections"
+            case Refusal.ADDRESS:
+                most = self.settings.max_connections_per_address
+                status, message = HTTPStatus.TOO_MANY_REQUESTS, f"{most} connections of this address are open already"
+                hint = "close some, or raise http.max_connections_per_address"
+            case Refusal.LATE:
+                status, message = HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"
+                hint = "send it at once, or raise http.header_seconds or http.body_seconds"
+        body = json.dumps({"error": message, "hint": hint}).encode()
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            *([] if refusal is Refusal.LATE else [f"retry-after: {RETRY_AFTER_SECONDS}"]),
+            "connection: close",
+        ]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class _Phase(Enum):
+    """What a connection is used for."""
+
+    IDLE = auto()
+    HEADERS = auto()
+    BODY = auto()
+    SERVING = auto()
+
+
+class Connection(HttpProtocol):
+    """One connection, served by uvicorn within the limits."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, limits: ConnectionLimits, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._limits = limits
+        self._share = ""
+        self._refusal: Refusal | None = None
+        self._is_counted = False
+        self._phase = _Phase.IDLE
+        self._has_begun = False
+        self._timed: object = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._body_until = 0.0
+        self._last_data = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Admit it, or wait for what it wants in order to tell it that it cannot be served."""
+        peer = transport.get_extra_info("peername")
+        self._share = share_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
+        self._refusal = self._limits.admit(self._share)
+        if self._refusal is None:
+            self._is_counted = True
+            super().connection_made(transport)
+            self._enter(_Phase.HEADERS)
+            return
+        self.transport = transport
+        if len(self._limits.refusing) >= MAX_REFUSING:
+            transport.abort()
+            return
+        self._limits.refusing.add(self)
+        self._timer = self.loop.call_later(REFUSING_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Serve what came, and see how far the request has arrived."""
+        if self._refusal is None:
+            super().data_received(data)
+            self._follow(arrived=True)
+        elif not self.transport.is_closing():
+            self.transport.write(self._limits.answer(self._refusal))
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._follow(arrived=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave its place to others."""
+        self._leave()
+        self._limits.refusing.discard(self)
+        if self._refusal is None:
+            super().connection_lost(exc)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # It is answered as a plain request; anybody could fill the log with it.
+        logger.debug("an upgrade to another protocol was ignored")
+
+    def give_way(self) -> None:
+        """End a connection on which nothing is served, at once."""
+        self._leave()
+        self.transport.close()
+
+    def _leave(self) -> None:
+        self._stop()
+        self._limits.waiting.forget(self)
+        if self._is_counted:
+            self._is_counted = False
+            self._limits.left(self._share)
+
+    def _follow(self, *, arrived: bool) -> None:
+        """Enter the phase that the request at hand is in."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body:
+            self._last_data = self.loop.time()
+            if self._phase is not _Phase.BODY or self._timed is not cycle:
+                self._timed = cycle
+                self._enter(_Phase.BODY)
+        elif cycle is not None and not cycle.response_complete:
+            if self._phase is not _Phase.SERVING:
+                self._enter(_Phase.SERVING)
+        elif not arrived:
+            self._enter(_Phase.IDLE)
+        else:
+            self._has_begun = True
+            if self._phase is not _Phase.HEADERS:
+                self._enter(_Phase.HEADERS)
+
+    def _enter(self, phase: _Phase) -> None:
+        self._stop()
+        was_waiting = self._phase in (_Phase.IDLE, _Phase.HEADERS)
+        self._phase = phase
+        match phase:
+            case _Phase.IDLE:
+                self._has_begun = False
+                self._limits.waiting.note(self, self._share)
+            case _Phase.HEADERS:
+                self._limits.waiting.note(self, self._share)
+                self._timer = self.loop.call_later(self._limits.settings.header_seconds, self._headers_are_late)
+            case _Phase.BODY:
+                self._body_until = self._last_data + self._limits.settings.body_seconds
+                self._await_body()
+            case _Phase.SERVING:
+                pass
+        if was_waiting and phase in (_Phase.BODY, _Phase.SERVING):
+            self._limits.waiting.forget(self)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _headers_are_late(self) -> None:
+        if self._has_begun:
+            self._end_late("header_seconds", self._limits.settings.header_seconds)
+        else:
+            # There is no request to answer.
+            self.transport.close()
+
+    def _await_body(self) -> None:
+        patience = self._limits.settings.body_seconds / STALL_PART
+        until = min(self._body_until, self._last_data + patience)
+        self._timer = self.loop.call_at(until, self._look_at_body)
+
+    def _look_at_body(self) -> None:
+        now = self.loop.time()
+        if self.flow.read_paused:
+            # It is the gateway that does not read.
+            self._last_data = now
+            self._body_until = max(self._body_until, now + self._limits.settings.body_seconds / STALL_PART)
+        if now >= min(self._body_until, self._last_data + self._limits.settings.body_seconds / STALL_PART):
+            self._end_late("body_seconds", self._limits.settings.body_seconds)
+        else:
+            self._await_body()
+
+    def _end_late(self, setting: str, seconds: float) -> None:
+        if self.transport.is_closing():
+            return
+        self._limits.late(self._share, setting, seconds)
+        if self._phase is _Phase.HEADERS or not self.cycle.response_started:
+            self.transport.write(self._limits.answer(Refusal.LATE))
+        self.transport.close()

@@ -1,0 +1,101 @@
+"""The handshake sessions over HTTP: whose each is, how many one client may have, and which gives way to a new one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.gateway.request import RequestScope
+from pml_gateway.log import Seldom, get_logger
+from pml_gateway.mcp.sdk import live_sessions, on_session_end
+from pml_gateway.shares import Holdings
+from pml_gateway.types import ExposureMode
+
+logger = get_logger(__name__)
+
+MAX_SESSIONS = 10_000
+"""Of all clients together; each takes about 60 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSession:
+    """Whose a session is, and the mode it was opened in."""
+
+    client_id: str
+    mode: ExposureMode | None
+
+
+class Sessions:
+    """The open sessions, each of one client.
+
+    A client that has as many as it may have loses the one it used longest ago and that answers nothing at the moment.
+    It is told so by the next use of that session, a 404, on which clients open another one.
+    """
+
+    def __init__(self, manager: StreamableHTTPSessionManager, settings: HttpSettings) -> None:
+        self._manager = manager
+        self._most = settings.max_client_sessions
+        self._bound: dict[bytes, BoundSession] = {}
+        self._held: Holdings[bytes] = Holdings()
+        self._requests: Counter[bytes] = Counter()
+        self._line = Seldom(logger)
+        on_session_end(manager, lambda session_id, _: self._forget(session_id.encode("latin-1")))
+
+    def __len__(self) -> int:
+        return len(live_sessions(self._manager))
+
+    def find(self, session_id: bytes, client_id: str) -> BoundSession | None:
+        """The session, if it is this client's."""
+        bound = self._bound.get(session_id)
+        return None if bound is None or bound.client_id != client_id else bound
+
+    def begin_use(self, session_id: bytes) -> None:
+        """A request of a session is answered, until `end_use`."""
+        self._requests[session_id] += 1
+
+    def end_use(self, session_id: bytes) -> None:
+        """The request is over."""
+        self._requests[session_id] -= 1
+        if not self._requests[session_id]:
+            del self._requests[session_id]
+        self._held.used(session_id)
+
+    def has_room(self, share: str) -> bool:
+        """Whether a client may open one more; not if each that would have to give way is answering a request."""
+        crowded = self._crowded(share, 1)
+        return crowded is None or self._first_to_go(crowded) is not None
+
+    async def bind(self, session_id: bytes, scope: RequestScope) -> None:
+        """Remember whose session was opened, and end one where there are too many."""
+        client = scope.client
+        self._bound[session_id] = BoundSession(client.id, scope.mode)
+        self._held.note(session_id, client.share)
+        crowded = self._crowded(client.share, 0)
+        if crowded is None or (oldest := self._first_to_go(crowded)) is None:
+            return
+        self._line.warning(
+            "%s has %d sessions, of which the one it used longest ago ends (http.max_client_sessions is %d)",
+            crowded,
+            self._held.held_by(crowded),
+            self._most,
+        )
+        transport = live_sessions(self._manager).get(oldest.decode("latin-1"))
+        self._forget(oldest)
+        if transport is not None:
+            await transport.terminate()
+
+    def _crowded(self, share: str, more: int) -> str | None:
+        """The client that has too many sessions, or most of all where there are too many in all."""
+        if self._held.held_by(share) + more > self._most:
+            return share
+        return self._held.largest() if len(self._held) + more > MAX_SESSIONS else None
+
+    def _first_to_go(self, share: str) -> bytes | None:
+        return next((session_id for session_id in self._held.of(share) if session_id not in self._requests), None)
+
+    def _forget(self, session_id: bytes) -> None:
+        self._bound.pop(session_id, None)
+        self._held.forget(session_id)

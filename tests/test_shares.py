@@ -1,0 +1,64 @@
+"""Fair shares: nobody who holds less than an equal part loses anything to others, and who is alone may hold all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pml_gateway.shares import Holdings, share_of_address
+
+CLIENTS = ("a", "b", "c")
+ADDRESSES = tuple(share_of_address(f"192.0.2.{number}") for number in range(4))
+
+
+@given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.integers(1, 5)), max_size=200), st.integers(5, 60))
+def test_nobody_below_an_equal_part_loses_anything(puts: list[tuple[str, int]], room: int) -> None:
+    held: Holdings[int] = Holdings()
+    for key, (share, amount) in enumerate(puts):
+        held.note(key, share, amount)
+        while held.total > room:
+            gone = held.first_to_go()
+            assert gone is not None
+            loser = puts[gone][0]
+            assert gone == next(held.of(loser))
+            assert held.held_by(loser) * sum(held.held_by(one) > 0 for one in CLIENTS) >= held.total
+            held.forget(gone)
+    assert held.total == sum(puts[key][1] for key in held) == sum(held.held_by(one) for one in CLIENTS)
+
+
+@given(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=100), st.integers(2, 40))
+def test_any_number_of_addresses_leave_a_client_with_a_key_its_half(flood: list[str], room: int) -> None:
+    held: Holdings[object] = Holdings()
+    for number in range(room // 2):
+        held.note(("mine", number), "a")
+    for number, address in enumerate(flood):
+        held.note(number, address)
+        while held.total > room:
+            held.forget(held.first_to_go())
+    assert held.held_by("a") == room // 2
+
+
+def test_who_is_alone_holds_everything_and_loses_what_it_used_longest_ago() -> None:
+    held: Holdings[str] = Holdings()
+    for key in "xyz":
+        held.note(key, "a")
+    held.used("x")
+    assert held.first_to_go() == "y"
+    held.note("y", "a")
+    assert held.first_to_go() == "z"
+    assert (held.total, len(held), held.forget("z"), held.forget("z")) == (3, 3, True, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("a-socket", "192.0.2.1", False),
+    ],
+)
+def test_an_address_is_one_share_and_so_is_an_ipv6_network(one: str, other: str, same: bool) -> None:
+    assert (share_of_address(one) == share_of_address(other)) is same
