@@ -17,6 +17,7 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
+from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.uris import literal_length, matches_template, origin
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.types import JsonObject
@@ -45,13 +46,14 @@ def split_public_uri(uri: str) -> tuple[str, str]:
 def assign_offer_names(
     owners: Sequence[tuple[str, str]], *, is_uri: bool, earlier: OfferNames
 ) -> dict[tuple[str, str], str]:
-    """Give every (upstream id, name) its public name: its own, unless another owner has it already.
+    """Give every (upstream id, name) its public name: its own, unless that is hidden or another owner has it already.
 
     Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer.
     """
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
-        kept.setdefault(name, owner)
+        if is_uri or visible(name) == name:
+            kept.setdefault(name, owner)
     assigned = {owner: name for name, owner in kept.items()}
     taken = set(kept)
     names: dict[tuple[str, str], str] = {}
@@ -64,9 +66,11 @@ def assign_offer_names(
 
 def _candidates(owner: tuple[str, str], *, is_uri: bool) -> Iterator[str]:
     upstream_id, name = owner
-    yield name
     if is_uri:
+        yield name
         yield from public_uris(upstream_id, name)
+    elif name := visible(name):
+        yield name
     yield f"{upstream_id}__{name}"
     yield from (f"{upstream_id}__{name}_{attempt}" for attempt in count(2))
 
