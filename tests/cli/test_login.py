@@ -127,6 +127,20 @@ async def test_denied_consent_and_unknown_servers_end_with_an_error(tmp_path: Pa
         assert (unknown.returncode, "did you mean remote?" in unknown.stderr) == (2, True)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+async def test_a_login_that_goes_elsewhere_takes_the_owners_word(tmp_path: Path) -> None:
+    async with protected(mcp_host="127.0.0.2") as stand:
+        write_settings(tmp_path, settings(stand))
+        login = ("upstreams", "login", "remote")
+        refused = await pml(tmp_path, *login)
+        remedy = f"pml upstreams login remote --allow {stand.issuer}"
+        assert (refused.returncode, remedy in " ".join(refused.stderr.split())) == (1, True)
+        no_origin = await pml(tmp_path, *login, "--allow", "login.test")
+        assert (no_origin.returncode, "no origin" in no_origin.stderr) == (2, True)
+        allowed = await pml(tmp_path, *login, "--allow", stand.issuer)
+        assert (allowed.returncode, "logged in to remote" in allowed.stdout) == (0, True)
+
+
 async def test_two_processes_that_renew_at_once_send_one_refresh_request(tmp_path: Path) -> None:
     async with protected(AuthorizationServer(lifetimes=[0])) as stand:
         write_settings(tmp_path, settings(stand))
