@@ -266,7 +266,7 @@ class Lifecycle:
             if isinstance(error, _StartAgainError):
                 continue
             is_fault = isinstance(error, UpstreamProtocolError)
-            await self._back_off(error, self.lists.rest(ListKind) if is_fault else self._backoff.pause())
+            await self._back_off(error, self.lists.rest(tuple(ListKind)) if is_fault else self._backoff.pause())
 
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error

@@ -213,7 +213,7 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
-        self._faults = 0
+        self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
 
@@ -245,7 +245,7 @@ class Lists:
         if faulty:
             self.rest(faulty)
         else:
-            self._faults = 0
+            self._next_rest = FIRST_REST
         if tools is not self._tools:
             self._tools, self.tool_facts = tools, ToolFacts(tools)
         info = connection.session.server_info
@@ -263,7 +263,6 @@ class Lists:
 
     def rest(self, kinds: Collection[ListKind]) -> float:
         """Let lists rest that are against the protocol, each time longer until all are sound; how many seconds."""
-        pause = min(FIRST_REST * REST_FACTOR**self._faults, LAST_REST)
-        self._faults += 1
+        pause, self._next_rest = self._next_rest, min(self._next_rest * REST_FACTOR, LAST_REST)
         self.due.rest(kinds, pause)
         return pause

@@ -71,10 +71,10 @@ def test_terminals_are_told_nothing(sequence: str) -> None:
 @pytest.mark.parametrize("text", ["abc", "aа", "1 2"])
 @pytest.mark.parametrize("character", sorted(set(CHARACTERS) - {"\x1b", "\x9b"}))
 def test_in_latin_text_nothing_hidden_is_needed(text: str, character: str) -> None:
-    first, *rest = text
+    first, rest = text[0], text[1:]
     if character in "\ufe00\ufe0f" and (first.isdigit() or not first.isascii()):
         return
-    assert visible(first + character + "".join(rest)) == text
+    assert visible(first + character + rest) == text
 
 
 def test_sentences_written_in_tags_vanish() -> None:
@@ -137,7 +137,7 @@ def test_texts_of_a_tool_are_listed_without_and_judged_with_what_is_hidden() -> 
         shown = definition[key]
         assert shown["description"] == CLEAN
         properties = shown["properties"]
-        assert list(properties) == list(schema["properties"])  # type: ignore[call-overload]
+        assert list(properties) == list(schema["properties"])
         assert shown["required"] == [name]
         assert properties[name] == {**schema["properties"][name], "title": CLEAN}  # type: ignore[index]
         assert properties["description"] == {"const": NASTY, "examples": [NASTY], "enumDescriptions": [CLEAN, CLEAN]}

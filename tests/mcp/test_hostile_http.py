@@ -260,7 +260,7 @@ async def test_a_lone_surrogate_costs_neither_the_server_nor_the_result(
     tmp_path: Path, sent: Callable[[bytes], bytes]
 ) -> None:
     async def answer(request: RawRequest) -> None:
-        value = {"content": [{"type": "text", "text": "cut \ud83d"}]}
+        value: Any = {"content": [{"type": "text", "text": "cut \ud83d"}]}
         if request.message["method"] == "tools/list":
             value = {"tools": [{"name": "t", "description": "cut \ud83d", "inputSchema": {"type": "object"}}]}
         await request.send(sent(result(request.message, value)))

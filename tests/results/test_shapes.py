@@ -110,7 +110,8 @@ def test_keys_that_are_others_in_every_result_become_a_map() -> None:
         shape = merge(shape, infer({"total": 1, "by": {name: {"hours": 1, "days": 2}}}))
     assert shape["properties"]["by"] == {"type": "object", "additionalProperties": infer({"hours": 1, "days": 2})}
     kinds: dict[str, Any] = {}
-    for value in ({"error": "x"}, {"items": []}, {"page": 1}, {"text": "x"}):
+    values: list[Any] = [{"error": "x"}, {"items": []}, {"page": 1}, {"text": "x"}]
+    for value in values:
         kinds = merge(kinds, infer(value))
     assert set(kinds["properties"]) == {"error", "items", "page", "text"}, "results of several kinds keep their names"
 

@@ -160,9 +160,9 @@ async def test_the_rest_of_a_list_grows_to_its_longest_and_ends_for_whoever_asks
     due.announce((ListKind.TOOLS,))
     assert (due.is_any, due.event.is_set(), due.take(frozenset({ListKind.TOOLS}))) == (False, False, frozenset())
     due.announce((ListKind.PROMPTS,))
-    assert (due.is_any, due.event.is_set(), due.take()) == (True, True, {ListKind.PROMPTS})
+    assert (due.is_any, due.event.is_set(), due.take()) == (True, True, frozenset({ListKind.PROMPTS}))
     due.add((ListKind.TOOLS,))
-    assert (due.is_any, due.event.is_set(), due.take()) == (True, True, {ListKind.TOOLS})
+    assert (due.is_any, due.event.is_set(), due.take()) == (True, True, frozenset({ListKind.TOOLS}))
     due.rest({ListKind.TOOLS}, 0)
     assert due.take() == {ListKind.TOOLS}, "what rested is asked for when its rest is over"
 
