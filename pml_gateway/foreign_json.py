@@ -62,10 +62,12 @@ class SurrogateRepair:
         """What can be handed on once `piece` is here; the start of an escape waits for its end."""
         content = self._held + piece if self._held else piece
         self._held = b""
-        for at in range(max(len(content) - _LONGEST, 0), len(content)):
-            if content[at] in b"\\\xed" and _UNFINISHED.match(content, at) and not _is_escaped(content, at):
-                self._held = content[at:]
-                return repaired(content[:at])
+        tail = content[-_LONGEST:]
+        if b"\\" in tail or b"\xed" in tail:
+            for at in range(len(content) - len(tail), len(content)):
+                if _UNFINISHED.match(content, at) and not _is_escaped(content, at):
+                    self._held = content[at:]
+                    return repaired(content[:at])
         return repaired(content)
 
     def rest(self) -> bytes:

@@ -60,10 +60,14 @@ def reach_of(address: str) -> Reach:
 
 
 def origin_of(url: httpx2.URL) -> str:
-    """Scheme, host and port, as owners write them."""
-    host = f"[{url.host}]" if ":" in url.host else url.host
+    """Scheme, host and port, as owners write them; a host in its ASCII form, in which no letter looks like another."""
+    host = f"[{_host(url)}]" if ":" in _host(url) else _host(url)
     port = "" if url.port in (None, _PORTS.get(url.scheme)) else f":{url.port}"
     return f"{url.scheme}://{host}{port}"
+
+
+def _host(url: httpx2.URL) -> str:
+    return url.raw_host.decode("ascii")
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
@@ -149,9 +153,9 @@ class Places:
         return self.reach
 
     async def _of(self, url: httpx2.URL) -> Sequence[str]:
-        addresses = await self._resolve(url.host, url.port or _PORTS.get(url.scheme, 443))
+        addresses = await self._resolve(_host(url), url.port or _PORTS.get(url.scheme, 443))
         if not addresses:
-            raise OSError(f"{url.host} has no address")
+            raise OSError(f"{_host(url)} has no address")
         return addresses
 
     def _refusal(self, origin: str, reason: str, *, is_inner: bool) -> UpstreamAuthError:
@@ -191,7 +195,7 @@ def _to(address: str, request: httpx2.Request) -> httpx2.Request:
         request.url.copy_with(host=address),
         headers=request.headers,
         stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": request.url.host},
+        extensions={**request.extensions, "sni_hostname": _host(request.url)},
     )
 
 

@@ -190,6 +190,15 @@ async def test_the_connection_goes_to_the_address_that_was_checked_in_the_name_t
         assert names.asked == ["login.test"]
 
 
+async def test_a_place_is_named_as_no_other_can_be() -> None:
+    places = Places("s", "https://mcp.example/mcp", resolve=Names(**NAMES))
+    with pytest.raises(UpstreamAuthError, match=r"http://xn--dp-goc\.example:81, which"):
+        await places.addresses(httpx2.URL("http://іdp.example:81/"))
+    for url in ("http://[::1]:80/x", "HTTP://LOCALHOST:80/"):
+        with pytest.raises(UpstreamAuthError, match=r"http://(\[::1\]|localhost), which"):
+            await places.addresses(httpx2.URL(url))
+
+
 async def test_an_answer_without_end_is_not_taken() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Response(b"x" * (MAX_ANSWER_BYTES + 1))(scope, receive, send)
