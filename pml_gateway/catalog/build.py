@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
-from pml_gateway.catalog.fields import sound_fields
+from pml_gateway.catalog.fields import HIDDEN, sound_fields
+from pml_gateway.catalog.hidden_characters import visible_schema
 from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import ILLEGAL, Ownership
@@ -191,9 +192,12 @@ def _build_tool(
     input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
     fields, dropped = sound_fields(raw)
-    definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": input_schema}
+    definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": visible_schema(input_schema)}
     if output_schema is not None:
-        definition["outputSchema"] = output_schema
+        definition["outputSchema"] = visible_schema(output_schema)
+    for key, schema in (("inputSchema", input_schema), ("outputSchema", output_schema)):
+        if schema is not None and definition[key] is not schema:
+            dropped.append(f"{key}: {HIDDEN}")
     tool = CatalogTool(
         qualified_name=qualified_name,
         upstream_id=listing.upstream_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pml_gateway.catalog.hidden_characters import visible_fields
 from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.types import JsonObject
 
@@ -21,10 +22,15 @@ _TASK_SUPPORT = ("forbidden", "optional", "required")
 _THEMES = ("dark", "light")
 
 
-def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The optional fields that the protocol allows as they are, in a fixed order, and the reason for each one left out.
+TEXTS = ("title", "description")
+HIDDEN = "hidden characters left out"
 
-    One wrong type would make strict clients refuse the whole list; null means absent.
+
+def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
+    """The optional fields that the protocol allows, in a fixed order, and the reason for each one left out or changed.
+
+    One wrong type would make strict clients refuse the whole list; null means absent. Texts are without hidden
+    characters.
     """
     fields: JsonObject = {}
     dropped: list[str] = []
@@ -38,6 +44,9 @@ def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
             dropped.append(f"{key}: not JSON, or nested absurdly deep")
         else:
             fields[key] = value
+    shown = visible_fields(fields, TEXTS)
+    dropped.extend(f"{key}: {HIDDEN}" for key in TEXTS if shown.get(key) is not fields.get(key))
+    fields = shown
     if "annotations" in fields:
         fields["annotations"] = _annotations(fields["annotations"], dropped)
     if "execution" in fields:
@@ -60,7 +69,11 @@ def _annotations(annotations: JsonObject, dropped: list[str]) -> JsonObject:
     wrong = {key for key in _HINTS if not isinstance(annotations.get(key, False), bool)}
     if not isinstance(annotations.get("title", ""), str):
         wrong.add("title")
-    return _without(annotations, wrong, "annotations", dropped)
+    kept = _without(annotations, wrong, "annotations", dropped)
+    shown = visible_fields(kept, ("title",))
+    if shown is not kept:
+        dropped.append(f"annotations/title: {HIDDEN}")
+    return shown
 
 
 def _execution(execution: JsonObject, dropped: list[str]) -> JsonObject:
@@ -113,9 +126,10 @@ _AUDIENCE = ("user", "assistant")
 
 
 def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
-    """The fields that the protocol allows as they are: one wrong type would make strict clients refuse the whole list.
+    """The fields that the protocol allows: one wrong type would make strict clients refuse the whole list.
 
-    What names the offer is not among them; a resource without a name is called by its URI.
+    Texts are without hidden characters. What names the offer is not among them; a resource without a name is called by
+    its URI.
     """
     fields: JsonObject = {}
     for key in _FIELDS[kind]:
@@ -123,14 +137,15 @@ def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
         if isinstance(value, _TYPES[key]) and not isinstance(value, bool) and is_plain(value):
             fields[key] = value
     if "arguments" in fields:
-        fields["arguments"] = [_typed(each, _ARGUMENT_TYPES) for each in fields["arguments"] if _is_argument(each)]
+        arguments = [_typed(each, _ARGUMENT_TYPES) for each in fields["arguments"] if _is_argument(each)]
+        fields["arguments"] = [visible_fields(each, TEXTS) for each in arguments]
     if "annotations" in fields:
         fields["annotations"] = _offer_annotations(fields["annotations"])
     if "icons" in fields:
         fields["icons"] = sound_icons(fields["icons"], [])
     if "name" in _FIELDS[kind]:
         fields.setdefault("name", str(raw.get("uri") or raw.get("uriTemplate")))
-    return fields
+    return visible_fields(fields, ("name", *TEXTS))
 
 
 def offer_for_version(definition: JsonObject, version: str) -> JsonObject:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote
 
 from pml_gateway.catalog.fields import sound_offer
+from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.uris import canonical, example, literal_length, matches_template, origin, scheme_of, unusable
 from pml_gateway.mcp.listing import Offers
@@ -51,14 +52,14 @@ def assign_offer_names(
     ownership: Ownership,
     foreign: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], str]:
-    """Give every (upstream id, name) its public name: its own, unless another owner has it already.
+    """Give every (upstream id, name) its public name: its own, unless that is hidden or another owner has it already.
 
     Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. A
     prompt gets no name that begins with another server's id, and a URI that is `foreign` to its owner is never public.
     """
 
     def allows(name: str, owner: tuple[str, str]) -> bool:
-        return is_uri or ownership.allows(name, owner[0])
+        return is_uri or (visible(name) == name and ownership.allows(name, owner[0]))
 
     kept: dict[str, tuple[str, str]] = {}
     for owner, name in earlier.items():
@@ -77,10 +78,12 @@ def assign_offer_names(
 
 def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> Iterator[str]:
     upstream_id, name = owner
-    if not is_foreign:
-        yield name
     if is_uri:
+        if not is_foreign:
+            yield name
         yield from public_uris(upstream_id, name)
+    elif name := visible(name):
+        yield name
     yield f"{upstream_id}__{name}"
     # Without a separator a name begins with no other server's id, as this one's own may do.
     joined = f"{upstream_id}_{name}"

@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 import webbrowser
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -19,7 +21,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_g
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings, Settings
-from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
+from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamAuthError, UsageError
 from pml_gateway.telemetry.logs import configure
 from pml_gateway.text import counted, suggestion
 
@@ -162,6 +164,10 @@ def login(
         bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the address and take the answer.")
     ] = True,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for the person.")] = LOGIN_SECONDS,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="ORIGIN", help="Let the login go there too: unencrypted, or in your network."),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -170,7 +176,7 @@ def login(
     Example: pml upstreams login linear
     """
     command = Command(config, as_json=as_json)
-    report = command.run(lambda: _logged_in(command, name, browser=browser, timeout=timeout))
+    report = command.run(lambda: _logged_in(command, name, browser=browser, timeout=timeout, allow=allow or ()))
     if as_json:
         print_json(report)
         return
@@ -197,13 +203,16 @@ def logout(name: ServerArgument, config: ConfigOption = None, as_json: JsonOptio
         say(f"nobody was logged in to {name}")
 
 
-async def _logged_in(command: Command, name: str, *, browser: bool, timeout: float) -> JsonObject:
+async def _logged_in(command: Command, name: str, *, browser: bool, timeout: float, allow: Sequence[str]) -> JsonObject:
     # The OAuth client takes 0.3 s to import, which `pml --help` never needs.
     from pml_gateway.upstreams.auth.authorization import moment
     from pml_gateway.upstreams.auth.login import log_in
     from pml_gateway.upstreams.auth.logins import LoginStore
 
     definition = _definition(command, name)
+    for origin in allow:
+        if not origin.startswith(("https://", "http://")):
+            raise UsageError(f"--allow {origin}: no origin", hint="write it as https://HOST or http://HOST:PORT")
 
     async def show(url: str, callback: Callback) -> None:
         is_open = browser and await anyio.to_thread.run_sync(webbrowser.open, url)
@@ -213,7 +222,16 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
             note(f"then wait here, or paste the address you are sent back to ({callback.redirect_uri}?...)")
             _read_answers(callback)
 
-    stored = await log_in(name, definition, LoginStore(command.paths.auth_dir), show, timeout=timeout)
+    store, allowed = LoginStore(command.paths.auth_dir), [*allow]
+    while True:
+        try:
+            stored = await log_in(name, definition, store, show, timeout=timeout, allowed=allowed)
+            break
+        except UpstreamAuthError as error:
+            origin = str(error.details.get("login_origin", ""))
+            if not origin or origin in allowed or not await _allows(command, error):
+                raise
+            allowed.append(origin)
     return {
         "server": name,
         "state": "logged_in",
@@ -222,6 +240,15 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
         "scope": stored.scope,
         "gateways": await _tell_gateways(command, name),
     }
+
+
+async def _allows(command: Command, error: UpstreamAuthError) -> bool:
+    """Whether the person lets a login go where its server sends it. Addresses further in take the option."""
+    if command.as_json or error.details["is_inner"] or not sys.stdin.isatty():
+        return False
+    warn(error.message)
+    ask = partial(typer.confirm, "Log in there?", default=False, err=True)
+    return await anyio.to_thread.run_sync(ask)
 
 
 async def _logout(command: Command, name: str) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Bodies of HTTP answers, unpacked in small pieces and within limits."""
+"""Bodies of HTTP answers, unpacked in small pieces and within limits, without lone surrogates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 
 import httpx2
+
+from pml_gateway.foreign_json import SurrogateRepair
 
 ACCEPTED_ENCODING = "gzip"
 """The one compression that is asked for: every server has it, and it can be unpacked piece by piece."""
@@ -51,18 +53,21 @@ class Unpacker:
 
 
 async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int | None) -> AsyncIterator[bytes]:
-    """The unpacked body, of at most `max_bytes` (None: an endless stream).
+    """The unpacked and repaired body, of at most `max_bytes` (None: an endless stream).
 
     Raises:
         BodyError: there is more of it, or it cannot be unpacked.
     """
-    unpacker, size = Unpacker(encoding), 0
+    unpacker, repair, size = Unpacker(encoding), SurrogateRepair(), 0
     async for chunk in chunks:
         for piece in unpacker.pieces(chunk):
             size += len(piece)
             if max_bytes is not None and size > max_bytes:
                 raise BodyError(f"the answer is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
-            yield piece
+            if fixed := repair.feed(piece):
+                yield fixed
+    if rest := repair.rest():
+        yield rest
 
 
 class BoundedStream(httpx2.AsyncByteStream):

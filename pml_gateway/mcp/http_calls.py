@@ -21,9 +21,9 @@ import mcp_types
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import from_json
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.foreign_json import TooDeepError, read_json
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
@@ -121,9 +121,6 @@ class CallStream:
                 logger.warning("an answer did not reach its server: %s", type(error).__name__)
 
 
-MAX_DEPTH = 200
-"""Nesting that pydantic reads, and a little less than it writes: what is deeper cannot be passed on."""
-
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
 _REDIRECTS = (307, 308)
@@ -204,7 +201,7 @@ class HttpCalls:
             if response.content_type == "text/event-stream":
                 async with stream:
                     return await self._from_events(response, body["id"], headers, stream)
-            message = _message(await _read(response, self._http.max_bytes))
+            message = await _message(await _read(response, self._http.max_bytes))
             if _is_for_another(message, body["id"]):
                 raise UpstreamProtocolError(f"the answer is to request {str(message['id'])[:40]!r}, not to this one")
             return message
@@ -218,7 +215,7 @@ class HttpCalls:
             for _ in range(MAX_RESUMPTIONS):
                 async for event in _events(response, self._http.max_bytes):
                     last_id, pause = event.id or last_id, event.retry_seconds or pause
-                    answer = await stream.take(_message(event.data)) if event.data else None
+                    answer = await stream.take(await _message(event.data)) if event.data else None
                     if answer is not None and not _is_for_another(answer, request_id):
                         return answer
                 if not last_id:
@@ -322,26 +319,16 @@ def _encoding(response: aiohttp.ClientResponse) -> str:
     return response.headers.get("content-encoding", "")
 
 
-def _message(content: bytes) -> JsonObject:
+async def _message(content: bytes) -> JsonObject:
     try:
-        message = json.loads(content)
-    except (ValueError, RecursionError):
+        message = await read_json(content)
+    except TooDeepError as error:
+        raise UpstreamProtocolError(f"the answer is {error}") from None
+    except ValueError:
         raise UpstreamProtocolError(f"the answer is no JSON: {content[:80]!r}") from None
     if not isinstance(message, dict):
         raise UpstreamProtocolError("the answer is no JSON-RPC message")
-    if _is_too_deep(content):
-        raise UpstreamProtocolError(f"the answer is nested deeper than {MAX_DEPTH} levels")
     return message
-
-
-def _is_too_deep(content: bytes) -> bool:
-    if content.count(b"{") + content.count(b"[") <= MAX_DEPTH:
-        return False
-    try:
-        from_json(content)
-    except ValueError as error:
-        return "recursion limit" in str(error)
-    return False
 
 
 def _is_for_another(answer: JsonObject, request_id: str) -> bool:
@@ -366,7 +353,7 @@ async def _failure(response: aiohttp.ClientResponse, max_bytes: int) -> Exceptio
             hint="use the address it redirects to",
         )
     try:
-        error = _message(await _read(response, max_bytes)).get("error")
+        error = (await _message(await _read(response, max_bytes))).get("error")
     except (UpstreamProtocolError, BodyError):
         error = None
     if isinstance(error, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -95,22 +96,55 @@ def _same(tool: JsonObject, before: JsonObject | None) -> JsonObject:
 
 
 class Due:
-    """The lists that are to be asked for again; announcements that come in bursts are answered by one listing."""
+    """The lists that are to be asked for again; announcements that come in bursts are answered by one listing.
+
+    A list that its upstream gave against the protocol rests: it would be as faulty a moment later, however often the
+    upstream announces it.
+    """
 
     def __init__(self) -> None:
         self._kinds: set[ListKind] = set()
+        self._rests_until: dict[ListKind, float] = {}
         self.event = anyio.Event()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a list is to be asked for now."""
+        return any(map(self._is_awake, self._kinds))
+
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds until the next rest is over; infinite where none is."""
+        now = anyio.current_time()
+        return min((until - now for until in self._rests_until.values() if until > now), default=math.inf)
 
     def add(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
-        """Ask for these lists again, soon."""
-        self._kinds.update(kinds)
+        """Ask for these lists again, soon, also where they rest."""
+        for kind in kinds:
+            self._rests_until.pop(kind, None)
+            self._kinds.add(kind)
         self.event.set()
 
-    def take(self) -> frozenset[ListKind]:
-        """What is due, which from now on is no longer."""
-        taken, self._kinds = frozenset(self._kinds), set()
+    def announce(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
+        """Ask for these lists again as the upstream wishes: soon, or once they have rested."""
+        self._kinds.update(kinds)
+        if self.is_any:
+            self.event.set()
+
+    def rest(self, kinds: Iterable[ListKind], seconds: float) -> None:
+        """Ask for these lists again after so many seconds only."""
+        self._kinds.update(kinds)
+        self._rests_until |= dict.fromkeys(kinds, anyio.current_time() + seconds)
+
+    def take(self, polled: frozenset[ListKind] = frozenset()) -> frozenset[ListKind]:
+        """What is due or `polled`, which from now on is due no longer."""
+        taken = frozenset(filter(self._is_awake, self._kinds | polled))
+        self._kinds -= taken
         self.event = anyio.Event()
         return taken
+
+    def _is_awake(self, kind: ListKind) -> bool:
+        return self._rests_until.get(kind, 0.0) <= anyio.current_time()
 
 
 TOOLS = "tools"

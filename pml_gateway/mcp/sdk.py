@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.session import ClientSession
 from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream
+from mcp.shared._compat import resync_tracer
+from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared._httpx_utils import stream_within_origin
 from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import ClientCapabilities
+from mcp_types import ClientCapabilities, JSONRPCError, JSONRPCResponse, RequestId
+from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
 
+from pml_gateway.foreign_json import LARGE, TooManyListedError
+from pml_gateway.processes.framing import AnswerFault, read_message
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ __all__ = [
     "TappedSend",
     "TransportStreams",
     "connection_of",
+    "http_streams",
     "live_sessions",
     "on_session_end",
     "refresh_request",
@@ -172,3 +179,72 @@ class OpenSession(ClientSession):
 async def refresh_request(provider: OAuthClientProvider) -> httpx2.Request:
     """The request for new tokens, which the SDK makes only within its own flow."""
     return await provider._refresh_token()
+
+
+@asynccontextmanager
+async def http_streams(url: str, client: httpx2.AsyncClient, *, max_bytes: int) -> AsyncIterator[TransportStreams]:
+    """As `mcp.client.streamable_http.streamable_http_client`, but that large messages are read in turns."""
+    # It takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+    from mcp.client.streamable_http import StreamableHTTPTransport
+
+    class Transport(StreamableHTTPTransport):
+        """The SDK's transport, which reads a message in one go."""
+
+        async def _handle_json_response(
+            self,
+            response: httpx2.Response,
+            read_stream_writer: ContextSendStream[SessionMessage | Exception],
+            *,
+            request_id: RequestId,
+        ) -> None:
+            try:
+                message = await read_message(await response.aread())
+            except (httpx2.StreamError, ValueError) as exc:
+                message = _unread(exc, request_id, "Failed to parse JSON response")
+            await read_stream_writer.send(SessionMessage(message))
+
+        async def _handle_sse_event(
+            self,
+            sse: httpx2.ServerSentEvent,
+            read_stream_writer: ContextSendStream[SessionMessage | Exception],
+            original_request_id: RequestId | None = None,
+            resumption_callback: Callable[[str], Awaitable[None]] | None = None,
+        ) -> bool:
+            if sse.event != "message" or len(sse.data) < LARGE or original_request_id is None:
+                return await super()._handle_sse_event(
+                    sse, read_stream_writer, original_request_id, resumption_callback
+                )
+            try:
+                message = await read_message(sse.data)
+            except ValueError as exc:
+                message = _unread(exc, original_request_id, "Failed to parse SSE message")
+            is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
+            if isinstance(message, JSONRPCResponse | JSONRPCError):
+                message.id = original_request_id
+            await read_stream_writer.send(SessionMessage(message))
+            if sse.id and resumption_callback:
+                await resumption_callback(sse.id)
+            return is_answer
+
+    transport = Transport(url, max_sse_event_size=max_bytes)
+    arriving, read = create_context_streams[SessionMessage | Exception](0)
+    write, leaving = create_context_streams[SessionMessage](0)
+    async with arriving, read, write, leaving, anyio.create_task_group() as tasks:
+
+        def listen() -> None:
+            tasks.start_soon(transport.handle_get_stream, client, arriving)
+
+        tasks.start_soon(transport.post_writer, client, leaving, arriving, write, listen, tasks)
+        try:
+            yield read, write
+        finally:
+            if transport.session_id:
+                await transport.terminate_session(client)
+            tasks.cancel_scope.cancel()
+    await resync_tracer()
+
+
+def _unread(error: Exception, request_id: RequestId, what: str) -> JSONRPCError:
+    fault = AnswerFault(str(error)) if isinstance(error, TooManyListedError) else None
+    data = ErrorData(code=PARSE_ERROR, message=f"{what}: {error}", data=fault)
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=data)

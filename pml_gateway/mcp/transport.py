@@ -16,7 +16,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
-from pml_gateway.mcp.sdk import TransportStreams
+from pml_gateway.mcp.sdk import TransportStreams, http_streams
 from pml_gateway.processes.child_log import log_path
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
@@ -112,14 +112,9 @@ async def open_streams(
             async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
                 yield streams
         case Transport.HTTP:
-            # mcp.client.streamable_http takes 0.1 s to import, which gateways with stdio upstreams alone never need.
-            from mcp.client.streamable_http import streamable_http_client
-
             async with (
                 _http_client(definition, connect_timeout, http) as client,
-                streamable_http_client(
-                    resolve(definition.url or ""), http_client=client, max_sse_event_size=http.max_bytes
-                ) as streams,
+                http_streams(resolve(definition.url or ""), client, max_bytes=http.max_bytes) as streams,
             ):
                 yield streams
         case Transport.SSE:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
+
+from pml_gateway.foreign_json import LARGE, TooManyListedError, read_json, repaired
 
 LOOKED_AT = 512
 """Bytes at each end of a message among which its id is looked for: nothing but the result itself is longer."""
@@ -98,7 +100,7 @@ class Lines:
         self._buffer = self._buffer[-LOOKED_AT:]
 
 
-def read_line(line: bytes | Oversized, max_bytes: int) -> SessionMessage | Skipped | None:
+async def read_line(line: bytes | Oversized, max_bytes: int) -> SessionMessage | Skipped | None:
     """The message of one line; a faulty answer becomes an error answer, and an empty line nothing."""
     if isinstance(line, Oversized):
         fault = AnswerFault(
@@ -108,10 +110,24 @@ def read_line(line: bytes | Oversized, max_bytes: int) -> SessionMessage | Skipp
         return _answered(line.head, line.tail, fault)
     if not line.strip():
         return None
+    line = repaired(line)
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return SessionMessage(await read_message(line))
+    except TooManyListedError as error:
+        return _answered(line, line, AnswerFault(str(error)))
     except ValueError:
         return _answered(line, line, AnswerFault(_reason(line)))
+
+
+async def read_message(content: bytes | str) -> JSONRPCMessage:
+    """A JSON-RPC message, which is read in turns where it is large.
+
+    Raises:
+        ValueError: it is none, or lists more than any server has.
+    """
+    if len(content) < LARGE:
+        return jsonrpc_message_adapter.validate_json(content, by_name=False)
+    return jsonrpc_message_adapter.validate_python(await read_json(content), by_name=False)
 
 
 def _answered(head: bytes, tail: bytes, fault: AnswerFault) -> SessionMessage | Skipped:

@@ -90,7 +90,7 @@ async def _read(
         with suppress(*_BROKEN):
             while True:
                 for line in lines.feed(await process.stdout.receive()):
-                    message = read_line(line, max_bytes)
+                    message = await read_line(line, max_bytes)
                     if isinstance(message, Skipped):
                         skipped += 1
                         _note(upstream_id, message, skipped, log)

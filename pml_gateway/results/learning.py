@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed, exceeds
-from pml_gateway.results.shapes import infer, merge
+from pml_gateway.results.shapes import fields, infer, merge, without
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+MAX_COUNTED = 20_000
+"""Clients whose results of one tool are counted."""
+
 MAX_LEARNED = 5000
 """Shapes kept for all scopes together; those seen longest ago go first."""
 
@@ -46,11 +49,15 @@ SAVE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LearnedShape:
-    """What results of a tool looked like: a JSON Schema without any value, and in how many results."""
+    """What results of a tool looked like: a JSON Schema without any value, and in how many results.
+
+    `private` are the fields that one client alone has seen, with a hash of its id: their names may be data of its own.
+    """
 
     schema: JsonObject
     observed: int
     definition: str
+    private: Mapping[str, str] = field(default_factory=dict)
 
 
 _Key = tuple[str, str, str]
@@ -58,37 +65,43 @@ _Key = tuple[str, str, str]
 
 
 class LearnedShapes:
-    """The learned shapes of one configuration; clients with the same rights share them, others never see them."""
+    """The learned shapes of one configuration.
+
+    Clients with the same rights share fields that two of them have seen; others never see them.
+    """
 
     def __init__(self, path: Path, is_on: Callable[[], bool]) -> None:
         self._path = path
         self._is_on = is_on
         self._shapes: OrderedDict[_Key, LearnedShape] = OrderedDict()
+        self._counts: OrderedDict[tuple[_Key, str, str], int] = OrderedDict()
         self._unsaved = Coalesced(SAVE_SECONDS)
 
     async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
         """Learn from one successful result; a tool that declares its output is believed instead."""
         if not self._is_on() or content.kind == "binary" or "outputSchema" in tool.definition:
             return
-        key = (_scope(client), tool.upstream_id, tool.name)
-        known = self._shapes.get(key)
-        if known is not None and known.definition == _digest(tool):
-            seen = known.observed + 1
-            if seen > ALWAYS_LOOKED_AT and seen % LOOKED_AT_EVERY:
-                self._shapes[key] = LearnedShape(known.schema, seen, known.definition)
-                return
+        key, witness = (_scope(client), tool.upstream_id, tool.name), _witness(client.id)
+        seen, known = self._count(key, tool, witness), self._shapes.get(key)
+        is_known = known is not None and known.definition == _digest(tool)
+        if known is not None and is_known and seen > ALWAYS_LOOKED_AT and seen % LOOKED_AT_EVERY:
+            self._shapes[key] = replace(known, observed=known.observed + 1)
+            return
         if exceeds(content.value, INLINE_CHARACTERS):
             shape = await anyio.to_thread.run_sync(_infer, content)
         else:
             shape = _infer(content)
-        self._learn(key, tool, shape)
+        self._learn(key, tool, shape, witness)
 
     def shape_of(self, client: Client, tool: CatalogTool) -> LearnedShape | None:
         """What clients of these rights have seen of the tool; None where nothing was or learning is off."""
         if not self._is_on() or "outputSchema" in tool.definition:
             return None
         learned = self._shapes.get((_scope(client), tool.upstream_id, tool.name))
-        return learned if learned is not None and learned.definition == _digest(tool) and learned.schema else None
+        if learned is None or learned.definition != _digest(tool) or not learned.schema:
+            return None
+        foreign = {path for path, witness in learned.private.items() if witness != _witness(client.id)}
+        return replace(learned, schema=without(learned.schema, foreign), private={}) if foreign else learned
 
     async def run(self) -> None:
         """Load what is on disk, then save after changes, for as long as the owner's task group lives."""
@@ -101,23 +114,29 @@ class LearnedShapes:
                 with anyio.CancelScope(shield=True):
                     await self._save()
 
-    def _learn(self, key: _Key, tool: CatalogTool, shape: JsonObject) -> None:
+    def _count(self, key: _Key, tool: CatalogTool, witness: str) -> int:
+        """Which result of this tool it is that a client gets."""
+        counted = (key, _digest(tool), witness)
+        number = self._counts[counted] = self._counts.pop(counted, 0) + 1
+        if len(self._counts) > MAX_COUNTED:
+            self._counts.popitem(last=False)
+        return number
+
+    def _learn(self, key: _Key, tool: CatalogTool, shape: JsonObject, witness: str) -> None:
         known, definition = self._shapes.pop(key, None), _digest(tool)
         if known is None or known.definition != definition:
             known = LearnedShape({}, 0, definition)
-        schema = merge(known.schema, shape)
-        if exceeds(schema, MAX_SHAPE):
-            schema = {"type": schema.get("type", "object")}
-        self._shapes[key] = LearnedShape(schema, known.observed + 1, definition)
+        seen = LearnedShape(shape, 1, definition, dict.fromkeys(fields(shape), witness))
+        learned = self._shapes[key] = _combined(known, seen, known.observed + 1)
         while len(self._shapes) > MAX_LEARNED:
             self._shapes.popitem(last=False)
-        if schema != known.schema:
+        if (learned.schema, learned.private) != (known.schema, known.private):
             self._unsaved.ask()
 
     def _take_over(self, loaded: dict[_Key, LearnedShape]) -> None:
         for key, theirs in loaded.items():
             mine = self._shapes.get(key)
-            self._shapes[key] = theirs if mine is None else _combined(mine, theirs)
+            self._shapes[key] = theirs if mine is None else _merged(mine, theirs)
 
     async def _save(self) -> None:
         try:
@@ -129,8 +148,10 @@ class LearnedShapes:
         with locked(self._path):
             for key, theirs in self._load().items():
                 mine = shapes.get(key)
-                shapes[key] = theirs if mine is None else _combined(mine, theirs)
-            rows = [[*key, shape.definition, shape.observed, shape.schema] for key, shape in shapes.items()]
+                shapes[key] = theirs if mine is None else _merged(mine, theirs)
+            rows = [
+                [*key, shape.definition, shape.observed, shape.schema, shape.private] for key, shape in shapes.items()
+            ]
             write_atomically(self._path, json.dumps({"format": FORMAT, "shapes": rows[-MAX_LEARNED:]}))
 
     def _load(self) -> dict[_Key, LearnedShape]:
@@ -146,18 +167,44 @@ class LearnedShapes:
 
 def _decode(raw: JsonObject) -> dict[_Key, LearnedShape]:
     shapes = {}
-    for scope, upstream_id, tool, definition, observed, schema in raw["shapes"]:
-        if not isinstance(schema, dict):
+    for scope, upstream_id, tool, definition, observed, schema, private in raw["shapes"]:
+        if not isinstance(schema, dict) or not isinstance(private, dict):
             raise TypeError("a shape is no object")
-        shapes[str(scope), str(upstream_id), str(tool)] = LearnedShape(schema, int(observed), str(definition))
+        shape = LearnedShape(schema, int(observed), str(definition), private)
+        shapes[str(scope), str(upstream_id), str(tool)] = shape
     return shapes
 
 
-def _combined(mine: LearnedShape, theirs: LearnedShape) -> LearnedShape:
+def _merged(mine: LearnedShape, theirs: LearnedShape) -> LearnedShape:
+    """What two processes learned."""
     if mine.definition != theirs.definition:
         return mine
     # Both processes may have loaded the same observations, so that adding the counts would count them twice.
-    return LearnedShape(merge(mine.schema, theirs.schema), max(mine.observed, theirs.observed), mine.definition)
+    return _combined(mine, theirs, max(mine.observed, theirs.observed))
+
+
+def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> LearnedShape:
+    schema = merge(mine.schema, theirs.schema)
+    if exceeds(schema, MAX_SHAPE):
+        return LearnedShape({"type": schema.get("type", "object")}, observed, mine.definition)
+    sides = [(frozenset(fields(side.schema)), side.private) for side in (mine, theirs)]
+    private: dict[str, str] = {}
+    for path in fields(schema):
+        witnesses = {seen.get(path, EVERYBODY) for paths, seen in sides if path in paths}
+        # Where keys turned out to be data, what stood under them is new here, and nobody has seen it here yet.
+        witnesses = witnesses - {NOBODY} or {NOBODY}
+        if len(witnesses) == 1 and EVERYBODY not in witnesses:
+            private[path] = witnesses.pop()
+    return LearnedShape(schema, observed, mine.definition, private)
+
+
+EVERYBODY, NOBODY = "everybody", "nobody"
+"""Stand for the hash of a client's id."""
+
+
+@lru_cache(maxsize=4096)
+def _witness(client_id: str) -> str:
+    return hashlib.sha256(client_id.encode()).hexdigest()[:16]
 
 
 def _infer(content: Content) -> JsonObject:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
+from pml_gateway.catalog.schema import escaped
+from pml_gateway.secrets.masking import mask_keys
 from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 8
@@ -25,7 +28,8 @@ _FIELD_NAME = re.compile(r"[A-Za-z_$@#][A-Za-z0-9_$.:/-]{0,47}\Z")
 _DATA_KEYS = re.compile(
     r"""(?ix)
     .*\d{4}-\d\d(-\d\d)?.*          # dates
-    | .*[^\s@]+@[^\s@]+\.[a-z]+.*   # addresses
+    | [^@]+@.+                      # addresses
+    | .*\d+\.\d+\.\d+.*            # addresses of machines, versions
     | .*[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}.*  # uuids, hashes
     | [a-z]+([-_]\d{3,}|\d{4,}).*   # user_1234, but sha256
     | (?=[a-z0-9_-]*\d)(?=[a-z0-9_-]*[a-z])[a-z0-9_-]{16,}   # keys and tokens
@@ -34,7 +38,11 @@ _DATA_KEYS = re.compile(
     | [\w-]+(\.[\w-]+)*\.(com|org|net|io|dev|ai|py|js|ts|json|md|txt|ya?ml|toml|csv|html?)  # hosts and files
     """
 )
+_CODE = re.compile(r"(?=(?:[A-Z]*\d){3})(?=\d*[A-Z])[A-Z0-9]{8,}\Z")
+"""What accounts and orders go by."""
+
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_ANY = {"items": "[]", "additionalProperties": "{}"}
 _SHORT = {"string": "str", "boolean": "bool", "integer": "int", "number": "float", "null": "null"}
 
 
@@ -60,6 +68,31 @@ def merge(left: JsonObject, right: JsonObject) -> JsonObject:
     return merged
 
 
+def fields(schema: JsonObject, at: str = "") -> Iterator[str]:
+    """Where each field that a shape names stands: `/items/[]/id`, with `[]` for any item and `{}` for any key."""
+    for name, field in schema.get("properties", {}).items():
+        path = f"{at}/{escaped(name)}"
+        yield path
+        yield from fields(field, path)
+    for keyword, sign in _ANY.items():
+        if keyword in schema:
+            yield from fields(schema[keyword], f"{at}/{sign}")
+
+
+def without(schema: JsonObject, hidden: Collection[str], at: str = "") -> JsonObject:
+    """The shape without these fields, and what is in them."""
+    kept = dict(schema)
+    if "properties" in schema:
+        named = {name: f"{at}/{escaped(name)}" for name in schema["properties"]}
+        shown = {name: path for name, path in named.items() if path not in hidden}
+        kept["properties"] = {name: without(schema["properties"][name], hidden, path) for name, path in shown.items()}
+        kept["required"] = [name for name in schema["required"] if name in shown]
+    for keyword, sign in _ANY.items():
+        if keyword in schema:
+            kept[keyword] = without(schema[keyword], hidden, f"{at}/{sign}")
+    return kept
+
+
 def sketch(value: Any, limit: int = 300) -> str:
     """The shape on one line of at most `limit` characters, with the lengths of lists: `{items: {id: int}[120]}`."""
     for depth in (4, 3, 2, 1, 0):
@@ -71,7 +104,12 @@ def sketch(value: Any, limit: int = 300) -> str:
 
 def is_data_key(key: str) -> bool:
     """Whether an object's key looks like data (an id, a date, an address) rather than the name of a field."""
-    return not _FIELD_NAME.match(key) or _DATA_KEYS.match(key) is not None
+    return not _FIELD_NAME.match(key) or _looks_like_data(key)
+
+
+@lru_cache(maxsize=8192)
+def _looks_like_data(name: str) -> bool:
+    return bool(_DATA_KEYS.match(name) or _CODE.match(name)) or mask_keys(name) != name
 
 
 class _Budget:
@@ -128,13 +166,20 @@ def _merge_objects(left: JsonObject, right: JsonObject | None = None) -> JsonObj
     if right is None:
         return {key: left[key] for key in ("properties", "required", "additionalProperties") if key in left}
     own, other = left.get("properties", {}), right.get("properties", {})
-    is_map = "additionalProperties" in left or "additionalProperties" in right
+    is_map = "additionalProperties" in left or "additionalProperties" in right or _vary(own, other)
     if is_map or len(own.keys() | other.keys()) > MAX_FIELDS:
         parts = [side["additionalProperties"] for side in (left, right) if "additionalProperties" in side]
         return {"additionalProperties": _map([*parts, *own.values(), *other.values()])["additionalProperties"]}
     fields = {key: merge(own.get(key, {}), other.get(key, {})) for key in own | other}
     required = sorted(set(left.get("required", ())) & set(right.get("required", ())))
     return {"properties": fields, "required": required}
+
+
+def _vary(own: JsonObject, other: JsonObject) -> bool:
+    """Whether every object has other keys for values of one kind, so that they are data."""
+    kinds = [*own.values(), *other.values()]
+    is_other = bool(own) and bool(other) and own.keys().isdisjoint(other)
+    return is_other and len(kinds) >= MIN_ALIKE and all(kind == kinds[0] for kind in kinds)
 
 
 def _kinds(schema: JsonObject) -> set[str]:

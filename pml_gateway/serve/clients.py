@@ -12,6 +12,7 @@ from mcp.server.connection import Connection
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from pydantic import ValidationError
 
+from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for
@@ -104,7 +105,7 @@ def gathered_instructions(view: View) -> str:
     parts = [OWN_INSTRUCTIONS]
     left = MAX_INSTRUCTIONS
     for upstream_id, said in view.said.items():
-        text = said.instructions.strip() if said is not None else ""
+        text = visible(said.instructions).strip() if said is not None else ""
         if not text or left <= 0 or not is_seen(view, upstream_id):
             continue
         kept = text[: min(left, MAX_SERVER_INSTRUCTIONS)]

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import anyio
 
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, Connection
 from pml_gateway.mcp.elicitation import Capabilities, Questions
@@ -24,7 +24,7 @@ from pml_gateway.mcp.listing import Difference, Listed, ListKind, Offers, announ
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.upstreams.lists import OFFERS_SHARE, list_offers, list_tools
+from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, OFFERS_SHARE, list_offers, list_tools
 from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.session_choice import late
 from pml_gateway.upstreams.upstream import Upstream
@@ -84,6 +84,7 @@ class _Record:
     """What has been done for one upstream: for whom it was listed, and for whom it is to be again.
 
     Times are those of `anyio.current_time`: of the last listing begun, the next that repeats one, and the next attempt.
+    One that `is_faulty` was against the protocol, and is not tried again because its upstream announces something.
     """
 
     upstream: Upstream
@@ -95,6 +96,7 @@ class _Record:
     retry_at: float = -math.inf
     pause: float = 0.0
     has_failed: bool = False
+    is_faulty: bool = False
     is_busy: bool = False
 
 
@@ -153,7 +155,9 @@ class CapabilityListings:
         base = (listed.tools, listed.offers)
         if record.base != base:
             record.base = base
-            record.again_at = record.retry_at = -math.inf
+            record.again_at = -math.inf
+            if not record.is_faulty:
+                record.retry_at = -math.inf
         elif listed.polled:
             return
         elif not record.stale:
@@ -233,12 +237,14 @@ class CapabilityListings:
                 try:
                     async with self._places:
                         await self._list(record.upstream, client_capabilities)
-                    record.has_failed, record.pause = False, 0.0
+                    record.has_failed, record.is_faulty, record.pause = False, False, 0.0
                 except GatewayError as error:
                     logger.debug("not listed for clients that can be asked: %s", error)
                     record.has_failed = True
                     record.done.discard(client_capabilities.key)
-                    record.pause = min(max(record.pause * 2, QUIET_SECONDS), LAST_PAUSE)
+                    record.is_faulty = isinstance(error, UpstreamProtocolError)
+                    first, last = (FIRST_REST, LAST_REST) if record.is_faulty else (QUIET_SECONDS, LAST_PAUSE)
+                    record.pause = min(max(record.pause * 2, first), last)
                     record.retry_at = anyio.current_time() + record.pause
                 self._changed.set()
         finally:

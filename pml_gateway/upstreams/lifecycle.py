@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 import anyio
 
 from pml_gateway.config.settings import EffectiveSettings
-from pml_gateway.errors import GatewayError, UpstreamTimeoutError, UpstreamUnavailableError, innermost
+from pml_gateway.errors import (
+    GatewayError,
+    UpstreamProtocolError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+    innermost,
+)
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection, WrongEraError, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
-from pml_gateway.mcp.listing import Listed, Remembered, announced_kind
+from pml_gateway.mcp.listing import Listed, ListKind, Remembered, announced_kind
 from pml_gateway.mcp.session import HeaderMaps, OnNotice
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.signal import Signal, first_of
@@ -229,7 +235,8 @@ class Lifecycle:
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
             # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
-            self.request_connect()
+            self._wanted.set()
+            self._due.announce()
             raise translate(exc, self.upstream_id, http=http) from exc
 
     def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
@@ -258,7 +265,8 @@ class Lifecycle:
                 continue
             if isinstance(error, _StartAgainError):
                 continue
-            await self._back_off(error, self._backoff.pause())
+            is_fault = isinstance(error, UpstreamProtocolError)
+            await self._back_off(error, self.lists.rest(tuple(ListKind)) if is_fault else self._backoff.pause())
 
     async def _back_off(self, error: GatewayError, pause: float) -> None:
         self.last_error = error
@@ -267,7 +275,7 @@ class Lifecycle:
         self._set_state(UpstreamState.FAILED)
         self.settled.set()
         self._on_failed()
-        logger.warning("%s; next attempt in %.0f s", error, pause)
+        logger.warning("%s; next attempt in %.0f s, or after: pml refresh", error, pause)
         with anyio.move_on_after(pause):
             await self._due.event.wait()
 
@@ -326,7 +334,8 @@ class Lifecycle:
                     f"{self.upstream_id}: the server ended or closed the connection while starting",
                     hint=self._effective.where_to_look,
                 )
-        return error
+        # It is remembered as long as the upstream fails; its traceback would hold all that was received by then.
+        return error.anew()
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due; from the first on, the connection is the live one."""
@@ -347,6 +356,8 @@ class Lifecycle:
             if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
                 return False
             logger.warning("tools are as listed before: %s", error)
+            if isinstance(error, UpstreamProtocolError):
+                self.lists.rest({ListKind.TOOLS})
             self.settled.set()
         return True
 
@@ -358,7 +369,7 @@ class Lifecycle:
             idle_for = self._activity.idle_seconds
             if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= defaults.idle_timeout:
                 return None
-            pause = max(defaults.idle_timeout - idle_for, 1.0)
+            pause = min(max(defaults.idle_timeout - idle_for, 1.0), self._due.rest_seconds)
             poll = bool(connection.unannounced)
             if poll:
                 pause = min(pause, defaults.refresh_interval)
@@ -366,8 +377,8 @@ class Lifecycle:
                 await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
-            poll = poll and pause == defaults.refresh_interval and not self._due.event.is_set()
-            if poll or self._due.event.is_set():
+            poll = poll and pause == defaults.refresh_interval and not self._due.is_any
+            if poll or self._due.is_any:
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
                 if not await self._list_again(connection, poll=poll):
@@ -381,7 +392,7 @@ class Lifecycle:
         """What the upstream announces, on any of its sessions."""
         kind = announced_kind(method)
         if kind is not None:
-            self._due.add((kind,))
+            self._due.announce((kind,))
         elif method == UPDATED:
             self._subscriptions.updated(str(params.get("uri")))
 

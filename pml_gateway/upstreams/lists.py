@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
+import anyio.lowlevel
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import ServerCapabilities
@@ -14,6 +15,7 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError
+from pml_gateway.foreign_json import MAX_LISTED
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, Connection
 from pml_gateway.mcp.failures import translate
@@ -45,11 +47,12 @@ class ToolFacts:
 
 
 MAX_PAGES = 2_000
-MAX_LISTED = 100_000
-"""More than the largest known server lists by an order of magnitude; beyond, a list is taken for a fault."""
 
-MAX_LIST_BYTES = 256 * 1024 * 1024
+MAX_LIST_BYTES = 64 * 1024 * 1024
 """JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
+
+MEASURED_AT_ONCE = 50
+"""Entries of a list that are looked at between two turns of everybody else, about 0.3 ms."""
 
 
 async def all_pages(
@@ -82,20 +85,29 @@ async def _pages(
         page = result.get(key)
         if not isinstance(page, list):
             raise UpstreamProtocolError(f"{upstream_id}: {method} answered without a list of {key}")
-        listed.extend(entry for entry in page if isinstance(entry, dict))
-        if len(listed) > MAX_LISTED:
+        if len(listed) + len(page) > MAX_LISTED:
             raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LISTED} {key} listed")
+        listed.extend(entry for entry in page if isinstance(entry, dict))
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
             return tuple(listed)
         if cursor in cursors:
             raise UpstreamProtocolError(f"{upstream_id}: {method} repeats the cursor {cursor[:40]!r}")
         cursors.add(cursor)
-        size += len(json.dumps(page))
+        size += await _size(page)
         if size > MAX_LIST_BYTES:
             raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LIST_BYTES} bytes of {key} listed")
         params = {"cursor": cursor}
     raise UpstreamProtocolError(f"{upstream_id}: {method} did not end within {MAX_PAGES} pages")
+
+
+async def _size(page: list[object]) -> int:
+    """The JSON size of one page."""
+    size = 0
+    for start in range(0, len(page), MEASURED_AT_ONCE):
+        size += len(json.dumps(page[start : start + MEASURED_AT_ONCE]))
+        await anyio.lowlevel.checkpoint()
+    return size
 
 
 async def list_tools(
@@ -134,31 +146,41 @@ MAX_INSTRUCTIONS = 20_000
 
 
 async def list_offers(
-    session: PassthroughSession, kinds: Collection[ListKind], known: Offers, *, upstream_id: str, timeout: float
+    session: PassthroughSession,
+    kinds: Collection[ListKind],
+    known: Offers,
+    *,
+    upstream_id: str,
+    timeout: float,
+    on_fault: Callable[[ListKind], None] = lambda _kind: None,
 ) -> Offers:
     """What the upstream offers; lists that are not among `kinds`, and those that fail, are as known before.
 
-    Nothing here raises for what the upstream answers: its tools do not depend on it.
+    Nothing here raises for what the upstream answers: its tools do not depend on it. `on_fault` is told which lists
+    were against the protocol.
     """
     capabilities = session.server_capabilities or ServerCapabilities()
 
-    async def listed(method: str, key: str, before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+    async def listed(kind: ListKind, method: str, key: str, before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
         try:
             return await all_pages(session, method, key, upstream_id=upstream_id, timeout=timeout)
         except (MCPError, GatewayError) as exc:
             if isinstance(exc, MCPError) and exc.code == METHOD_NOT_FOUND:
                 return ()
-            logger.warning("%s are as listed before: %s", key, translate(exc, upstream_id))
+            error = translate(exc, upstream_id)
+            logger.warning("%s are as listed before: %s", key, error)
+            if isinstance(error, UpstreamProtocolError):
+                on_fault(kind)
             return before
 
     prompts = known.prompts if capabilities.prompts else ()
     resources = known.resources if capabilities.resources else ()
     templates = known.templates if capabilities.resources else ()
     if capabilities.prompts and ListKind.PROMPTS in kinds:
-        prompts = await listed("prompts/list", "prompts", prompts)
+        prompts = await listed(ListKind.PROMPTS, "prompts/list", "prompts", prompts)
     if capabilities.resources and ListKind.RESOURCES in kinds:
-        resources = await listed("resources/list", "resources", resources)
-        templates = await listed("resources/templates/list", "resourceTemplates", templates)
+        resources = await listed(ListKind.RESOURCES, "resources/list", "resources", resources)
+        templates = await listed(ListKind.RESOURCES, "resources/templates/list", "resourceTemplates", templates)
     return Offers(
         prompts=prompts,
         resources=resources,
@@ -175,6 +197,13 @@ OFFERS_SHARE = 0.2
 """Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
 
 
+FIRST_REST = 30.0
+REST_FACTOR = 4
+LAST_REST = 3600.0
+"""Seconds until a list that was against the protocol is asked for again: such a fault is in the server and stays there,
+while one of the connection passes."""
+
+
 class Lists:
     """What an upstream lists; `last` is None until it has listed something since the start."""
 
@@ -184,6 +213,7 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
+        self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
 
@@ -193,11 +223,12 @@ class Lists:
         Raises:
             GatewayError: the tools could not be listed.
         """
-        kinds = self.due.take() | (connection.unannounced if poll else frozenset())
+        kinds = self.due.take(connection.unannounced if poll else frozenset())
         before = None if is_new else self.last
         if before is None:
             kinds = frozenset(ListKind)
         started = time.monotonic()
+        faulty: set[ListKind] = set()
         if before is None or ListKind.TOOLS in kinds:
             tools = await list_tools(connection, self._upstream_id, self._timeout, http)
             tools = await known_again(tools, self._tools) if self._tools else tools
@@ -209,7 +240,12 @@ class Lists:
             self._offers,
             upstream_id=self._upstream_id,
             timeout=self._timeout * OFFERS_SHARE,
+            on_fault=faulty.add,
         )
+        if faulty:
+            self.rest(faulty)
+        else:
+            self._next_rest = FIRST_REST
         if tools is not self._tools:
             self._tools, self.tool_facts = tools, ToolFacts(tools)
         info = connection.session.server_info
@@ -224,3 +260,9 @@ class Lists:
             polled=poll and before is not None,
         )
         return self.last
+
+    def rest(self, kinds: Collection[ListKind]) -> float:
+        """Let lists rest that are against the protocol, each time longer until all are sound; how many seconds."""
+        pause, self._next_rest = self._next_rest, min(self._next_rest * REST_FACTOR, LAST_REST)
+        self.due.rest(kinds, pause)
+        return pause

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -125,6 +127,50 @@ async def test_denied_consent_and_unknown_servers_end_with_an_error(tmp_path: Pa
         assert (denied.returncode, "consent was denied" in denied.stderr) == (1, True)
         unknown = await pml(tmp_path, "upstreams", "login", "remotte")
         assert (unknown.returncode, "did you mean remote?" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+@pytest.mark.parametrize("answer", [b"y\n", b"n\n"])
+async def test_a_person_at_a_terminal_is_asked_where_a_login_may_go(tmp_path: Path, answer: bytes) -> None:
+    async with protected(mcp_host="127.0.0.2") as stand:
+        write_settings(tmp_path, settings(stand))
+        terminal, its_side = pty.openpty()
+        process = await anyio.open_process(
+            [sys.executable, "-m", "pml_gateway", "upstreams", "login", "remote", "--no-browser", "--timeout", "20"],
+            env=environment(tmp_path, NO_KEYRING),
+            cwd=tmp_path,
+            stdin=its_side,
+        )
+        os.close(its_side)
+        assert process.stderr is not None
+        text = ""
+        with anyio.fail_after(LIMIT):
+            while "Log in there?" not in text:
+                text += (await process.stderr.receive()).decode()
+            assert stand.issuer in text
+            os.write(terminal, answer)
+            if answer == b"y\n":
+                while "paste the address" not in text:
+                    text += (await process.stderr.receive()).decode()
+                url = next(line for line in text.splitlines() if line.startswith(stand.issuer))
+                os.write(terminal, f"{await stand.redirected(url)}\n".encode())
+            assert await process.wait() == (0 if answer == b"y\n" else 1)
+        await process.aclose()
+        os.close(terminal)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+async def test_a_login_that_goes_elsewhere_takes_the_owners_word(tmp_path: Path) -> None:
+    async with protected(mcp_host="127.0.0.2") as stand:
+        write_settings(tmp_path, settings(stand))
+        login = ("upstreams", "login", "remote")
+        refused = await pml(tmp_path, *login)
+        remedy = f"pml upstreams login remote --allow {stand.issuer}"
+        assert (refused.returncode, remedy in " ".join(refused.stderr.split())) == (1, True)
+        no_origin = await pml(tmp_path, *login, "--allow", "login.test")
+        assert (no_origin.returncode, "no origin" in no_origin.stderr) == (2, True)
+        allowed = await pml(tmp_path, *login, "--allow", stand.issuer)
+        assert (allowed.returncode, "logged in to remote" in allowed.stdout) == (0, True)
 
 
 async def test_two_processes_that_renew_at_once_send_one_refresh_request(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ async def test_a_hidden_offer_is_found_nowhere(tmp_path: Path, monkeypatch: pyte
             resources=[resource(f"{name}://shown"), resource(f"{name}://private/x")],
             templates=[template(f"{name}://{{+path}}")],
             unlisted={f"{name}://private/y", "pub://%70rivate/y"},
-            instructions=f"Use {name} with care.",
+            instructions=f"Use {name} \x1b[8mwith \u202ecare.\u200b",
         )
         for name in ("pub", "secret")
     }

@@ -245,3 +245,49 @@ async def test_a_stream_that_cannot_be_resumed_does_not_say_that_nothing_was_exe
         server._answer = answer  # type: ignore[method-assign]  # two methods misbehave
         async with beside(tmp_path, {"url": server.url}) as (_, caller):
             assert error_of(await call(caller))["details"]["executed"] == "unknown"
+
+
+def as_json(content: bytes) -> bytes:
+    return response(content)
+
+
+def as_event(content: bytes) -> bytes:
+    return response(b"data: " + content + b"\n\n", "text/event-stream")
+
+
+@pytest.mark.parametrize("sent", [as_json, as_event])
+async def test_a_lone_surrogate_costs_neither_the_server_nor_the_result(
+    tmp_path: Path, sent: Callable[[bytes], bytes]
+) -> None:
+    async def answer(request: RawRequest) -> None:
+        value: Any = {"content": [{"type": "text", "text": "cut \ud83d"}]}
+        if request.message["method"] == "tools/list":
+            value = {"tools": [{"name": "t", "description": "cut \ud83d", "inputSchema": {"type": "object"}}]}
+        await request.send(sent(result(request.message, value)))
+
+    for at in ("tools/list", "tools/call"):
+        async with raw_server(answer, at) as server, beside(tmp_path / at, {"url": server.url}) as (gateway, caller):
+            assert row_of(gateway)["state"] == "ready"
+            text = text_of(await call(caller))
+            if at == "tools/call":
+                assert text == "cut \ufffd"
+            else:
+                described = gateway.state.catalog.by_name("bad__t")
+                assert described is not None
+                assert described.definition["description"] == "cut \ufffd"
+
+
+@pytest.mark.parametrize("sent", [as_json, as_event])
+@pytest.mark.parametrize("count", [20_000, 100_001])
+async def test_a_large_list_is_taken_or_refused_by_name(
+    tmp_path: Path, sent: Callable[[bytes], bytes], count: int
+) -> None:
+    async def answer(request: RawRequest) -> None:
+        tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(count)]
+        await request.send(sent(result(request.message, {"tools": tools})))
+
+    async with raw_server(answer, "tools/list") as server, beside(tmp_path, {"url": server.url}) as (gateway, caller):
+        if count == 20_000:
+            assert text_of(await call(caller, "bad__t19999")) == "fine"
+        else:
+            assert "more than 100000 tools" in row_of(gateway)["error"]

@@ -89,6 +89,14 @@ async def test_an_answer_that_cannot_be_read_ends_its_call_with_the_reason(
             assert error["details"]["executed"] == "yes"
 
 
+async def test_a_lone_surrogate_costs_neither_the_server_nor_the_result(tmp_path: Path) -> None:
+    async with beside(tmp_path, entry("lone_surrogate")) as (gateway, caller):
+        described = gateway.state.catalog.by_name("bad__t")
+        assert described is not None
+        assert described.definition["description"] == "cut \ufffd"
+        assert text_of(await call(caller)) == "cut \ufffd"
+
+
 @pytest.mark.parametrize("mode", ["big_result", "big_result_first"])
 async def test_a_result_larger_than_the_limit_is_refused_wherever_its_id_stands(tmp_path: Path, mode: str) -> None:
     async with beside(tmp_path, entry(mode, 3), max_message_bytes="2MiB") as (_, caller):

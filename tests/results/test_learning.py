@@ -9,11 +9,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content
 from pml_gateway.results.learning import MAX_SHAPE, LearnedShapes
+from pml_gateway.results.shapes import fields
 from tests.catalog.listings import only_tool
 
 pytestmark = pytest.mark.anyio
@@ -33,11 +36,78 @@ async def observed(shapes: LearnedShapes, tool: CatalogTool, *values: Any, clien
     return learned.schema
 
 
-async def test_clients_with_equal_rights_share_shapes_and_others_see_none(tmp_path: Path) -> None:
+def names(shapes: LearnedShapes, client: Client) -> set[str]:
+    learned = shapes.shape_of(client, make_tool())
+    return set() if learned is None else set(fields(learned.schema))
+
+
+async def test_clients_with_equal_rights_share_what_two_of_them_saw_and_others_see_none(tmp_path: Path) -> None:
     shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: True), make_tool()
-    await observed(shapes, tool, {"a": 1})
-    assert shapes.shape_of(TEAM_MATE, tool) is not None
-    assert shapes.shape_of(GUEST, tool) is None
+    await observed(shapes, tool, {"items": [{"id": 1, "salary": 2}], "anna": {"id": 1}})
+    assert names(shapes, ANNA) == {"/items", "/items/[]/id", "/items/[]/salary", "/anna", "/anna/id"}
+    assert names(shapes, TEAM_MATE) == names(shapes, GUEST) == set()
+    await observed(shapes, tool, {"items": [{"id": 1}], "ben": True}, client=TEAM_MATE)
+    shared = {"/items", "/items/[]/id"}
+    assert names(shapes, Client("client:cleo")) == shared
+    assert names(shapes, TEAM_MATE) == shared | {"/ben"}
+    assert names(shapes, ANNA) == shared | {"/items/[]/salary", "/anna", "/anna/id"}
+    learned = shapes.shape_of(TEAM_MATE, tool)
+    assert learned is not None
+    assert "salary" not in json.dumps(learned.schema)
+    assert names(shapes, GUEST) == set()
+
+
+async def test_one_client_that_calls_often_is_one_witness(tmp_path: Path) -> None:
+    shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: True), make_tool()
+    await observed(shapes, tool, *[{"a": 1}] * 40)
+    assert names(shapes, TEAM_MATE) == set()
+    await observed(shapes, tool, {"a": 1}, client=TEAM_MATE)
+    assert names(shapes, TEAM_MATE) == {"/a"}, "a client's first results are looked at, however many others had"
+
+
+@given(
+    results=st.lists(
+        st.tuples(
+            st.sampled_from([ANNA, TEAM_MATE]), st.dictionaries(st.sampled_from("abcd"), st.integers() | st.none())
+        ),
+        max_size=12,
+    ),
+    processes=st.booleans(),
+)
+async def test_nobody_is_told_a_name_that_only_another_saw(
+    tmp_path_factory: pytest.TempPathFactory, results: list[tuple[Client, dict[str, Any]]], processes: bool
+) -> None:
+    path, tool = tmp_path_factory.mktemp("shapes") / "s.json", make_tool()
+    mine, other = LearnedShapes(path, lambda: True), LearnedShapes(path, lambda: True)
+    for client, value in results:
+        await (other if processes and client is ANNA else mine).observe(client, tool, Content("json", value))
+    for shapes in (other, mine, other):
+        await kept(shapes)
+    fresh = await kept(LearnedShapes(path, lambda: True))
+    saw = {
+        each: {f"/{name}" for client, value in results if client is each for name in value}
+        for each in (ANNA, TEAM_MATE)
+    }
+    for shapes in (mine, other, fresh):
+        assert names(shapes, ANNA) <= saw[ANNA]
+        assert names(shapes, TEAM_MATE) <= saw[TEAM_MATE]
+        assert names(shapes, Client("client:cleo")) <= saw[ANNA] & saw[TEAM_MATE]
+
+
+async def kept(shapes: LearnedShapes) -> LearnedShapes:
+    """The shapes, after they were loaded and saved as `run` does."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shapes.run)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    return shapes
+
+
+async def test_shapes_that_an_older_version_learned_are_forgotten(tmp_path: Path) -> None:
+    path, tool = tmp_path / "s.json", make_tool()
+    await observed(await kept(LearnedShapes(path, lambda: True)), tool, {"a": 1})
+    path.write_text('{"format": 1, "shapes": [["s", "u", "t", "d", 1, {"type": "object"}]]}', encoding="utf-8")
+    assert names(await kept(LearnedShapes(path, lambda: True)), ANNA) == set()
 
 
 async def test_later_results_widen_a_shape(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from pml_gateway.results.shapes import infer, merge, sketch
+from pml_gateway.results.shapes import fields, infer, merge, sketch, without
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -55,6 +55,16 @@ def test_a_sketch_says_how_long_lists_are_and_which_fields_are_optional() -> Non
         ["sk-proj-a1b2c3d4e5f6g7h8"],
         ["example.com"],
         ["ключ"],
+        ["ghp_abcdefgh1"],
+        ["sk-abcdefgh1"],
+        ["d41d8cd98f00b204"],
+        ["2024_01_31", "2024_02_01"],
+        ["m20240131"],
+        ["anna@localhost"],
+        ["+49 30 1234567"],
+        ["x192.168.10.2"],
+        ["AKIAIOSFODNN7EXAMPLE"],
+        ["T01ABC23DEF"],
     ],
 )
 def test_keys_that_look_like_data_become_a_map(keys: list[str]) -> None:
@@ -92,3 +102,29 @@ def test_no_value_and_no_unusual_key_gets_into_a_shape(value: dict[str, str]) ->
 def test_a_huge_value_is_looked_at_in_bounds() -> None:
     wide = {"rows": [{"cells": [[number] * 50] * 50} for number in range(1000)]}
     assert sketch(wide).startswith("{rows: {cells: int[][]}[1000]}")
+
+
+def test_keys_that_are_others_in_every_result_become_a_map() -> None:
+    shape: dict[str, Any] = {}
+    for name in ("anna", "ben", "cleo"):
+        shape = merge(shape, infer({"total": 1, "by": {name: {"hours": 1, "days": 2}}}))
+    assert shape["properties"]["by"] == {"type": "object", "additionalProperties": infer({"hours": 1, "days": 2})}
+    kinds: dict[str, Any] = {}
+    values: list[Any] = [{"error": "x"}, {"items": []}, {"page": 1}, {"text": "x"}]
+    for value in values:
+        kinds = merge(kinds, infer(value))
+    assert set(kinds["properties"]) == {"error", "items", "page", "text"}, "results of several kinds keep their names"
+
+
+NAMES = st.sampled_from(["a", "b_c", "items", "user-id", "$ref", "a/b", "x~y"])
+
+
+@given(value=st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner), max_leaves=12))
+def test_a_shape_without_some_fields_names_them_nowhere(value: Any) -> None:
+    shape = infer(value)
+    every = list(fields(shape))
+    assert without(shape, frozenset()) == shape
+    assert not list(fields(without(shape, frozenset(every))))
+    for hidden in every:
+        left = set(fields(without(shape, frozenset({hidden}))))
+        assert left == {each for each in every if each != hidden and not each.startswith(f"{hidden}/")}

@@ -212,12 +212,12 @@ async def _do(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[Protected]:
-    """Both servers, each on a free port."""
+async def protected(server: AuthorizationServer | None = None, mcp_host: str = "127.0.0.1") -> AsyncIterator[Protected]:
+    """Both servers, each on a free port; the MCP server at an address of its own if need be."""
     given = server or AuthorizationServer()
-    with bound() as login_socket, bound() as mcp_socket:
+    with bound() as login_socket, bound(host=mcp_host) as mcp_socket:
         issuer = f"http://127.0.0.1:{login_socket.getsockname()[1]}"
-        url = f"http://127.0.0.1:{mcp_socket.getsockname()[1]}/mcp"
+        url = f"http://{mcp_host}:{mcp_socket.getsockname()[1]}/mcp"
         stand = Protected(url, issuer, given)
         settings = AuthSettings(
             issuer_url=AnyHttpUrl(issuer),
@@ -226,7 +226,7 @@ async def protected(server: AuthorizationServer | None = None) -> AsyncIterator[
             validate_token_resource=True,
         )
         scripted = ScriptedServer([tool("whoami"), tool("admin")], _do, modern=None)
-        inner = scripted.server().streamable_http_app(auth=settings, token_verifier=given)
+        inner = scripted.server().streamable_http_app(host=mcp_host, auth=settings, token_verifier=given)
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "http":

@@ -26,11 +26,11 @@ async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
 
 
 @contextmanager
-def bound(port: int = 0) -> Iterator[socket.socket]:
-    """A socket at a port of loopback, to be given to `served` before it is closed."""
+def bound(port: int = 0, host: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """A socket at a port of a loopback address, to be given to `served` before it is closed."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host, port))
         yield listener
 
 

@@ -43,6 +43,8 @@ def tools() -> list[Any]:
             return [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(SIZE)]
         case "wrong_tools":
             return [plain, 7, None, "t", {"name": 5}, {"inputSchema": {}}, {"name": "u", "inputSchema": []}]
+        case "lone_surrogate":
+            return [{**plain, "description": "cut \ud83d"}]
         case "deep_schema":
             schema: Any = {"type": "string"}
             for _ in range(60):
@@ -96,6 +98,8 @@ def on_call(request: dict[str, Any]) -> None:
             for _ in range(SIZE):
                 raw(b"x" * 1024 * 1024)
             raw(b'"}]}' + after.encode())
+        case "lone_surrogate":
+            answer(request, text("cut \ud83d"))
         case "bad_utf8":
             raw(f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[{{"type":"text","text":"'.encode())
             raw(b'\xff\xfe"}]}}\n')

@@ -162,3 +162,33 @@ async def test_a_server_that_can_be_listed_for_everybody_only_keeps_nobody_waiti
         up.refuse = True
         async with able_to(served, "sampling") as client:
             assert await tools(client) == ["lonely", "plain"]
+
+
+async def test_a_list_for_able_clients_that_is_against_the_protocol_is_not_asked_for_at_its_servers_wish(
+    tmp_path: Path,
+) -> None:
+    asked: list[int] = []
+
+    class Faulty(ScriptedServer):
+        """Lists for able clients without end."""
+
+        def _page(self, ctx: Any, key: str, definitions: Any) -> dict[str, Any]:
+            if key == "tools" and ctx.session.client_capabilities.elicitation is not None:
+                asked.append(len(self.tools))
+                return {"tools": [], "nextCursor": "again"}
+            return super()._page(ctx, key, definitions)
+
+    server = Faulty([tool("plain")])
+    async with serving(tmp_path, {"up": server}, gateway=FULL) as served, able_to(served, "elicitation") as client:
+        assert await tools(client) == ["plain"]
+        before = len(asked)
+        assert before > 0
+        for number in range(3):
+            server.tools.append(tool(f"more{number}"))
+            await server.announce_change()
+            name = f"up__more{number}"
+            await until(lambda name=name: served.gateway.state.catalog.by_name(name))
+        assert len(asked) == before
+        with anyio.fail_after(LIMIT):
+            await served.gateway.refresh(LIMIT)
+            await until(lambda: len(asked) > before)

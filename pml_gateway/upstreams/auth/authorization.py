@@ -242,7 +242,9 @@ class Authorization:
             if login is not None and login.is_fresh and login.access_token != refused:
                 return self._adopt(path, login)
             if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
-                return await self._save(path, await client_credentials(self._upstream_id, self._definition, self._auth))
+                allowed = login.allowed if login is not None else ()
+                granted = await client_credentials(self._upstream_id, self._definition, self._auth, allowed=allowed)
+                return await self._save(path, granted)
             if login is None:
                 raise self._needed("nobody is logged in")
             # Not cancelled half-way: the old refresh token may be spent already.

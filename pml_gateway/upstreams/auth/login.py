@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import anyio
 import anyio.to_thread
@@ -26,19 +26,27 @@ from pml_gateway.upstreams.auth.oauth import (
     revoked,
     stored_login,
 )
+from pml_gateway.upstreams.auth.places import Places
 
 Show = Callable[[str, Callback], Awaitable[None]]
 """Brings a person to an authorization URL; may give the callback the address that person was sent back to."""
 
 
 async def log_in(
-    upstream_id: str, definition: UpstreamDefinition, store: LoginStore, show: Show, *, timeout: float
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    store: LoginStore,
+    show: Show,
+    *,
+    timeout: float,
+    allowed: Collection[str] = (),
 ) -> StoredLogin:
     """Log in and store the result; whatever was stored before stays until this has succeeded.
 
     Raises:
         ConfigurationError: this server takes no login.
-        UpstreamAuthError: consent was denied, nobody answered in time, or the server refused.
+        UpstreamAuthError: consent was denied, nobody answered in time, the server refused, or it sends the login where
+            it may go only if that origin is `allowed`.
     """
     auth = checked_auth(upstream_id, definition)
     url = resolve(definition.url or "")
@@ -49,11 +57,12 @@ async def log_in(
             hint="set PML_HOME to a folder of your own",
         )
     if auth.type is AuthKind.CLIENT_CREDENTIALS:
-        login = await client_credentials(upstream_id, definition, auth)
+        login = await client_credentials(upstream_id, definition, auth, allowed=allowed)
     else:
         scope = await anyio.to_thread.run_sync(_wanted_scope, upstream_id, auth, store, url)
         with anyio.move_on_after(timeout) as limit:
-            login = await _by_consent(upstream_id, definition, auth, url, scope, show)
+            places = Places(upstream_id, url, allowed=allowed)
+            login = await _by_consent(upstream_id, definition, auth, url, scope, show, places)
         if limit.cancelled_caught:
             raise UpstreamAuthError(
                 f"{upstream_id}: nobody logged in within {timeout:g} s; nothing was stored",
@@ -73,7 +82,7 @@ async def log_out(upstream_id: str, definition: UpstreamDefinition, store: Login
         login = None
     async with store.locked(upstream_id, path):
         was_there = store.delete(path)
-    return was_there, login is not None and await revoked(login)
+    return was_there, login is not None and await revoked(upstream_id, login)
 
 
 def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefinition:
@@ -109,7 +118,13 @@ def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: LoginStore, url
 
 
 async def _by_consent(
-    upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition, url: str, scope: str | None, show: Show
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    auth: AuthDefinition,
+    url: str,
+    scope: str | None,
+    show: Show,
+    places: Places,
 ) -> StoredLogin:
     async with (
         listening(upstream_id, auth.redirect_uri) as callback,
@@ -118,7 +133,8 @@ async def _by_consent(
         storage = Captured(_registered(auth, callback.redirect_uri))
 
         async def redirect(authorization_url: str) -> None:
-            check_endpoints(provider.context)
+            await places.check(authorization_url)
+            await check_endpoints(provider.context, places)
             callback.expect(authorization_url)
             await show(authorization_url, callback)
 
@@ -133,7 +149,7 @@ async def _by_consent(
             answer,
             client_metadata_url=auth.client_metadata_url,
         )
-        status = await probe(definition, url, provider, scope=scope)
+        status = await probe(definition, url, provider, scope=scope, places=places)
         if storage.tokens is None:
             raise UpstreamAuthError(
                 f"{upstream_id}: the server answered HTTP {status} and asked for no login",
@@ -144,7 +160,7 @@ async def _by_consent(
                 f"{upstream_id}: the server refuses the token of its own authorization server; nothing was stored",
                 hint=f"check servers.{upstream_id}.url and auth",
             )
-        return stored_login(provider.context, storage.tokens)
+        return stored_login(provider.context, storage.tokens, places)
 
 
 def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformationFull | None:

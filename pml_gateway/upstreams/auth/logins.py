@@ -32,7 +32,10 @@ Signature = tuple[int, int, int]
 
 
 class StoredLogin(BaseModel):
-    """What the gateway keeps of one login. Without `tokens` it was refused for good, and a new login is needed."""
+    """What the gateway keeps of one login. Without `tokens` it was refused for good, and a new login is needed.
+
+    `allowed` are the origins that its owner let it go to, and `reach` is how far in the server stood (`places.py`).
+    """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -44,6 +47,8 @@ class StoredLogin(BaseModel):
     obtained_at: float
     expires_at: float | None = None
     wanted_scope: str | None = None
+    allowed: tuple[str, ...] = ()
+    reach: int | None = None
 
     @property
     def access_token(self) -> str | None:

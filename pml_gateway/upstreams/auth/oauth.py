@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
@@ -17,16 +16,14 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from pml_gateway.config.servers import LOOPBACK_HOSTS, AuthDefinition, Transport, UpstreamDefinition
+from pml_gateway.config.servers import AuthDefinition, Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.http import plain
 from pml_gateway.mcp.sdk import refresh_request, stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
-
-HTTP_SECONDS = 15.0
-"""One request to an authorization server, or one to find out what a server asks for."""
+from pml_gateway.upstreams.auth.places import Places, login_client
 
 REVOKE_SECONDS = 5.0
 
@@ -77,7 +74,7 @@ class _Restored(OAuthClientProvider):
         self.context.protocol_version = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 
 
-def stored_login(context: OAuthContext, tokens: OAuthToken) -> StoredLogin:
+def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> StoredLogin:
     """What a finished flow leaves behind."""
     assert context.client_info is not None
     now = time.time()
@@ -88,15 +85,22 @@ def stored_login(context: OAuthContext, tokens: OAuthToken) -> StoredLogin:
         metadata=context.oauth_metadata,
         resource=context.protected_resource_metadata,
         obtained_at=now,
+        allowed=places.allowed,
+        reach=places.reach,
     )
     return login.with_tokens(tokens)
 
 
-def oauth_client(headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    """A client for one exchange with a server and its authorization server; redirects are never followed blindly."""
+def oauth_client(places: Places, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+    """A client for one exchange with a server and its authorization server."""
     # The SDK logs whole answers of authorization servers, which hold tokens.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
-    return httpx2.AsyncClient(headers=headers, timeout=HTTP_SECONDS, follow_redirects=False)
+    return login_client(places, headers)
+
+
+def places_of(upstream_id: str, login: StoredLogin) -> Places:
+    """Where a login may go that has gone there before."""
+    return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
 
 
 async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
@@ -104,15 +108,16 @@ async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
 
     Raises:
         GrantRefusedError: the refresh token is expired, revoked or unknown.
+        UpstreamAuthError: the login may not go there without its owner's leave.
         UpstreamUnavailableError: the authorization server gave no usable answer; the refresh token may still be good.
     """
     try:
         request = await refresh_request(_Restored(login))
-        async with oauth_client() as client:
+        async with oauth_client(places_of(upstream_id, login)) as client:
             response = await client.send(request)
     except OAuthFlowError:
         raise GrantRefusedError from None
-    except (httpx2.HTTPError, OSError) as exc:
+    except (httpx2.HTTPError, httpx2.StreamError, OSError) as exc:
         raise _unreachable(upstream_id, type(exc).__name__) from None
     if response.status_code in _REFUSED:
         raise GrantRefusedError
@@ -124,7 +129,7 @@ async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
         raise _unreachable(upstream_id, "it answered without a token") from None
 
 
-async def revoked(login: StoredLogin) -> bool:
+async def revoked(upstream_id: str, login: StoredLogin) -> bool:
     """Whether the authorization server took the tokens back; one that cannot is no reason to keep them."""
     endpoint = login.metadata.revocation_endpoint if login.metadata else None
     if login.tokens is None or endpoint is None:
@@ -135,15 +140,19 @@ async def revoked(login: StoredLogin) -> bool:
     form = {"token": token, "token_type_hint": kind, "client_id": login.client.client_id}
     try:
         form, headers = _Restored(login).context.prepare_token_auth(form, {})
-        async with oauth_client() as client:
+        async with oauth_client(places_of(upstream_id, login)) as client:
             answer = await client.post(str(endpoint), data=form, headers=headers, timeout=REVOKE_SECONDS)
-    except (OAuthFlowError, httpx2.HTTPError, OSError):
+    except (OAuthFlowError, UpstreamAuthError, httpx2.HTTPError, httpx2.StreamError, OSError):
         return False
     return answer.status_code == 200
 
 
-async def client_credentials(upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition) -> StoredLogin:
+async def client_credentials(
+    upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition, *, allowed: Collection[str] = ()
+) -> StoredLogin:
     """A login by the client's own id and secret, which no person takes part in.
+
+    It may go to the configured issuer, and to the origins that were `allowed` besides.
 
     Raises:
         UpstreamAuthError: the id or the secret was refused, or the server does not lead to the configured issuer.
@@ -163,16 +172,19 @@ async def client_credentials(upstream_id: str, definition: UpstreamDefinition, a
         scope=auth.scope,
         issuer=auth.issuer,
     )
+    places = Places(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
     async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
-        await probe(definition, url, provider, scope=auth.scope)
+        await probe(definition, url, provider, scope=auth.scope, places=places)
     if storage.tokens is None:
         raise UpstreamAuthError(
             f"{upstream_id}: the authorization server gave no token", hint=f"check servers.{upstream_id}.auth"
         )
-    return stored_login(provider.context, storage.tokens)
+    return stored_login(provider.context, storage.tokens, places)
 
 
-async def probe(definition: UpstreamDefinition, url: str, provider: OAuthClientProvider, *, scope: str | None) -> int:
+async def probe(
+    definition: UpstreamDefinition, url: str, provider: OAuthClientProvider, *, scope: str | None, places: Places
+) -> int:
     """Run the provider's flow by asking the server something harmless; the status of the last answer.
 
     The flow starts even where the server answers without a token: some ask for one at their tools only.
@@ -194,7 +206,7 @@ async def probe(definition: UpstreamDefinition, url: str, provider: OAuthClientP
         "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
     }
     body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
-    async with oauth_client(resolved_headers(definition)) as client:
+    async with oauth_client(places, resolved_headers(definition)) as client:
         client.auth = provider
         client.event_hooks["response"].append(challenge)
         async with stream_within_origin(
@@ -203,21 +215,24 @@ async def probe(definition: UpstreamDefinition, url: str, provider: OAuthClientP
             return response.status_code
 
 
-def check_endpoints(context: OAuthContext) -> None:
-    """Codes and tokens of an encrypted server do not travel in the clear, and PKCE is not left out.
+async def check_endpoints(context: OAuthContext, places: Places) -> None:
+    """Everything that follows goes where a login may go, and PKCE is not left out.
 
     Raises:
-        OAuthFlowError: an endpoint is http, or the server refuses the only safe challenge.
+        UpstreamAuthError: the login may not go to an endpoint.
+        OAuthFlowError: the server refuses the only safe challenge.
     """
     metadata = context.oauth_metadata
     if metadata is None:
         return
-    for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint, metadata.registration_endpoint):
-        parts = urlsplit(str(endpoint)) if endpoint is not None else None
-        if parts is None or parts.scheme == "https" or parts.hostname in LOOPBACK_HOSTS:
-            continue
-        if urlsplit(context.server_url).scheme == "https":
-            raise OAuthFlowError(f"the authorization server's endpoint {parts.hostname} is not encrypted")
+    for endpoint in (
+        metadata.authorization_endpoint,
+        metadata.token_endpoint,
+        metadata.registration_endpoint,
+        metadata.revocation_endpoint,
+    ):
+        if endpoint is not None:
+            await places.check(str(endpoint))
     methods = metadata.code_challenge_methods_supported
     if methods is not None and "S256" not in methods:
         raise OAuthFlowError("the authorization server does not support PKCE with S256")
@@ -242,7 +257,7 @@ async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
         raise UpstreamAuthError(f"{upstream_id}: the authorization server gave no token{why}", hint=hint) from None
     except OAuthFlowError as exc:
         raise UpstreamAuthError(f"{upstream_id}: {plain(str(exc))}", hint=hint) from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as exc:
+    except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as exc:
         raise UpstreamUnavailableError(
             f"{upstream_id}: the server or its authorization server cannot be reached ({type(exc).__name__})",
             hint="is it running?",

@@ -1,0 +1,221 @@
+"""Where a login may go: servers name their authorization server themselves, and not every address is theirs to name.
+
+Anywhere that is encrypted, and to the server's own origin; without encryption on this machine only, where the server is
+on it as well. Never further in than the server stands: a server on the internet leads to no address of a private
+network or of this machine, whatever its names resolve to when the connection is made. What the owner allows by its
+origin is allowed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import urllib.request
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from enum import IntEnum
+
+import anyio
+import httpx2
+
+from pml_gateway.config.servers import LOOPBACK_HOSTS
+from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
+from pml_gateway.upstreams.auth.logins import login_command
+
+HTTP_SECONDS = 15.0
+"""One request to an authorization server, or one to find out what a server asks for."""
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Of one answer of an authorization server; the largest known metadata has a few kilobytes."""
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host, as the system resolves it."""
+
+_PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Reach(IntEnum):
+    """How far in an address lies; what is further in may be told of what is further out, and not the reverse."""
+
+    PUBLIC = 0
+    PRIVATE = 1
+    LOOPBACK = 2
+    NOBODY = 3
+    """Link-local, multicast and unspecified ones, where no authorization server is; clouds keep their secrets there."""
+
+
+def reach_of(address: str) -> Reach:
+    """How far in an address lies, also one of IPv4 that is written as IPv6."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        ip = inner or (ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip)
+    if ip.is_loopback:
+        return Reach.LOOPBACK
+    if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return Reach.NOBODY
+    return Reach.PUBLIC if ip.is_global else Reach.PRIVATE
+
+
+def origin_of(url: httpx2.URL) -> str:
+    """Scheme, host and port, as owners write them; a host in its ASCII form, in which no letter looks like another."""
+    host = f"[{_host(url)}]" if ":" in _host(url) else _host(url)
+    port = "" if url.port in (None, _PORTS.get(url.scheme)) else f":{url.port}"
+    return f"{url.scheme}://{host}{port}"
+
+
+def _host(url: httpx2.URL) -> str:
+    return url.raw_host.decode("ascii")
+
+
+async def resolved(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host, as the system resolves it."""
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class Places:
+    """The places that the login at one server may go to."""
+
+    def __init__(
+        self,
+        upstream_id: str,
+        server_url: str,
+        *,
+        allowed: Collection[str] = (),
+        reach: int | None = None,
+        resolve: Resolve = resolved,
+    ) -> None:
+        """Allow what belongs to a server.
+
+        Args:
+            upstream_id: whose login it is, for messages.
+            server_url: where the server is.
+            allowed: URLs of the origins that the owner allows besides.
+            reach: how far in the server stands, if that is known; it is when the server was connected.
+            resolve: the addresses of a host.
+        """
+        self.reach = reach
+        self._upstream_id = upstream_id
+        self._server = httpx2.URL(server_url)
+        self._allowed = frozenset(origin_of(httpx2.URL(each)) for each in allowed)
+        self._resolve = resolve
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The origins that the owner allowed."""
+        return tuple(sorted(self._allowed))
+
+    async def addresses(self, url: httpx2.URL) -> Sequence[str]:
+        """The addresses to connect to for this URL.
+
+        Raises:
+            UpstreamAuthError: the login may not go there.
+            OSError: it has no address.
+        """
+        origin = origin_of(url)
+        is_own = origin == origin_of(self._server)
+        if not is_own and origin not in self._allowed:
+            self._check_encryption(url, origin)
+        addresses = await self._of(url)
+        reaches = [reach_of(address) for address in addresses]
+        if is_own:
+            # What it was once it stays: names of servers on the internet may lead elsewhere the next time.
+            self.reach = min(min(reaches), self.reach if self.reach is not None else Reach.NOBODY)
+        elif origin not in self._allowed:
+            inmost = max(reaches)
+            if inmost is Reach.NOBODY or inmost > await self._own_reach():
+                raise self._refusal(origin, "an address of a private network or of this machine", is_inner=True)
+        return addresses
+
+    async def check(self, url: str) -> None:
+        """Refuse a URL that somebody else will open: a browser, or a proxy, which may know names that are unknown here.
+
+        Raises:
+            UpstreamAuthError: the login may not go there.
+        """
+        with suppress(OSError):
+            await self.addresses(httpx2.URL(url))
+
+    def _check_encryption(self, url: httpx2.URL, origin: str) -> None:
+        if url.scheme == "https":
+            return
+        is_local = url.host in LOOPBACK_HOSTS and self._server.host in LOOPBACK_HOSTS
+        if url.scheme != "http" or not is_local or self._server.scheme == "https":
+            raise self._refusal(origin, "not encrypted, and not the server's own address", is_inner=False)
+
+    async def _own_reach(self) -> int:
+        if self.reach is None:
+            await self.addresses(self._server)
+        assert self.reach is not None
+        return self.reach
+
+    async def _of(self, url: httpx2.URL) -> Sequence[str]:
+        addresses = await self._resolve(_host(url), url.port or _PORTS.get(url.scheme, 443))
+        if not addresses:
+            raise OSError(f"{_host(url)} has no address")
+        return addresses
+
+    def _refusal(self, origin: str, reason: str, *, is_inner: bool) -> UpstreamAuthError:
+        return UpstreamAuthError(
+            f"{self._upstream_id}: the server sends its login to {origin}, which is {reason}",
+            hint=f"if that is right: {login_command(self._upstream_id)} --allow {origin}",
+            details={"login_origin": origin, "is_inner": is_inner},
+        )
+
+
+class PlacesTransport(httpx2.AsyncBaseTransport):
+    """Connects to the addresses that were checked, so that no name resolves to another one in between."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        # A connection is for one name; another name of the same address would be taken for it.
+        self._inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_keepalive_connections=0))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request to the first address that takes it."""
+        *others, last = await self._places.addresses(request.url)
+        for address in others:
+            try:
+                return await self._inner.handle_async_request(_to(address, request))
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                continue
+        return await self._inner.handle_async_request(_to(last, request))
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._inner.aclose()
+
+
+def _to(address: str, request: httpx2.Request) -> httpx2.Request:
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": _host(request.url)},
+    )
+
+
+def login_client(places: Places, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+    """A client for one exchange with a server and its authorization server; redirects are never followed blindly.
+
+    Where a proxy is configured, it makes the connections; what names resolve to here is checked all the same.
+    """
+
+    async def check(request: httpx2.Request) -> None:
+        await places.check(str(request.url))
+
+    async def limit(response: httpx2.Response) -> None:
+        bound(response, MAX_ANSWER_BYTES)
+
+    has_proxy = bool(urllib.request.getproxies())
+    return httpx2.AsyncClient(
+        headers={**(headers or {}), "accept-encoding": ACCEPTED_ENCODING},
+        timeout=HTTP_SECONDS,
+        follow_redirects=False,
+        transport=None if has_proxy else PlacesTransport(places),
+        event_hooks={"request": [check] if has_proxy else [], "response": [limit]},
+    )
