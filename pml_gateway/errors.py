@@ -16,7 +16,8 @@ GatewayError
 │   ├── ToolNotFoundError
 │   ├── ReferenceNotFoundError
 │   ├── ToolForbiddenError
-│   └── InvalidInputError
+│   ├── InvalidInputError
+│   └── BudgetExceededError
 └── ResultStoreError            us, or the store the operator named
 """
 
@@ -180,6 +181,12 @@ class InvalidInputError(ToolCallError):
     """Arguments that the tool's input schema refuses; nothing was sent upstream."""
 
     code = ErrorCode.INVALID_INPUT
+
+
+class BudgetExceededError(ToolCallError):
+    """What was asked for takes more than one request may; the message names the limit."""
+
+    code = ErrorCode.BUDGET_EXCEEDED
 
 
 class ResultStoreError(GatewayError):
