@@ -52,10 +52,9 @@ def parts_of(value: object, most: int) -> int:
         if isinstance(item, str):
             parts += len(item) // CHARACTERS_PER_PART
         elif isinstance(item, dict):
-            parts += len(item) // 8
+            pending += item
             pending += item.values()
         elif isinstance(item, list):
-            parts += len(item) // 8
             pending += item
     return parts
 

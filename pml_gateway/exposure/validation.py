@@ -117,12 +117,16 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
         if schema.validator is not None:
             found = _counted_check(schema.validator, arguments, _allowed(budget, QUICK_STEPS))
             budget.spend(found.steps * STEPS_OF_BUDGET)
-        if found.problems is None and budget.steps > 0:
-            found = await _check_beside(schema, arguments, budget)
+        if found.problems is None:
+            async with budget.turn:
+                found = await _check_beside(schema, arguments, budget)
     return _shallow_problems(tool, arguments) if found.problems is None else found.problems
 
 
 async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _Found:
+    if budget.steps <= 0 or schema.digest in budget.exceeded:
+        # Other calls of this request have settled it meanwhile.
+        return _NO_VERDICT
     parts = parts_of(arguments, MAX_STEPS)
     allowed = _allowed(budget, MAX_STEPS)
     limit = None
@@ -137,10 +141,8 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
                 arguments,
                 allowed,
                 seconds=MAX_SECONDS,
-                # Others that were checked with the same schema meanwhile may have settled it.
-                unless=lambda: budget.steps <= 0 or schema.digest in budget.exceeded,
             )
-            found = _NO_VERDICT if answer is None else _Found(*answer)
+            found = _Found(*answer)
     except WorkerLimitError as error:
         found, limit = _Found(None, allowed), error.limit
     budget.spend(found.steps * STEPS_OF_BUDGET)

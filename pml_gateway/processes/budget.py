@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from pml_gateway.config.settings import LimitSettings
@@ -31,11 +32,13 @@ class RequestBudget:
         exceeded: the schemas that took too much before.
         steps: evaluations of nodes of expressions that are left; a keyword of a schema counts as five.
         parts: items, members and values that may still be built.
+        turn: held by what is done beside the event loop, so that a request of many calls takes one place there.
     """
 
     limits: LimitSettings = field(default_factory=LimitSettings)
     workers: Workers | None = None
     exceeded: Exceeded = field(default_factory=Exceeded)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
     steps: int = field(init=False)
     parts: int = field(init=False)
 

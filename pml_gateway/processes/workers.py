@@ -25,7 +25,7 @@ MEMORY_BYTES = 512 * 1024**2
 """Address space of one process; with all it needs it takes 60 MB of it before the first question."""
 
 WAIT_SECONDS = 15.0
-"""What one answer may take by the clock, however much else the machine does."""
+"""What one answer may take by the clock, however much else the machine does, and what is waited for a place before."""
 
 ENDING_SECONDS = 2.0
 
@@ -68,24 +68,19 @@ class Workers:
         """The result of a function that ends by itself before long."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
 
-    async def in_process(
-        self, function: Callable[..., Result], *arguments: Any, seconds: float, unless: Callable[[], bool] | None = None
-    ) -> Result | None:
+    async def in_process(self, function: Callable[..., Result], *arguments: Any, seconds: float) -> Result:
         """The result of a function of a module, made in another process; arguments and result are plain values.
 
         Args:
             function: what to call there; its module is imported there.
             arguments: for the function.
             seconds: of processor time.
-            unless: asked when it is this work's turn; where it says so, nothing is done.
 
         Raises:
             WorkerLimitError: it took too much, and its process is gone.
         """
-        async with self._places:
-            if unless is not None and unless():
-                return None
-            question = (function.__module__, function.__name__, arguments, seconds)
+        question = (function.__module__, function.__name__, arguments, seconds)
+        async with self._place():
             while True:
                 process = self._idle.pop() if self._idle else None
                 is_fresh = process is None
@@ -112,6 +107,18 @@ class Workers:
         for process in (*self._idle, *self._running):
             await self._end(process)
         self._idle.clear()
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        try:
+            with anyio.fail_after(WAIT_SECONDS):
+                await self._places.acquire()
+        except TimeoutError:
+            raise WorkerLimitError(Limit.MACHINE) from None
+        try:
+            yield
+        finally:
+            self._places.release()
 
     async def _ask(self, process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
         with anyio.move_on_after(WAIT_SECONDS):
