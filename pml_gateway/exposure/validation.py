@@ -161,9 +161,10 @@ def _shallow_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObje
     return [{**problem, "message": problem["message"][:MAX_MESSAGE]} for problem in found[:MAX_ERRORS]]
 
 
-def schema_digest(tool: CatalogTool) -> str:
-    """What names the schema that the tool's arguments are checked with."""
-    return hashlib.sha256(encode(tool.input_schema)).hexdigest()
+def schema_digests(tool: CatalogTool) -> frozenset[str]:
+    """What may name the schema that the tool's arguments are checked with."""
+    schemas = (tool.input_schema, tool.definition["inputSchema"])
+    return frozenset(hashlib.sha256(encode(schema)).hexdigest() for schema in schemas)
 
 
 class _TooManyStepsError(Exception):
