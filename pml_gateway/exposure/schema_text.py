@@ -36,6 +36,7 @@ MAX_LITERAL = 60
 
 MAX_TYPESCRIPT_DEPTH = 6
 
+MAX_INLINE_LOOKED_AT = 200
 MAX_LOOKED_AT = 2000
 MAX_TYPESCRIPT_LOOKED_AT = 20_000
 """Sub-schemas that one text is made of: references and choices side by side multiply at every depth."""
@@ -112,7 +113,7 @@ class _Reading:
 
 def inline_type(schema: object, root: JsonObject) -> str | None:
     """The type as text, complete in its names, types and choices; None where that takes a schema."""
-    text = _inline(schema, _Reading(root), 0)
+    text = _inline(schema, _Reading(root, MAX_INLINE_LOOKED_AT), 0)
     return text if text is not None and len(text) <= MAX_INLINE else None
 
 

@@ -26,6 +26,9 @@ MAX_MESSAGE = 240
 STEPS_OF_BUDGET = 5
 """Of a request's budget for each keyword evaluated: it takes about as long as five evaluations of expressions."""
 
+STEPS_TO_READ = 40
+"""Of a request's budget for each value in a large schema that is made ready."""
+
 QUICK_STEPS = 2_000
 """Keywords evaluated on the event loop, 10 ms at most; a usual check takes ten to a hundred."""
 
@@ -109,7 +112,9 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
     arguments are only checked for what is required and for types, and the rest is left to the upstream.
     """
     budget = current_budget()
-    schema = _read(tool) if tool in _READ or _is_small(tool) else await budget.in_thread(_read, tool)
+    if tool not in _READ and not await _is_read(tool, budget):
+        return _shallow_problems(tool, arguments)
+    schema = _read(tool)
     if schema is None:
         return []
     found = _NO_VERDICT
@@ -280,8 +285,17 @@ def _keep(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
     kept[key] = value
 
 
-def _is_small(tool: CatalogTool) -> bool:
-    return parts_of(tool.input_schema, QUICK_PARTS) <= QUICK_PARTS
+async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
+    """Make the tool's schema ready, beside the event loop where that takes long; whether the budget allowed for it."""
+    parts = parts_of(tool.input_schema, MAX_BYTES)
+    if parts <= QUICK_PARTS:
+        _read(tool)
+        return True
+    async with budget.turn:
+        if tool not in _READ and budget.steps > 0:
+            budget.spend(parts * STEPS_TO_READ)
+            await budget.in_thread(_read, tool)
+    return tool in _READ
 
 
 def _read(tool: CatalogTool) -> _Schema | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
@@ -30,6 +31,11 @@ class Exceeded:
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._found
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """Each hash with what it ran into."""
+        return self._found
 
     def add(self, digest: str, why: str) -> None:
         """Remember one from now on."""
