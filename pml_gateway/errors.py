@@ -18,6 +18,7 @@ GatewayError
 │   ├── ToolForbiddenError
 │   ├── InvalidInputError
 │   └── BudgetExceededError
+├── OverloadedError             us
 └── ResultStoreError            us, or the store the operator named
 """
 
@@ -187,6 +188,13 @@ class BudgetExceededError(ToolCallError):
     """What was asked for takes more than one request may; the message names the limit."""
 
     code = ErrorCode.BUDGET_EXCEEDED
+
+
+class OverloadedError(GatewayError):
+    """The gateway itself has too much to do right now; nothing was sent."""
+
+    code = ErrorCode.BUSY
+    retryable = True
 
 
 class ResultStoreError(GatewayError):

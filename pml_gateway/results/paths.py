@@ -13,9 +13,9 @@ from jmespath.exceptions import JMESPathError
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
-from pml_gateway.errors import InvalidInputError
+from pml_gateway.errors import InvalidInputError, OverloadedError
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
-from pml_gateway.processes.workers import WorkerLimitError
+from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
 from pml_gateway.results.content import Content, addressed, exceeds
 from pml_gateway.text import shortened
 
@@ -109,6 +109,7 @@ async def evaluate(
         NothingThereError: a path that leads nowhere, with the keys that exist.
         TooMuchError: a bound is exceeded.
         BudgetExceededError: nothing is left of the budget.
+        OverloadedError: it did not get its turn.
     """
     budget = current_budget()
     budget.require()
@@ -141,6 +142,11 @@ async def _evaluate_beside(
             evaluate_in_process, node, value, given, optional, limits, seconds=bounds.seconds
         )
     except WorkerLimitError as error:
+        if error.limit is Limit.MACHINE:
+            raise OverloadedError(
+                f"an expression was not evaluated within {WAIT_SECONDS:g} s, for the machine has too much to do",
+                hint="try again in a moment",
+            ) from None
         return _Done(None, bounds.visits, bounds.parts, TooMuchError.__name__, f"it was ended ({error.limit})")
     except RecursionError:
         return _Done(None, 0, 0, ExpressionError.__name__, "the data is nested too deeply")

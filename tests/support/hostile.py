@@ -122,8 +122,8 @@ _REFERENCE = st.sampled_from([*(f"#/$defs/{name}" for name in _NAMES), "#", "#/p
 def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     many = st.lists(inner, min_size=1, max_size=4)
     return st.one_of(
-        *(many.map(lambda branches, key=key: {key: branches}) for key in ("allOf", "anyOf", "oneOf", "prefixItems")),
-        *(inner.map(lambda one, key=key: {key: one}) for key in ("not", "items", "contains", "additionalProperties")),
+        *(st.fixed_dictionaries({key: many}) for key in ("allOf", "anyOf", "oneOf", "prefixItems")),
+        *(st.fixed_dictionaries({key: inner}) for key in ("not", "items", "contains", "additionalProperties")),
         st.dictionaries(st.sampled_from("abc"), inner, max_size=3).map(lambda named: {"properties": named}),
         st.tuples(inner, inner).map(lambda pair: {"if": pair[0], "then": pair[1], "unevaluatedProperties": False}),
     )
