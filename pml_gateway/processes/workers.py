@@ -53,6 +53,7 @@ class Workers:
     """The worker processes of one gateway, started when they are first needed. Made by `open_workers`."""
 
     def __init__(self) -> None:
+        self._is_open = True
         self._idle: list[subprocess.Popen[bytes]] = []
         self._running: set[subprocess.Popen[bytes]] = set()
         self._places = anyio.Semaphore(MAX_WORKERS)
@@ -84,6 +85,8 @@ class Workers:
             while True:
                 process = self._idle.pop() if self._idle else None
                 is_fresh = process is None
+                if not self._is_open:
+                    raise WorkerLimitError(Limit.MACHINE)
                 if process is None:
                     process = await anyio.to_thread.run_sync(_start, limiter=self._exchanges)
                 self._running.add(process)
@@ -104,6 +107,7 @@ class Workers:
 
     async def close(self) -> None:
         """End every process."""
+        self._is_open = False
         for process in (*self._idle, *self._running):
             await self._end(process)
         self._idle.clear()

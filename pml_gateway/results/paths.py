@@ -480,6 +480,8 @@ async def value_at(content: Content, path: str | None) -> Any:
     """
     if path is None:
         return content.value
+    if content.kind != "text":
+        return await select(path, content.value)
     return await select(path, await anyio.to_thread.run_sync(addressed, content))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from pml_gateway.processes.workers import Limit, WorkerLimitError, open_workers
+from pml_gateway.processes.workers import MAX_WORKERS, Limit, WorkerLimitError, open_workers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +83,30 @@ async def test_work_in_progress_ends_with_its_gateway() -> None:
             await until(lambda: workers.pids)
             [pid] = workers.pids
         assert not is_there(pid)
+
+
+async def test_nothing_is_begun_once_they_are_closed() -> None:
+    async with open_workers() as workers:
+        pass
+    with pytest.raises(WorkerLimitError):
+        await workers.in_process(os.getpid, seconds=5)
+    assert workers.pids == []
+
+
+async def test_work_does_not_wait_for_ever_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_workers() as workers, anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            await workers.in_process(sum, ENDLESS, seconds=LONG)
+
+        for _ in range(MAX_WORKERS):
+            tasks.start_soon(work)
+        await until(lambda: len(workers.pids) == MAX_WORKERS)
+        monkeypatch.setattr("pml_gateway.processes.workers.WAIT_SECONDS", 0.05)
+        with pytest.raises(WorkerLimitError) as caught:
+            await workers.in_process(os.getpid, seconds=5)
+        assert caught.value.limit is Limit.MACHINE
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_process_knows_nothing_of_its_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
