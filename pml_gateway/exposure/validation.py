@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -29,13 +30,16 @@ STEPS_OF_BUDGET = 5
 STEPS_TO_READ = 40
 """Of a request's budget for each value in a large schema that is made ready."""
 
+MAX_READ_PARTS = 20_000
+"""Values that are counted of it; there may be some more in a schema of the largest size."""
+
 QUICK_STEPS = 2_000
 """Keywords evaluated on the event loop, 10 ms at most; a usual check takes ten to a hundred."""
 
 MAX_STEPS = 50_000
 """Keywords evaluated in one check, under half a second: references can name each other in exponentially many ways."""
 
-MAX_SECONDS = 2.0
+MAX_SECONDS = 3.0
 """Of processor time for one check in a worker process, whatever it is that is not counted."""
 
 QUICK_PARTS = 1_000
@@ -45,7 +49,8 @@ FEW_PARTS = 1000
 """Values in arguments at which it is the schema that took too much, not they."""
 
 LARGE_PARTS = 100
-"""Values in arguments at which the texts of errors, which quote them, count as well."""
+LARGE_BYTES = 16 * 1024
+"""Values in arguments, and size of a schema, from which the texts of errors, which quote both, count as well."""
 
 MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
@@ -219,8 +224,6 @@ def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
 
 def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: frozenset[str] = frozenset()) -> _Found:
     """The faults of arguments, unless it takes more than `steps` to find them."""
-    from referencing.exceptions import Unresolvable
-
     if validator is None:
         return _Found([], 0)
     meter = _Meter(steps, parts_of(arguments, LARGE_PARTS) > LARGE_PARTS)
@@ -232,16 +235,25 @@ def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: f
         errors = list(islice(found, MAX_ERRORS))
     except _TooManyStepsError:
         return _Found(None, steps)
-    except (Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError, AttributeError):
-        # References to what is no schema make the validator stumble anywhere.
+    except _stumbles():
         return _Found([], steps - meter.left)
     finally:
         _METER.reset(token)
+    if not errors:
+        return _Found([], steps - meter.left)
     problems: list[JsonObject] = [
         {"path": _pointer(error), "message": error.message[:MAX_MESSAGE]}
         for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path])
     ]
     return _Found(problems, steps - meter.left)
+
+
+@cache
+def _stumbles() -> tuple[type[Exception], ...]:
+    """What a validator raises anywhere, where references lead to what is no schema."""
+    from referencing.exceptions import Unresolvable
+
+    return (Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError, AttributeError)
 
 
 def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _Found:
@@ -287,7 +299,7 @@ def _keep(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
 
 async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
     """Make the tool's schema ready, beside the event loop where that takes long; whether the budget allowed for it."""
-    parts = parts_of(tool.input_schema, MAX_BYTES)
+    parts = parts_of(tool.input_schema, MAX_READ_PARTS)
     if parts <= QUICK_PARTS:
         _read(tool)
         return True
@@ -333,8 +345,8 @@ def _compiled(schema: JsonObject) -> Any:
         keywords = _bounded(dict(kind.VALIDATORS))
         if any(keyword in text for keyword in _REGEX_KEYWORDS):
             keywords = _without_patterns(keywords)
-        size = parts_of(schema, MAX_STEPS)
-        counted = {keyword: _counted(keyword, evaluate, size) for keyword, evaluate in keywords.items()}
+        size, is_large = parts_of(schema, MAX_STEPS), len(text) > LARGE_BYTES
+        counted = {keyword: _counted(keyword, evaluate, size, is_large) for keyword, evaluate in keywords.items()}
         return extend(kind, validators=counted)(_in_one_dialect(schema), registry=Registry())
     except (SchemaError, RecursionError, TypeError, ValueError, AttributeError, KeyError):
         return None
@@ -404,30 +416,39 @@ _SEARCHING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 """Keywords that may take a search through the whole schema: only pointers lead straight to their target."""
 
 _COMPARING = frozenset({"enum", "const"})
+_LOOKING_AT_ONE = frozenset(
+    {"type", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "minItems", "maxItems"}
+)
+"""Keywords that look at one thing, however large it is."""
+
 _CONTAINERS = frozenset({dict, list})
 
 
-def _counted(keyword: str, evaluate: _Evaluate, schema_size: int) -> _Evaluate:
+def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool) -> _Evaluate:
     """The keyword, taking note of about how much work it is."""
     searches, compares, branches = keyword in _SEARCHING, keyword in _COMPARING, keyword in ("anyOf", "oneOf")
+    looks_at_one = keyword in _LOOKING_AT_ONE
+
+    def steps_of(meter: _Meter, value: Any, instance: Any) -> int:
+        steps = len(value) // 8 if type(value) in _CONTAINERS else 0
+        if type(instance) in _CONTAINERS:
+            steps += (parts_of(value, MAX_STEPS) if compares else len(instance)) // 8
+        if branches and meter.weighs_messages and isinstance(value, list):
+            # The refusals of `false`, which quote all of it as well, are made without another keyword.
+            steps += value.count(False) * parts_of(instance, MAX_STEPS)
+        if searches and not (isinstance(value, str) and (value == "#" or value.startswith("#/"))):
+            steps += schema_size // 8
+        return steps
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         meter = _METER.get()
-        steps = 1
-        if type(value) in _CONTAINERS:
-            steps += len(value) // 8
-        if type(instance) in _CONTAINERS:
-            steps += (parts_of(value, MAX_STEPS) if compares else len(instance)) // 8
-        if branches and meter.weighs_messages:
-            # The refusals of `false`, which quote all of it as well, are made without another keyword.
-            steps += value.count(False) * parts_of(instance, MAX_STEPS) if isinstance(value, list) else 0
-        if searches and not (isinstance(value, str) and (value == "#" or value.startswith("#/"))):
-            steps += schema_size // 8
-        meter.left -= steps
+        meter.left -= 1 if looks_at_one else 1 + steps_of(meter, value, instance)
         if meter.left < 0:
             raise _TooManyStepsError
         errors = evaluate(validator, value, instance, schema)
-        return _weighed(errors, meter) if meter.weighs_messages and errors is not None else errors
+        if errors is None or not (is_large or meter.weighs_messages):
+            return errors
+        return _weighed(errors, meter)
 
     return check
 

@@ -63,6 +63,16 @@ def refusing(branches: int = 5000) -> Schema:
     return {"type": "object", "properties": {"a": {"anyOf": [False] * branches}}}
 
 
+def self_quoting(branches: int = 400) -> Schema:
+    """Refusals of which each quotes a large part of the schema."""
+    choice = {"enum": ["x" * 200_000]}
+    return {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"$ref": "#/$defs/x"}] * branches}},
+        "$defs": {"x": choice},
+    }
+
+
 def anchored(references: int = 2000) -> Schema:
     """References by name, for each of which the whole schema is searched."""
     return {
@@ -86,6 +96,7 @@ HOSTILE_SCHEMAS: dict[str, Schema] = {
     "wide": wide(),
     "quoting": quoting(),
     "refusing": refusing(),
+    "self-quoting": self_quoting(),
     "anchored": anchored(),
     "heavy branches": heavy_branches(),
     "unevaluated": {**doubled(), "unevaluatedProperties": False},
