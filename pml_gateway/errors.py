@@ -16,7 +16,9 @@ GatewayError
 │   ├── ToolNotFoundError
 │   ├── ReferenceNotFoundError
 │   ├── ToolForbiddenError
-│   └── InvalidInputError
+│   ├── InvalidInputError
+│   └── BudgetExceededError
+├── OverloadedError             us
 └── ResultStoreError            us, or the store the operator named
 """
 
@@ -180,6 +182,19 @@ class InvalidInputError(ToolCallError):
     """Arguments that the tool's input schema refuses; nothing was sent upstream."""
 
     code = ErrorCode.INVALID_INPUT
+
+
+class BudgetExceededError(ToolCallError):
+    """What was asked for takes more than one request may; the message names the limit."""
+
+    code = ErrorCode.BUDGET_EXCEEDED
+
+
+class OverloadedError(GatewayError):
+    """The gateway itself has too much to do right now; nothing was sent."""
+
+    code = ErrorCode.BUSY
+    retryable = True
 
 
 class ResultStoreError(GatewayError):

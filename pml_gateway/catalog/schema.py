@@ -10,6 +10,9 @@ from typing import Any
 from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
 from pml_gateway.types import JsonObject
 
+MAX_REFERENCE = 2000
+"""Characters of a reference that is followed."""
+
 
 def escaped(name: str) -> str:
     """A name as one part of a pointer."""
@@ -23,7 +26,7 @@ def unescaped(part: str) -> str:
 
 def local_target(reference: str, root: JsonObject) -> object:
     """What a `#/...` reference within the same document points at, or None."""
-    if not reference.startswith("#/"):
+    if not reference.startswith("#/") or len(reference) > MAX_REFERENCE:
         return None
     node: Any = root
     for part in reference[2:].split("/"):
@@ -50,6 +53,9 @@ MAX_REASON = 200
 MAX_MERGED = 500
 MAX_MERGE_DEPTH = 8
 """Sub-schemas that merging a root visits: references can name each other in exponentially many ways."""
+
+MAX_MERGED_PROPERTIES = 20_000
+"""Properties that merging a root comes by, each as often as it is merged once more."""
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
@@ -181,6 +187,7 @@ class _Merging:
 
     root: JsonObject
     remaining: int = MAX_MERGED
+    properties_left: int = MAX_MERGED_PROPERTIES
 
     def visit(self, schema: JsonObject, depth: int = 0) -> _Shape:
         self.remaining -= 1
@@ -196,7 +203,12 @@ class _Merging:
             branches = [self.visit(branch, depth + 1) for branch in _branches(schema.get(keyword))]
             if branches:
                 parts.append(_either(branches))
-        properties = _combined("allOf", [_object(schema.get("properties")), *(part for part, _ in parts)])
+                self.properties_left -= sum(len(properties) for properties, _ in branches)
+        maps = [_object(schema.get("properties")), *(part for part, _ in parts)]
+        self.properties_left -= sum(map(len, maps))
+        if self.properties_left < 0:
+            return {}, []
+        properties = _combined("allOf", maps)
         names = [*required, *(name for _, needed in parts for name in needed)]
         return properties, list(dict.fromkeys(names))
 

@@ -191,6 +191,17 @@ class WorkflowSettings(Section):
     max_parallel: int = Field(default=8, ge=1, description="steps or batch slots at the same time")
 
 
+class LimitSettings(Section):
+    """What one request may take of the gateway itself, with all calls of a batch and all steps of a workflow."""
+
+    request_steps: int = Field(
+        default=1_000_000, ge=1000, description="evaluations of expressions and schemas; about a second"
+    )
+    request_parts: int = Field(
+        default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"
+    )
+
+
 class BreakerSettings(Section):
     """When calls to an upstream that answers none are refused at once, and for how long."""
 
@@ -336,6 +347,7 @@ class Settings(Section):
     references: ReferenceSettings = ReferenceSettings()
     learning: LearningSettings = LearningSettings()
     workflow: WorkflowSettings = WorkflowSettings()
+    limits: LimitSettings = LimitSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()

@@ -11,7 +11,7 @@ from pml_gateway.catalog.schema import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
-from pml_gateway.exposure.schema_text import required_names
+from pml_gateway.exposure.shallow_check import json_type, missing_names, wrong_types
 from pml_gateway.text import MAX_COMPARED, did_you_mean, nearest
 from pml_gateway.types import JsonObject
 
@@ -31,16 +31,6 @@ SYNONYMS: tuple[frozenset[str], ...] = (
 MAX_NAMED = 40
 ACTION_LIKENESS = 0.5
 """Actions are few and short; one slip weighs more in them than in a whole name."""
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int, float),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ def choose(namespace: Namespace, given: JsonObject) -> str:
     if value is None:
         message = "missing"
     elif not isinstance(value, str):
-        message = f"{_kind(value)} instead of a string"
+        message = f"{json_type(value)} instead of a string"
     else:
         message = f"{namespace.name} has no action {value[:MAX_COMPARED]!r}"
         closest = nearest(value, known, count=3, likeness=ACTION_LIKENESS)
@@ -124,15 +114,12 @@ def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
     schema = call.tool.definition["inputSchema"]
     properties = schema.get("properties")
     known: JsonObject = properties if isinstance(properties, dict) else {}
-    problems = []
-    for name in sorted(required_names(schema) - arguments.keys()):
-        problems.append({"path": f"/{escaped(shown_name(name, known))}", "message": "missing; it is required"})
-    for name, value in arguments.items():
-        expected = _declared_types(known.get(name))
-        if expected and not any(_is(value, kind) for kind in expected):
-            message = f"{_kind(value)} instead of {' or '.join(expected)}"
-            problems.append({"path": call.places[name], "message": message})
-    return problems
+    problems = [
+        {"path": f"/{escaped(shown_name(name, known))}", "message": "missing; it is required"}
+        for name in missing_names(schema, arguments)
+    ]
+    wrong = wrong_types(schema, arguments)
+    return problems + [{"path": call.places[name], "message": message} for name, message in wrong.items()]
 
 
 def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[tuple[str, str, Any]]:
@@ -170,26 +157,3 @@ def _put(
 def _means(given: str, target: str) -> bool:
     left, right = loosely(given), loosely(target)
     return bool(left) and (left == right or any(left in words and right in words for words in SYNONYMS))
-
-
-def _declared_types(schema: object) -> list[str]:
-    if not isinstance(schema, dict) or "$ref" in schema:
-        return []
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
-    names = [one for one in kinds if isinstance(one, str) and one in _TYPES]
-    return names if len(names) == len(kinds) else []
-
-
-def _is(value: object, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, _TYPES[kind])
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return next(name for name, types in _TYPES.items() if isinstance(value, types) and name != "boolean")

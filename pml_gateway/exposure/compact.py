@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -33,6 +34,9 @@ class Compactor:
 
     definitions: dict[str, Any] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
+    _root: JsonObject = field(default_factory=dict)
+    _definitions: str = ""
+    _identities: dict[int, str] = field(default_factory=dict)
 
     def compact(self, schema: object, root: JsonObject) -> Any:
         """The short form of a schema that stands in `root`."""
@@ -67,7 +71,7 @@ class Compactor:
         if not isinstance(target, dict) or len(self.definitions) >= MAX_DEFINITIONS:
             return {}
         # Equal targets of different tools are the same definition, whatever each tool calls it.
-        identity = json.dumps([target, _referenced(target, root)], sort_keys=True)
+        identity = self._identity(target, root)
         if identity not in self._names:
             name = self._free_name(reference.rsplit("/", 1)[-1])
             self._names[identity] = name
@@ -75,17 +79,24 @@ class Compactor:
             self.definitions[name] = self._schema(target, root, depth + 1)
         return {"$ref": f"#/$defs/{self._names[identity]}"}
 
+    def _identity(self, target: JsonObject, root: JsonObject) -> str:
+        """What decides a target's meaning: itself, and the definitions of its document where it refers to any."""
+        if self._root is not root:
+            # Once for each document, and each target in it: many references would be as many copies.
+            whole = json.dumps([root.get("$defs"), root.get("definitions")], sort_keys=True)
+            self._definitions = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+            self._root, self._identities = root, {}
+        if id(target) not in self._identities:
+            text = json.dumps(target, sort_keys=True)
+            self._identities[id(target)] = f"{text} {self._definitions}" if '"$ref"' in text else text
+        return self._identities[id(target)]
+
     def _free_name(self, wanted: str) -> str:
         base = _ILLEGAL.sub("_", wanted)[:40].strip("_") or "type"
         number = 1
         while (name := base if number == 1 else f"{base}{number}") in self.definitions:
             number += 1
         return name
-
-
-def _referenced(target: JsonObject, root: JsonObject) -> Any:
-    """What decides a target's meaning beside itself: the definitions of its document, when it refers to any."""
-    return [root.get("$defs"), root.get("definitions")] if "$ref" in json.dumps(target) else None
 
 
 def share_repeated(properties: JsonObject, compactor: Compactor) -> JsonObject:

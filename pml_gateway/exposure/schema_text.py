@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.catalog.schema import local_target
@@ -23,6 +24,9 @@ MAX_INLINE = 120
 
 MAX_INLINE_DEPTH = 4
 
+MAX_CHAIN = 32
+"""References one after the other that are followed."""
+
 MAX_PARAMETERS = 24
 MAX_CHOICES = 8
 MAX_SIGNATURE_DEPTH = 2
@@ -31,6 +35,11 @@ MAX_LITERAL = 60
 """Bounds of one signature: past them it says how much it leaves out, and `tool_schema` has the rest."""
 
 MAX_TYPESCRIPT_DEPTH = 6
+
+MAX_INLINE_LOOKED_AT = 200
+MAX_LOOKED_AT = 2000
+MAX_TYPESCRIPT_LOOKED_AT = 20_000
+"""Sub-schemas that one text is made of: references and choices side by side multiply at every depth."""
 
 _PLAIN_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
 _FORMATS = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
@@ -61,7 +70,7 @@ def resolve_reference(schema: object, root: JsonObject) -> object:
     """The schema that a chain of local references ends at; None for one that leads nowhere or round in circles."""
     seen: set[str] = set()
     while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-        if reference in seen:
+        if reference in seen or len(seen) == MAX_CHAIN:
             return None
         seen.add(reference)
         schema = document_target(reference, root)
@@ -80,9 +89,31 @@ def _branches(schema: JsonObject) -> list[Any] | None:
     return next((schema[keyword] for keyword in ("anyOf", "oneOf") if isinstance(schema.get(keyword), list)), None)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """The document that references are looked up in, and how many sub-schemas may still be looked at."""
+
+    root: JsonObject
+    left: int = MAX_LOOKED_AT
+
+    def is_over(self) -> bool:
+        """Count one more; whether it is one too many."""
+        self.left -= 1
+        return self.left < 0
+
+    def names(self, properties: JsonObject, required: frozenset[str]) -> None:
+        """Count what it takes to sort them: many names stand for several sub-schemas."""
+        self.left -= (len(properties) + len(required)) // 8
+
+    def text(self, text: str) -> str:
+        """Count what it takes to write a text as JSON."""
+        self.left -= len(text) // 16
+        return text
+
+
 def inline_type(schema: object, root: JsonObject) -> str | None:
     """The type as text, complete in its names, types and choices; None where that takes a schema."""
-    text = _inline(schema, root, 0)
+    text = _inline(schema, _Reading(root, MAX_INLINE_LOOKED_AT), 0)
     return text if text is not None and len(text) <= MAX_INLINE else None
 
 
@@ -93,36 +124,38 @@ def field(name: str, type_text: str | None, *, required: bool) -> str:
     return shown if type_text in (None, "str") else f"{shown}: {type_text}"
 
 
-def _inline(schema: object, root: JsonObject, depth: int) -> str | None:
-    schema = resolve_reference(schema, root)
+def _inline(schema: object, reading: _Reading, depth: int) -> str | None:
+    schema = resolve_reference(schema, reading.root)
     if schema is True:
         return "any"
-    if not isinstance(schema, dict) or depth > MAX_INLINE_DEPTH or any(keyword in schema for keyword in _COMBINED):
+    if reading.is_over() or not isinstance(schema, dict) or depth > MAX_INLINE_DEPTH:
+        return None
+    if any(keyword in schema for keyword in _COMBINED):
         return None
     if (choices := _choices(schema)) is not None:
-        return UNION.join(map(_inline_literal, choices)) or None
+        return reading.text(UNION.join(map(_inline_literal, choices))) or None
     if (branches := _branches(schema)) is not None:
         # A reference goes a level deeper: a union can refer to itself.
-        return _inline_union([_inline(branch, root, depth + _is_reference(branch)) for branch in branches])
+        return _inline_union([_inline(branch, reading, depth + _is_reference(branch)) for branch in branches])
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _inline_union([_inline_plain(one, schema, root, depth) for one in kind])
+        return _inline_union([_inline_plain(one, schema, reading, depth) for one in kind])
     if kind is None:
         kind = "object" if "properties" in schema else "array" if "items" in schema else None
-    return _inline_plain(kind, schema, root, depth)
+    return _inline_plain(kind, schema, reading, depth)
 
 
-def _inline_plain(kind: object, schema: JsonObject, root: JsonObject, depth: int) -> str | None:
+def _inline_plain(kind: object, schema: JsonObject, reading: _Reading, depth: int) -> str | None:
     match kind:
         case None:
             return "any"
         case "array":
-            item = _inline(schema.get("items", True), root, depth + 1)
+            item = _inline(schema.get("items", True), reading, depth + 1)
             if item is None:
                 return None
             return f"({item})[]" if "|" in item else f"{item}[]"
         case "object":
-            return _inline_object(schema, root, depth)
+            return _inline_object(schema, reading, depth)
         case "string" if schema.get("format") in _FORMATS:
             return str(schema["format"])
         case str() if kind in _PLAIN_TYPES:
@@ -131,19 +164,20 @@ def _inline_plain(kind: object, schema: JsonObject, root: JsonObject, depth: int
             return None
 
 
-def _inline_object(schema: JsonObject, root: JsonObject, depth: int) -> str | None:
+def _inline_object(schema: JsonObject, reading: _Reading, depth: int) -> str | None:
     properties, others = schema.get("properties"), schema.get("additionalProperties")
     if not properties:
         if not isinstance(others, dict) or not others:
             return "object"
-        value = _inline(others, root, depth + 1)
+        value = _inline(others, reading, depth + 1)
         return None if value is None else f"{{[key]: {value}}}"
     if not isinstance(properties, dict) or (isinstance(others, dict) and others):
         return None
     required = required_names(schema)
+    reading.names(properties, required)
     fields = []
     for name, inner in properties.items():
-        text = _inline(inner, root, depth + 1)
+        text = _inline(inner, reading, depth + 1)
         if text is None:
             return None
         fields.append(field(name, text, required=name in required))
@@ -164,17 +198,18 @@ def _inline_literal(value: object) -> str:
 
 def signature(name: str, schema: JsonObject) -> str:
     """`name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
-    return f"{name}({', '.join(_parameters(schema, schema, 0))})"
+    return f"{name}({', '.join(_parameters(schema, _Reading(schema), 0))})"
 
 
-def _parameters(schema: JsonObject, root: JsonObject, depth: int) -> list[str]:
+def _parameters(schema: JsonObject, reading: _Reading, depth: int) -> list[str]:
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return []
     required = required_names(schema)
+    reading.names(properties, required)
     names = sorted(properties, key=lambda name: name not in required)
     parts = [
-        f"{shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], root, depth)}"
+        f"{shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], reading, depth)}"
         for name in names[:MAX_PARAMETERS]
     ]
     if len(names) > MAX_PARAMETERS:
@@ -182,37 +217,38 @@ def _parameters(schema: JsonObject, root: JsonObject, depth: int) -> list[str]:
     return parts
 
 
-def _brief(schema: object, root: JsonObject, depth: int) -> str:
+def _brief(schema: object, reading: _Reading, depth: int) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if depth > MAX_SIGNATURE_DEPTH:
+    if depth > MAX_SIGNATURE_DEPTH or reading.is_over():
         return "…"
     if isinstance(schema.get("$ref"), str):
-        target = local_target(schema["$ref"], root)
-        return "object" if target is None else _brief(target, root, depth + 1)
+        target = local_target(schema["$ref"], reading.root)
+        return "object" if target is None else _brief(target, reading, depth + 1)
     if (choices := _choices(schema)) is not None:
         return _brief_union(choices, _brief_literal)
     if (branches := _branches(schema)) is not None:
-        return _brief_union(branches, lambda branch: _brief(branch, root, depth + 1))
+        return _brief_union(branches, lambda branch: _brief(branch, reading, depth + 1))
     if isinstance(schema.get("allOf"), list):
         merged: dict[str, Any] = {}
+        reading.left -= len(schema["allOf"]) // 8
         for branch in schema["allOf"]:
             merged |= branch if isinstance(branch, dict) else {}
-        return _brief(merged, root, depth + 1)
+        return _brief(merged, reading, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _brief_union(kind, lambda one: _brief_plain(one, schema, root, depth))
-    return _brief_plain(kind, schema, root, depth)
+        return _brief_union(kind, lambda one: _brief_plain(one, schema, reading, depth))
+    return _brief_plain(kind, schema, reading, depth)
 
 
-def _brief_plain(kind: object, schema: Mapping[str, Any], root: JsonObject, depth: int) -> str:
+def _brief_plain(kind: object, schema: Mapping[str, Any], reading: _Reading, depth: int) -> str:
     if kind == "array":
         items = schema.get("items", {})
         # Lists of plain values stay readable at any depth; lists of lists count as nesting.
-        item = _brief(items, root, depth + (isinstance(items, dict) and "items" in items))
+        item = _brief(items, reading, depth + (isinstance(items, dict) and "items" in items))
         return f"({item})[]" if " | " in item else f"{item}[]"
     if kind == "object" or (kind is None and "properties" in schema):
-        fields = _parameters(dict(schema), root, depth + 1)
+        fields = _parameters(dict(schema), reading, depth + 1)
         return f"{{{', '.join(fields)}}}" if fields and depth < MAX_SIGNATURE_DEPTH else "object"
     return _PLAIN_TYPES.get(kind, "any") if isinstance(kind, str) else "any"
 
@@ -226,48 +262,56 @@ def _brief_union(branches: list[Any], render: Callable[[Any], str]) -> str:
 def _brief_literal(value: object) -> str:
     if isinstance(value, dict | list):
         return "object" if isinstance(value, dict) else "any[]"
-    text = json.dumps(value, ensure_ascii=False)
+    # What is longer than that is cut, and need not be written whole.
+    text = json.dumps(value[: MAX_LITERAL + 1] if isinstance(value, str) else value, ensure_ascii=False)
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
 def typescript_type(schema: object, depth: int = 0) -> str:
     """The type, `depth` levels inside another: its lines are indented that far."""
-    if not isinstance(schema, dict) or depth > MAX_TYPESCRIPT_DEPTH:
+    return _typescript(schema, _Reading({}, MAX_TYPESCRIPT_LOOKED_AT), depth)
+
+
+def _typescript(schema: object, reading: _Reading, depth: int) -> str:
+    if not isinstance(schema, dict) or depth > MAX_TYPESCRIPT_DEPTH or reading.is_over():
         return "unknown"
     if isinstance(schema.get("enum"), list):
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"]) or "never"
+        values = (json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+        return reading.text(" | ".join(values)) or "never"
     if "const" in schema:
-        return json.dumps(schema["const"], ensure_ascii=False)
+        return reading.text(json.dumps(schema["const"], ensure_ascii=False))
     if (branches := _branches(schema)) is not None:
-        return " | ".join(dict.fromkeys(typescript_type(branch, depth + 1) for branch in branches))
+        return " | ".join(dict.fromkeys(_typescript(branch, reading, depth + 1) for branch in branches))
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " | ".join(typescript_type({**schema, "type": one}, depth + 1) for one in kind)
+        return " | ".join(_typescript({**schema, "type": one}, reading, depth + 1) for one in kind)
     match kind:
         case "string" | "boolean" | "null":
             return str(kind)
         case "integer" | "number":
             return "number"
         case "array":
-            item = typescript_type(schema.get("items", {}), depth + 1)
+            item = _typescript(schema.get("items", {}), reading, depth + 1)
             return f"({item})[]" if " " in item and not item.startswith("{") else f"{item}[]"
         case "object":
-            return _typescript_object(schema, depth)
+            return _typescript_object(schema, reading, depth)
         case _:
-            return _typescript_object(schema, depth) if "properties" in schema else "unknown"
+            return _typescript_object(schema, reading, depth) if "properties" in schema else "unknown"
 
 
-def _typescript_object(schema: JsonObject, depth: int) -> str:
+def _typescript_object(schema: JsonObject, reading: _Reading, depth: int) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         others = schema.get("additionalProperties")
-        return f"Record<string, {typescript_type(others, depth + 1) if isinstance(others, dict) else 'unknown'}>"
+        return f"Record<string, {_typescript(others, reading, depth + 1) if isinstance(others, dict) else 'unknown'}>"
     required = required_names(schema)
     indent = "  " * (depth + 1)
     fields = []
     for name, parameter in properties.items():
         description = parameter.get("description") if isinstance(parameter, dict) else None
-        note = f"{indent}/** {' '.join(str(description).replace('*/', '* /').split())} */\n" if description else ""
+        words = " ".join(reading.text(str(description or "")).replace("*/", "* /").split())
+        note = f"{indent}/** {words} */\n" if description else ""
         key = name if name.isidentifier() else json.dumps(name, ensure_ascii=False)
-        fields.append(f"{note}{indent}{key}{'' if name in required else '?'}: {typescript_type(parameter, depth + 1)};")
+        kind = _typescript(parameter, reading, depth + 1)
+        fields.append(f"{note}{indent}{key}{'' if name in required else '?'}: {kind};")
     return "{\n" + "\n".join(fields) + "\n" + "  " * depth + "}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -12,21 +14,52 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import MAX_BYTES, escaped
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.schema_cost import SchemaCost, cost_of, parts_of
 from pml_gateway.exposure.schema_text import signature
+from pml_gateway.exposure.shallow_check import missing_names, wrong_types
+from pml_gateway.processes.budget import RequestBudget, current_budget
+from pml_gateway.processes.workers import Limit, WorkerLimitError
 from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5
 MAX_MESSAGE = 240
+
+STEPS_OF_BUDGET = 5
+"""Of a request's budget for each keyword evaluated: it takes about as long as five evaluations of expressions."""
+
+STEPS_TO_READ = 40
+"""Of a request's budget for each value in a large schema that is made ready."""
+
+MAX_READ_PARTS = 20_000
+"""Values that are counted of it; there may be some more in a schema of the largest size."""
+
+QUICK_STEPS = 2_000
+"""Keywords evaluated on the event loop, 10 ms at most; a usual check takes ten to a hundred."""
+
 MAX_STEPS = 50_000
 """Keywords evaluated in one check, under half a second: references can name each other in exponentially many ways."""
 
+MAX_SECONDS = 3.0
+"""Of processor time for one check in a worker process, whatever it is that is not counted."""
+
+QUICK_PARTS = 1_000
+"""Values in a schema that is made ready on the event loop, in 10 ms; larger ones are in a thread."""
+
+FEW_PARTS = 1000
+"""Values in arguments at which it is the schema that took too much, not they."""
+
+LARGE_PARTS = 100
+LARGE_BYTES = 16 * 1024
+"""Values in arguments, and size of a schema, from which the texts of errors, which quote both, count as well."""
+
 MAX_UNIQUE_ITEMS = 1000
-"""Longest list whose items are compared with each other, which takes quadratic time."""
+MAX_COMPARED_ITEMS = 300
+"""Longest list whose items are compared with each other: by sorting them, or where that cannot be done one by one."""
 
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
 
-def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
+async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     """Refuse arguments that the tool's original schema refuses.
 
     Patterns are left to the upstream: Python's `re` can run for hours on a hostile one and cannot be interrupted.
@@ -35,7 +68,7 @@ def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     Raises:
         InvalidInputError: with a JSON pointer per fault and the tool's signature.
     """
-    problems = argument_problems(tool, arguments)
+    problems = await argument_problems(tool, arguments)
     if not problems:
         return
     call = signature(tool.qualified_name, tool.definition["inputSchema"])
@@ -63,15 +96,118 @@ def check_object(arguments: object) -> None:
 
 
 def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
-    """What the tool's schema refuses, however the values at the `unknown` JSON pointers will turn out."""
-    return argument_problems(tool, arguments, lambda error: _is_certain(error, unknown))
+    """What the tool's schema refuses, however the values at the `unknown` JSON pointers will turn out.
+
+    As far as that can be told quickly: the call itself is checked in any case. Takes time: call it in a thread.
+    """
+    schema = _read(tool)
+    if schema is None or schema.validator is None:
+        return []
+    budget = current_budget()
+    found = _counted_check(schema.validator, arguments, _allowed(budget, QUICK_STEPS), unknown)
+    budget.spend(found.steps * STEPS_OF_BUDGET)
+    return found.problems or []
+
+
+async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
+    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`.
+
+    Nearly every check is done at once. One that takes longer goes on beside the event loop: in a thread where it
+    must end before long, or else in a process that can be ended. Where that does not come to a verdict either,
+    arguments are only checked for what is required and for types, and the rest is left to the upstream.
+    """
+    budget = current_budget()
+    if tool not in _READ and not await _is_read(tool, budget):
+        return _shallow_problems(tool, arguments)
+    schema = _read(tool)
+    if schema is None:
+        return []
+    found = _NO_VERDICT
+    if schema.digest not in budget.exceeded:
+        if schema.validator is not None:
+            found = _counted_check(schema.validator, arguments, _allowed(budget, QUICK_STEPS))
+            budget.spend(found.steps * STEPS_OF_BUDGET)
+        if found.problems is None:
+            async with budget.turn:
+                found = await _check_beside(schema, arguments, budget)
+    return _shallow_problems(tool, arguments) if found.problems is None else found.problems
+
+
+async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _Found:
+    if budget.steps <= 0 or schema.digest in budget.exceeded:
+        # Other calls of this request have settled it meanwhile.
+        return _NO_VERDICT
+    parts = parts_of(arguments, MAX_STEPS)
+    allowed = _allowed(budget, MAX_STEPS)
+    limit = None
+    try:
+        if budget.workers is None or schema.cost.most_steps(parts) <= MAX_STEPS:
+            found = await budget.in_thread(_check_in_thread, schema, arguments, allowed)
+        else:
+            answer = await budget.workers.in_process(
+                check_in_process,
+                schema.digest,
+                schema.schema,
+                arguments,
+                allowed,
+                seconds=MAX_SECONDS,
+            )
+            found = _Found(*answer)
+    except WorkerLimitError as error:
+        found, limit = _Found(None, allowed), error.limit
+    budget.spend(found.steps * STEPS_OF_BUDGET)
+    is_the_schema = parts <= FEW_PARTS and found.steps >= MAX_STEPS and limit is not Limit.MACHINE
+    if found.problems is None and is_the_schema:
+        budget.exceeded.add(schema.digest, limit or f"{MAX_STEPS} steps")
+    return found
+
+
+def _shallow_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
+    """What can be told of arguments without following anything."""
+    schema = tool.definition["inputSchema"]
+    missing = [{"path": "", "message": f"{name!r} is a required property"} for name in missing_names(schema, arguments)]
+    wrong = wrong_types(schema, arguments).items()
+    found = missing + [{"path": f"/{escaped(name)}", "message": message} for name, message in wrong]
+    return [{**problem, "message": problem["message"][:MAX_MESSAGE]} for problem in found[:MAX_ERRORS]]
+
+
+def schema_digests(tool: CatalogTool) -> frozenset[str]:
+    """What may name the schema that the tool's arguments are checked with."""
+    schemas = (tool.input_schema, tool.definition["inputSchema"])
+    return frozenset(hashlib.sha256(encode(schema)).hexdigest() for schema in schemas)
 
 
 class _TooManyStepsError(Exception):
     """A check took more steps than an honest schema needs."""
 
 
-_STEPS: ContextVar[list[None]] = ContextVar("pml_gateway_validation_steps")
+@dataclass(slots=True)
+class _Meter:
+    """What one check may still take."""
+
+    left: int
+    weighs_messages: bool
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _TooManyStepsError
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a check found, or None where it came to no verdict; and the steps it took."""
+
+    problems: list[JsonObject] | None
+    steps: int
+
+
+_NO_VERDICT = _Found(None, 0)
+_METER: ContextVar[_Meter] = ContextVar("pml_gateway_validation_meter")
+
+
+def _allowed(budget: RequestBudget, steps: int) -> int:
+    return max(0, min(steps, budget.steps // STEPS_OF_BUDGET))
 
 
 _ABOUT_NAMES = frozenset({"required", "additionalProperties", "dependentRequired", "propertyNames"})
@@ -86,43 +222,112 @@ def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
     return error.validator in _ABOUT_NAMES or not any(pointer.startswith(f"{at}/") for pointer in unknown)
 
 
-def argument_problems(
-    tool: CatalogTool, arguments: JsonObject, counts: Callable[[Any], bool] = lambda _: True
-) -> list[JsonObject]:
-    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`.
-
-    `counts` says which of the validator's errors to take.
-    """
-    from referencing.exceptions import Unresolvable
-
-    validator = _validator(tool)
+def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: frozenset[str] = frozenset()) -> _Found:
+    """The faults of arguments, unless it takes more than `steps` to find them."""
     if validator is None:
-        return []
-    token = _STEPS.set([])
+        return _Found([], 0)
+    meter = _Meter(steps, parts_of(arguments, LARGE_PARTS) > LARGE_PARTS)
+    token = _METER.set(meter)
     try:
-        errors = list(islice(filter(counts, validator.iter_errors(arguments)), MAX_ERRORS))
-    except (Unresolvable, RecursionError, _TooManyStepsError, ArithmeticError, TypeError, ValueError, AttributeError):
-        # References to what is no schema make the validator stumble anywhere.
-        return []
+        found = validator.iter_errors(arguments)
+        if unknown:
+            found = (error for error in found if _is_certain(error, unknown))
+        errors = list(islice(found, MAX_ERRORS))
+    except _TooManyStepsError:
+        return _Found(None, steps)
+    except _stumbles():
+        return _Found([], steps - meter.left)
     finally:
-        _STEPS.reset(token)
-    return [
+        _METER.reset(token)
+    if not errors:
+        return _Found([], steps - meter.left)
+    problems: list[JsonObject] = [
         {"path": _pointer(error), "message": error.message[:MAX_MESSAGE]}
         for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path])
     ]
+    return _Found(problems, steps - meter.left)
+
+
+@cache
+def _stumbles() -> tuple[type[Exception], ...]:
+    """What a validator raises anywhere, where references lead to what is no schema."""
+    from referencing.exceptions import Unresolvable
+
+    return (Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError, AttributeError)
+
+
+def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _Found:
+    return _counted_check(schema.validator or _compiled(schema.schema), arguments, steps)
+
+
+def check_in_process(
+    digest: str, schema: JsonObject, arguments: JsonObject, steps: int
+) -> tuple[list[JsonObject] | None, int]:
+    """A check in a worker process, which keeps what it made of the schema: faults, or None, and the steps taken."""
+    if digest not in _COMPILED:
+        _keep(_COMPILED, digest, _compiled(schema), MAX_COMPILED)
+    found = _counted_check(_COMPILED[digest], arguments, steps)
+    return found.problems, found.steps
 
 
 def _pointer(error: Any) -> str:
     return "".join(f"/{escaped(str(part))}" for part in error.absolute_path)
 
 
-@lru_cache(maxsize=2048)
-def _validator(tool: CatalogTool) -> Any:
-    """The validator of the original schema, of the repaired one where that is no schema, or none."""
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """A schema as arguments are checked with it; without a validator where every reference followed is too much."""
+
+    schema: JsonObject
+    digest: str
+    cost: SchemaCost
+    validator: Any
+
+
+MAX_READ = 2048
+MAX_COMPILED = 64
+_READ: dict[CatalogTool, _Schema | None] = {}
+_COMPILED: dict[str, Any] = {}
+"""What was made of the latest schemas, here and in a worker process."""
+
+
+def _keep(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
+    while len(kept) >= most:
+        kept.pop(next(iter(tuple(kept)), None), None)
+    kept[key] = value
+
+
+async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
+    """Make the tool's schema ready, beside the event loop where that takes long; whether the budget allowed for it."""
+    parts = parts_of(tool.input_schema, MAX_READ_PARTS)
+    if parts <= QUICK_PARTS:
+        _read(tool)
+        return True
+    async with budget.turn:
+        if tool not in _READ and budget.steps > 0:
+            budget.spend(parts * STEPS_TO_READ)
+            await budget.in_thread(_read, tool)
+    return tool in _READ
+
+
+def _read(tool: CatalogTool) -> _Schema | None:
+    """The original schema, the repaired one where that is none, or nothing. Takes time with its size, once."""
+    if tool not in _READ:
+        _keep(_READ, tool, _first_sound(tool), MAX_READ)
+    return _READ[tool]
+
+
+def _first_sound(tool: CatalogTool) -> _Schema | None:
     for schema in (tool.input_schema, tool.definition["inputSchema"]):
+        text = encode(schema)
+        if not isinstance(schema, dict) or len(text) > MAX_BYTES:
+            continue
+        digest, cost = hashlib.sha256(text).hexdigest(), cost_of(schema)
+        if cost.expanded > MAX_STEPS:
+            return _Schema(schema, digest, cost, None)
         validator = _compiled(schema)
         if validator is not None:
-            return validator
+            return _Schema(schema, digest, cost, validator)
     return None
 
 
@@ -135,14 +340,13 @@ def _compiled(schema: JsonObject) -> Any:
 
     try:
         text = encode(schema)
-        if len(text) > MAX_BYTES:
-            return None
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema, format_checker=None)
         keywords = _bounded(dict(kind.VALIDATORS))
         if any(keyword in text for keyword in _REGEX_KEYWORDS):
             keywords = _without_patterns(keywords)
-        counted = {keyword: _counted(evaluate) for keyword, evaluate in keywords.items()}
+        size, is_large = parts_of(schema, MAX_STEPS), len(text) > LARGE_BYTES
+        counted = {keyword: _counted(keyword, evaluate, size, is_large) for keyword, evaluate in keywords.items()}
         return extend(kind, validators=counted)(_in_one_dialect(schema), registry=Registry())
     except (SchemaError, RecursionError, TypeError, ValueError, AttributeError, KeyError):
         return None
@@ -198,19 +402,59 @@ def _unless_beside(keyword: str, evaluate: _Evaluate) -> _Evaluate:
 
 def _short_lists_only(evaluate: _Evaluate) -> _Evaluate:
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
-        if isinstance(instance, list) and len(instance) > MAX_UNIQUE_ITEMS:
-            return None
+        if isinstance(instance, list):
+            can_be_sorted = len({type(item) for item in instance}) == 1 and isinstance(instance[0], str | int | float)
+            if len(instance) > (MAX_UNIQUE_ITEMS if can_be_sorted else MAX_COMPARED_ITEMS):
+                return None
+            _METER.get().spend(0 if can_be_sorted else len(instance) ** 2 // 8)
         return evaluate(validator, value, instance, schema)
 
     return check
 
 
-def _counted(evaluate: _Evaluate) -> _Evaluate:
+_SEARCHING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+"""Keywords that may take a search through the whole schema: only pointers lead straight to their target."""
+
+_COMPARING = frozenset({"enum", "const"})
+_LOOKING_AT_ONE = frozenset(
+    {"type", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "minItems", "maxItems"}
+)
+"""Keywords that look at one thing, however large it is."""
+
+_CONTAINERS = frozenset({dict, list})
+
+
+def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool) -> _Evaluate:
+    """The keyword, taking note of about how much work it is."""
+    searches, compares, branches = keyword in _SEARCHING, keyword in _COMPARING, keyword in ("anyOf", "oneOf")
+    looks_at_one = keyword in _LOOKING_AT_ONE
+
+    def steps_of(meter: _Meter, value: Any, instance: Any) -> int:
+        steps = len(value) // 8 if type(value) in _CONTAINERS else 0
+        if type(instance) in _CONTAINERS:
+            steps += (parts_of(value, MAX_STEPS) if compares else len(instance)) // 8
+        if branches and meter.weighs_messages and isinstance(value, list):
+            # The refusals of `false`, which quote all of it as well, are made without another keyword.
+            steps += value.count(False) * parts_of(instance, MAX_STEPS)
+        if searches and not (isinstance(value, str) and (value == "#" or value.startswith("#/"))):
+            steps += schema_size // 8
+        return steps
+
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
-        steps = _STEPS.get()
-        steps.append(None)
-        if len(steps) > MAX_STEPS:
+        meter = _METER.get()
+        meter.left -= 1 if looks_at_one else 1 + steps_of(meter, value, instance)
+        if meter.left < 0:
             raise _TooManyStepsError
-        return evaluate(validator, value, instance, schema)
+        errors = evaluate(validator, value, instance, schema)
+        if errors is None or not (is_large or meter.weighs_messages):
+            return errors
+        return _weighed(errors, meter)
 
     return check
+
+
+def _weighed(errors: Iterator[Any], meter: _Meter) -> Iterator[Any]:
+    for error in errors:
+        # It quotes what it refuses, and a combination of schemas keeps the errors of each of them.
+        meter.spend(len(error.message) // 64)
+        yield error

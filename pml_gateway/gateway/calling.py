@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from logging import DEBUG
@@ -35,6 +35,7 @@ from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
+from pml_gateway.processes.budget import spending
 from pml_gateway.results.settle import Call, Route, Settled, Settler
 from pml_gateway.results.store import Resolved, visible_to
 from pml_gateway.text import did_you_mean
@@ -83,9 +84,13 @@ class Caller:
         Raises:
             MCPError: the upstream's own error, where one of its tools was called by name.
         """
-        answered = None
         context = await self._context(scope, options)
-        state, view = context.state, context.view
+        with spending(self._gateway.new_budget()):
+            return await self._answer(context, name, arguments, version)
+
+    async def _answer(self, context: CallContext, name: str, arguments: JsonObject, version: str) -> JsonObject:
+        answered = None
+        scope, options, state, view = context.scope, context.options, context.state, context.view
         meta_tool = _meta_tool_called(state, view, name)
         namespace = None if meta_tool is not None else _namespace_called(state, view, name, arguments)
         try:
@@ -123,7 +128,8 @@ class Caller:
         """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
         context = await self._context(scope, options)
         try:
-            result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)
+            with spending(self._gateway.new_budget()):
+                result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)
         except GatewayError as error:
             result = error_result(error)
         return for_version(writable(result), LATEST_VERSION)
@@ -143,7 +149,7 @@ class Caller:
         route: Route,
         if_none_match: str | None = None,
         run: str = "",
-        check: Callable[[JsonObject], None] | None = None,
+        check: Callable[[JsonObject], Awaitable[None]] | None = None,
         refs: tuple[str, ...] | None = None,
     ) -> Settled:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
@@ -171,9 +177,9 @@ class Caller:
             check_object(resolved.arguments)
             is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
             if check is not None:
-                check(resolved.arguments)
+                await check(resolved.arguments)
             elif route != "direct" or is_composite:
-                check_arguments(tool, resolved.arguments)
+                await check_arguments(tool, resolved.arguments)
             call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run)
             if is_composite:
                 result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
@@ -294,7 +300,7 @@ async def _require_listed(
         )
 
 
-def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> None:
+async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> None:
     """Refuse the arguments of an action, in two stages: their types, then the tool's own schema.
 
     Args:
@@ -306,7 +312,7 @@ def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) 
         InvalidInputError: with a JSON pointer into what was sent per fault, and the action's signature.
     """
     problems = type_problems(call, arguments) or [
-        {**problem, "path": call.place(problem["path"])} for problem in argument_problems(call.tool, arguments)
+        {**problem, "path": call.place(problem["path"])} for problem in await argument_problems(call.tool, arguments)
     ]
     if not problems:
         return

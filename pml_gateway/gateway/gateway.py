@@ -22,6 +22,9 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
+from pml_gateway.processes.budget import RequestBudget
+from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
@@ -96,6 +99,7 @@ class Gateway:
         indexer: Indexer,
         pool: UpstreamPool,
         results: ResultStore,
+        workers: Workers,
         read_ranking: ReadRanking,
         ranking: tuple[ToolKey, ...],
         events: Events,
@@ -113,6 +117,8 @@ class Gateway:
         self.shapes = LearnedShapes(
             listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
+        self.workers = workers
+        self.exceeded = Exceeded(listings.path.with_suffix(".exceeded.json"))
         self._indexer = indexer
         self._dirty = anyio.Event()
         self._building = anyio.Lock()
@@ -147,6 +153,10 @@ class Gateway:
     def knows_tools(self) -> bool:
         """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
         return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
+
+    def new_budget(self) -> RequestBudget:
+        """What one request may take of the gateway itself."""
+        return RequestBudget(self.state.settings.limits, self.workers, self.exceeded)
 
     def unlisted(self) -> tuple[str, ...]:
         """Upstreams of which no list is known, from now or from the manifest."""
@@ -388,6 +398,7 @@ async def open_gateway(
     async with (
         open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
         open_results(settings.references, paths.results_dir) as results,
+        open_workers() as workers,
         anyio.create_task_group() as tasks,
     ):
         indexer = Indexer(paths.cache_dir, identity)
@@ -402,13 +413,23 @@ async def open_gateway(
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
         listings = Listings(manifests, settings.naming)
         gateway = Gateway(
-            settings, listings, indexer, pool, results, read_ranking, ranking, events or logged_events(), meta_tools
+            settings,
+            listings,
+            indexer,
+            pool,
+            results,
+            workers,
+            read_ranking,
+            ranking,
+            events or logged_events(),
+            meta_tools,
         )
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
+        tasks.start_soon(gateway.exceeded.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
         indexer.request(settings, gateway.state.catalog)
         if connect or not gateway.knows_tools:

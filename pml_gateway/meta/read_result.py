@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio.to_thread
-
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
@@ -63,7 +61,7 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
     results = context.gateway.results
     content = await results.read(context.scope.client, ref, visible_to(context.view))
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN
-    page = await anyio.to_thread.run_sync(page_of, content, path, offset, limit, budget)
+    page = await page_of(content, path, offset, limit, budget)
     return data_result({"ref": ref, **page})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.suggestions import suggested_plan
+from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.checks import dry_run_answer, plan_problems
@@ -104,7 +106,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     calls = context.steps("execute_workflow")
     run = calls.resumed(arguments)
     if run is None:
-        plan, problems = _checked(context, arguments)
+        plan, problems = await _checked(context, arguments)
         if arguments.get("dry_run"):
             return data_result(dry_run_answer(plan, problems, context.find))
         if problems:
@@ -117,7 +119,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     return data_result(answer, is_error=answer["status"] == RunStatus.FAILED)
 
 
-def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:
+async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:
     """The plan and everything wrong with it, as far as that is known before any call."""
     dry_run = arguments.get("dry_run", False)
     if not isinstance(dry_run, bool):
@@ -125,7 +127,9 @@ def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[St
     plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow))
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
-    found = plan_problems(plan, context.find, context.state.meta_tools, now=not dry_run)
+    check = partial(plan_problems, plan, context.find, context.state.meta_tools, now=not dry_run)
+    # There may be many steps, and large schemas.
+    found = await current_budget().in_thread(check)
     kept = (each for each in found if each.step not in unreadable or each.path.endswith("/tool"))
     return plan, [*problems, *kept]
 

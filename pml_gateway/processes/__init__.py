@@ -1,1 +1,1 @@
-"""Servers that run as child processes: started, read within limits, logged, and ended for certain."""
+"""Child processes: servers, read within limits and logged; workers for what may take too long; all end for certain."""

@@ -6,6 +6,8 @@ import base64
 from itertools import islice
 from typing import Any
 
+import anyio.to_thread
+
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.paths import value_at
@@ -15,8 +17,8 @@ from pml_gateway.types import JsonObject
 DEFAULT_ITEMS = 50
 
 
-def page_of(content: Content, path: str | None, offset: int, limit: int | None, budget: int) -> JsonObject:
-    """One page of a value, with `total` and, where more follows, `next_offset`. Takes time: call it in a thread.
+async def page_of(content: Content, path: str | None, offset: int, limit: int | None, budget: int) -> JsonObject:
+    """One page of a value, with `total` and, where more follows, `next_offset`.
 
     Args:
         content: the whole value.
@@ -31,8 +33,12 @@ def page_of(content: Content, path: str | None, offset: int, limit: int | None, 
     if content.kind == "binary":
         if path is not None:
             raise InvalidInputError("path: bytes have no parts", hint="leave path out; offset and limit count bytes")
-        return _bytes(content, offset, limit, budget)
-    value = value_at(content, path)
+        return await anyio.to_thread.run_sync(_bytes, content, offset, limit, budget)
+    value = await value_at(content, path)
+    return await anyio.to_thread.run_sync(_page, value, path, offset, limit, budget)
+
+
+def _page(value: Any, path: str | None, offset: int, limit: int | None, budget: int) -> JsonObject:
     if isinstance(value, str):
         return _text(value, offset, limit, budget)
     if isinstance(value, list):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import anyio.to_thread
 from jmespath.exceptions import JMESPathError
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
-from pml_gateway.errors import InvalidInputError
+from pml_gateway.errors import InvalidInputError, OverloadedError
+from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
+from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
 from pml_gateway.results.content import Content, addressed, exceeds
 from pml_gateway.text import shortened
 
@@ -32,13 +35,22 @@ class Bounds:
 
     Args:
         visits: nodes evaluated.
-        parts: items, members and values in what it builds or compares: `[@, @]` doubles them each time.
+        parts: items, members and values that it builds, and in each that it compares: `[@, @]` doubles them each time.
         seconds: the last bound, for functions that read all of a large value at every node.
+        reads: items, members and values in what one function is given of the data itself.
     """
 
     visits: int
     parts: int
     seconds: float
+    reads: int = 8_000_000
+
+
+BOUNDS = Bounds(visits=500_000, parts=500_000, seconds=2.0)
+"""What one expression may take, half of what a request may: `items[?a > `1`].b` takes five visits for each item."""
+
+QUICK = Bounds(visits=5_000, parts=10_000, seconds=0.5, reads=10_000)
+"""What is evaluated on the event loop; more is beside it."""
 
 
 class EvaluationError(Exception):
@@ -61,6 +73,9 @@ class TooMuchError(EvaluationError):
     """The expression takes more than its bounds."""
 
 
+_FAULTS = (ExpressionError, NothingThereError, TooMuchError)
+
+
 def parsed(text: str) -> Node:
     """The syntax tree of an expression.
 
@@ -74,10 +89,13 @@ def parsed(text: str) -> Node:
     return node
 
 
-def evaluate(
+async def evaluate(
     node: Node, value: Any, bounds: Bounds, *, roots: Mapping[str, Any] = NO_ROOTS, optional: bool = False
 ) -> Any:
-    """The part of `value` that a tree names. Takes time with the bounds: large ones belong into a thread.
+    """The part of `value` that a tree names, within its own bounds and what is left of the request's budget.
+
+    Little is done at once, and more beside the event loop: in a thread where only data is gone through, which takes
+    time with its size, and in a process that can be ended where data may be multiplied.
 
     Args:
         node: what `parsed` made.
@@ -90,18 +108,142 @@ def evaluate(
         ExpressionError: a function that does not take what it is given.
         NothingThereError: a path that leads nowhere, with the keys that exist.
         TooMuchError: a bound is exceeded.
+        BudgetExceededError: nothing is left of the budget.
+        OverloadedError: it did not get its turn.
     """
+    budget = current_budget()
+    budget.require()
+    quick = _evaluated(node, value, roots, optional, _least(QUICK, budget))
+    budget.spend(quick.visits, quick.parts)
+    if quick.fault != TooMuchError.__name__:
+        return _value_of(quick)
+    async with budget.turn:
+        budget.require()
+        least = _least(bounds, budget)
+        done = await _evaluate_beside(node, value, roots, optional, least, budget)
+        budget.spend(done.visits, done.parts)
+        if done.fault == TooMuchError.__name__ and least != bounds:
+            # What was left of the budget is what it was too much for.
+            takes_steps = done.visits > least.visits
+            budget.spend(budget.steps if takes_steps else 0, 0 if takes_steps else budget.parts)
+            budget.require()
+    return _value_of(done)
+
+
+async def _evaluate_beside(
+    node: Node, value: Any, roots: Mapping[str, Any], optional: bool, bounds: Bounds, budget: RequestBudget
+) -> _Done:
+    if budget.workers is None or _only_goes_through(node):
+        return await budget.in_thread(_evaluated, node, value, roots, optional, bounds)
+    given = {name: roots[name] for name in _root_names(node) if name in roots}
+    limits = astuple(bounds)
+    try:
+        answer = await budget.workers.in_process(
+            evaluate_in_process, node, value, given, optional, limits, seconds=bounds.seconds
+        )
+    except WorkerLimitError as error:
+        if error.limit is Limit.MACHINE:
+            raise OverloadedError(
+                f"an expression was not evaluated within {WAIT_SECONDS:g} s, for the machine has too much to do",
+                hint="try again in a moment",
+            ) from None
+        return _Done(None, bounds.visits, bounds.parts, TooMuchError.__name__, f"it was ended ({error.limit})")
+    except RecursionError:
+        return _Done(None, 0, 0, ExpressionError.__name__, "the data is nested too deeply")
+    return _Done(*answer)
+
+
+def evaluate_in_process(
+    node: Node, value: Any, roots: Mapping[str, Any], optional: bool, limits: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """An evaluation in a worker process, as plain values."""
+    done = _evaluated(node, value, roots, optional, Bounds(*limits))
+    return done.value, done.visits, done.parts, done.fault, done.reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An evaluation that ended: the value, or which fault and why; and what it took."""
+
+    value: Any
+    visits: int
+    parts: int
+    fault: str = ""
+    reason: str = ""
+
+
+def _value_of(done: _Done) -> Any:
+    if not done.fault:
+        return done.value
+    raise next(kind for kind in _FAULTS if kind.__name__ == done.fault)(done.reason)
+
+
+def _least(bounds: Bounds, budget: RequestBudget) -> Bounds:
+    return replace(bounds, visits=min(bounds.visits, budget.steps), parts=min(bounds.parts, budget.parts))
+
+
+def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool, bounds: Bounds) -> _Done:
     interpreter = _Interpreter(roots, bounds)
+    found: Any = None
+    fault, reason = "", ""
     try:
         found = interpreter.visit(node, value)
-        interpreter.check_size(found)
-        fault = interpreter.fault(node, value) if found in (None, []) and not optional else None
+        if _only_goes_through(node):
+            interpreter.check_size(found, bounds.reads)
+        else:
+            # Where it holds itself many times over, it is written as often.
+            interpreter.take(interpreter.check_size(found))
+        missing = interpreter.fault(node, value) if found in (None, []) and not optional else None
+        if missing is not None:
+            fault, reason = NothingThereError.__name__, missing
+    except TooMuchError as error:
+        fault, reason = TooMuchError.__name__, error.reason
     except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # The library's functions let Python's own errors through where types do not fit.
-        raise ExpressionError(_reason(error)) from None
-    if fault is not None:
-        raise NothingThereError(fault)
-    return found
+        fault, reason = ExpressionError.__name__, _reason(error)
+    return _Done(None if fault else found, interpreter.visits, interpreter.parts, fault, reason)
+
+
+_GOING_THROUGH = frozenset(
+    {
+        "and_expression",
+        "comparator",
+        "current",
+        "field",
+        "filter_projection",
+        "flatten",
+        "identity",
+        "index",
+        "index_expression",
+        "literal",
+        "not_expression",
+        "or_expression",
+        "pipe",
+        "projection",
+        "slice",
+        "subexpression",
+        "value_projection",
+    }
+)
+"""Nodes that come by every part of the data a few times at most, and build lists of what is there already."""
+
+
+def _only_goes_through(node: Node) -> bool:
+    """Whether an expression takes time with the size of its data, and not more."""
+    return all(each["type"] in _GOING_THROUGH for each in _nodes(node)) and len(_root_names(node)) <= 1
+
+
+def _root_names(node: Node) -> list[str]:
+    fields = (each["value"] for each in _nodes(node) if each["type"] == "field")
+    return [name[1:] for name in fields if name.startswith("$")]
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        yield each
+        pending += [child for child in each.get("children", ()) if isinstance(child, dict)]
 
 
 class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no types
@@ -109,19 +251,42 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
 
     def __init__(self, roots: Mapping[str, Any], bounds: Bounds) -> None:
         super().__init__()
-        self._parts = bounds.parts
+        self._bounds = bounds
         self._roots = roots
-        self._left = bounds.visits
         self._deadline = time.monotonic() + bounds.seconds
+        self.visits = 0
+        self.parts = 0
 
     def visit(self, node: Node, *args: Any, **kwargs: Any) -> Any:
-        self._left -= 1
-        if self._left < 0 or time.monotonic() > self._deadline:
+        self.visits += 1
+        if self.visits > self._bounds.visits or time.monotonic() > self._deadline:
             raise TooMuchError("too many evaluations")
         value = super().visit(node, *args, **kwargs)
-        if (isinstance(value, str) and len(value) > MAX_TEXT) or (isinstance(value, list) and len(value) > self._parts):
-            raise TooMuchError("too large a value")
+        if node["type"] in _BUILDING:
+            if isinstance(value, str):
+                self.take(len(value) // CHARACTERS_PER_PART)
+            elif isinstance(value, list | dict):
+                self.take(len(value))
         return value
+
+    def take(self, parts: int) -> None:
+        """Count what is built."""
+        self.parts += parts
+        if self.parts > self._bounds.parts:
+            raise TooMuchError("too large a value")
+
+    def visit_flatten(self, node: Node, value: Any) -> Any:
+        base = self.visit(node["children"][0], value)
+        if isinstance(base, list):
+            # Looked at first: it is done at once, however long the lists are.
+            self.check_length(len(base))
+            self.check_length(sum(len(each) for each in base if isinstance(each, list)))
+        return super().visit_flatten({**node, "children": [_literal(base)]}, value)
+
+    def check_length(self, parts: int) -> None:
+        """Refuse what would be too long."""
+        if parts > self._bounds.parts:
+            raise TooMuchError("too large a value")
 
     def visit_field(self, node: Node, value: Any) -> Any:
         name = node["value"]
@@ -146,13 +311,17 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
                 children.append(child)
                 continue
             found = self.visit(child, value)
-            if child["type"] not in ("field", "literal"):
+            if child["type"] == "field":
+                self.check_size(found, self._bounds.reads)
+            elif child["type"] != "literal":
                 self.check_size(found)
-            children.append({"type": "literal", "value": found, "children": []})
+            children.append(_literal(found))
         return {**node, "children": children}
 
-    def check_size(self, value: Any) -> None:
-        """Refuse a value of too many parts, counted as often as they are shared."""
+    def check_size(self, value: Any, most: int | None = None) -> int:
+        """Refuse a value of too many parts, counted as often as they are shared; how many they are."""
+        most = self._bounds.parts if most is None else most
+        longest = min(MAX_TEXT, self._bounds.reads * CHARACTERS_PER_PART)
         pending, parts, characters = [value], 0, 0
         while pending:
             part = pending.pop()
@@ -163,8 +332,9 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
                 pending.extend(part.values())
             elif isinstance(part, list):
                 pending.extend(part)
-            if parts + len(pending) > self._parts or characters > MAX_TEXT:
+            if parts + len(pending) > most or characters > longest:
                 raise TooMuchError("too large a value")
+        return parts + characters // CHARACTERS_PER_PART
 
     def fault(self, node: Node, value: Any) -> str | None:
         """Where a path of fields and indexes leaves the data, and what is there instead."""
@@ -216,6 +386,25 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return faults[0] if all(faults) else None
 
 
+_BUILDING = frozenset(
+    {
+        "filter_projection",
+        "flatten",
+        "function_expression",
+        "multi_select_dict",
+        "multi_select_list",
+        "projection",
+        "slice",
+        "value_projection",
+    }
+)
+"""Nodes whose value is made rather than found."""
+
+
+def _literal(value: Any) -> Node:
+    return {"type": "literal", "value": value, "children": []}
+
+
 def _index_fault(index: int, value: Any) -> str | None:
     if not isinstance(value, list):
         return f"[{index}] of {_kind(value)}; it takes an item of a list"
@@ -256,12 +445,9 @@ MAX_EXPRESSION = 1000
 MAX_SELECTED = 32 * 1024 * 1024
 """Characters of JSON in one selection."""
 
-BOUNDS = Bounds(visits=1_000_000, parts=8_000_000, seconds=10.0)
-"""A second of evaluation on an idle machine: `items[?a > `1`].b` takes five visits for each item."""
 
-
-def select(expression: str, value: Any) -> Any:
-    """The part of `value` that a JMESPath expression selects. Takes time with the size of `value`.
+async def select(expression: str, value: Any) -> Any:
+    """The part of `value` that a JMESPath expression selects.
 
     Raises:
         InvalidInputError: no such expression, too much work, or nothing there; names the keys that exist.
@@ -274,25 +460,29 @@ def select(expression: str, value: Any) -> Any:
         hint = "for example items[0].id or items[*].name"
         raise InvalidInputError(f"path {shown(expression)} is no JMESPath: {error.reason}", hint=hint) from None
     try:
-        selected = evaluate(node, value, BOUNDS)
+        selected = await evaluate(node, value, BOUNDS)
     except ExpressionError as error:
         raise InvalidInputError(f"path {shown(expression)} cannot be evaluated: {error.reason}") from None
     except NothingThereError as error:
         raise InvalidInputError(f"path {shown(expression)} finds nothing", hint=error.reason) from None
     except TooMuchError:
         raise _too_much(expression) from None
-    if exceeds(selected, MAX_SELECTED):
+    if await current_budget().in_thread(exceeds, selected, MAX_SELECTED):
         raise _too_much(expression)
     return selected
 
 
-def value_at(content: Content, path: str | None) -> Any:
-    """What a reference with this path stands for. Takes time with the size: call it in a thread.
+async def value_at(content: Content, path: str | None) -> Any:
+    """What a reference with this path stands for.
 
     Raises:
         InvalidInputError: as `select`.
     """
-    return content.value if path is None else select(path, addressed(content))
+    if path is None:
+        return content.value
+    if content.kind != "text":
+        return await select(path, content.value)
+    return await select(path, await anyio.to_thread.run_sync(addressed, content))
 
 
 @lru_cache(maxsize=512)

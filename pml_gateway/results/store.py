@@ -170,7 +170,7 @@ class ResultStore:
             if handle not in contents:
                 contents[handle] = await self.read(client, handle, visible)
             if (handle, path) not in values:
-                values[handle, path] = await anyio.to_thread.run_sync(value_at, contents[handle], path)
+                values[handle, path] = await value_at(contents[handle], path)
             total += await anyio.to_thread.run_sync(measure, values[handle, path], MAX_RESOLVED)
             if total > MAX_RESOLVED:
                 raise InvalidInputError(

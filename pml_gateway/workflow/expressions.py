@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import anyio.to_thread
-
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.paths import (
-    Bounds,
+    BOUNDS,
     ExpressionError,
     Node,
     NothingThereError,
@@ -23,10 +21,6 @@ from pml_gateway.results.paths import (
 
 MAX_LENGTH = 2000
 """Characters of one expression; the longest useful ones in practice have a few hundred."""
-
-QUICK = Bounds(visits=5_000, parts=10_000, seconds=2.0)
-BOUNDS = Bounds(visits=500_000, parts=1_000_000, seconds=2.0)
-"""What an expression may take, and what of it on the event loop: more goes to a thread."""
 
 ROOT = re.compile(r"\$(\d+|[A-Za-z_][A-Za-z0-9_-]*)")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|\$(?:\d+|[A-Za-z_][A-Za-z0-9_-]*)")
@@ -64,10 +58,7 @@ class Expression:
             InvalidInputError: a path that leads nowhere, with the keys that exist; or a bound is exceeded.
         """
         try:
-            try:
-                return self._run(roots, current, optional or not known, QUICK)
-            except TooMuchError:
-                return await anyio.to_thread.run_sync(self._run, roots, current, optional or not known, BOUNDS)
+            return await evaluate(self._node, current, BOUNDS, roots=roots, optional=optional or not known)
         except TooMuchError:
             raise InvalidInputError(
                 f"{shown(self.text)} takes more than {BOUNDS.visits} evaluations or builds too large a value",
@@ -93,9 +84,6 @@ class Expression:
                 if first["type"] == second["type"] == "field" and first["value"] == f"${root}":
                     found.add(second["value"])
         return frozenset(found)
-
-    def _run(self, roots: Mapping[str, Any], current: Any, optional: bool, bounds: Bounds) -> Any:
-        return evaluate(self._node, current, bounds, roots=roots, optional=optional)
 
 
 def is_true(value: Any) -> bool:

@@ -151,3 +151,22 @@ def test_a_model_that_cannot_be_loaded_is_a_warning_with_the_consequence(home: P
     warned = {finding["subject"]: finding for finding in findings() if finding["area"] == "search"}
     assert "found by their words alone" in warned[f"model {tmp_path / 'no-model'}"]["what"]
     assert "ranking lexical instead of fused" in warned["index"]["what"]
+
+
+HOSTILE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import anyio
+from tests.support.hostile import doubled
+from tests.support.scripted_server import ScriptedServer
+tools = [{{"name": "slow", "description": "Slow.", "inputSchema": doubled()}}]
+anyio.run(ScriptedServer(tools).serve_stdio)
+"""
+
+
+def test_a_schema_that_took_too_long_in_a_call_is_named(home: Path) -> None:
+    private(home, {"servers": {"bad": {"command": sys.executable, "args": ["-c", HOSTILE]}}})
+    pml("call", "bad__slow", '{"a": 1}')
+    [found] = [finding for finding in findings() if "take too long" in finding["what"]]
+    assert found["subject"] == "bad"
+    assert found["details"] == ["bad__slow: ended after 50000 steps"]

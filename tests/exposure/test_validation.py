@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
@@ -36,7 +37,7 @@ VICTIM = "a" * 60 + "!"
 def problems(schema: object, arguments: JsonObject) -> list[tuple[str, str]]:
     """Paths and messages of the refusal, or nothing."""
     try:
-        check_arguments(only_tool(inputSchema=schema), arguments)
+        anyio.run(check_arguments, only_tool(inputSchema=schema), arguments)
     except InvalidInputError as error:
         return [(problem["path"], problem["message"]) for problem in error.details["errors"]]
     return []
@@ -58,7 +59,7 @@ def test_every_fault_is_named_with_its_path() -> None:
 
 def test_the_refusal_carries_the_signature_and_a_code() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_arguments(only_tool(name="create", inputSchema=ISSUE), {})
+        anyio.run(check_arguments, only_tool(name="create", inputSchema=ISSUE), {})
     error = caught.value
     call = "server__create(owner: str, labels?: str[], where?: {a/b~c?: int})"
     assert error.code is ErrorCode.INVALID_INPUT
@@ -73,7 +74,7 @@ def test_the_refusal_carries_the_signature_and_a_code() -> None:
 def test_the_signature_names_parameters_that_the_original_hides_in_alternatives() -> None:
     schema = {"oneOf": [{"properties": {"id": {"type": "integer"}}, "required": ["id"]}]}
     with pytest.raises(InvalidInputError) as caught:
-        check_arguments(only_tool(inputSchema=schema), {})
+        anyio.run(check_arguments, only_tool(inputSchema=schema), {})
     assert caught.value.details["signature"] == "server__tool(id: int)"
 
 

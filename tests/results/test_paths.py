@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.errors import InvalidInputError
+from pml_gateway.config.settings import LimitSettings
+from pml_gateway.errors import BudgetExceededError, InvalidInputError
+from pml_gateway.processes.budget import RequestBudget, spending
+from pml_gateway.processes.workers import open_workers
 from pml_gateway.results.content import Content, addressed, content_of, exceeds
-from pml_gateway.results.paths import MAX_EXPRESSION, select, value_at
+from pml_gateway.results.paths import MAX_EXPRESSION, QUICK, select, value_at
+from tests.support.examples import examples
+from tests.support.hostile import transforms
 
 VALUE: dict[str, Any] = {"items": [{"id": 1, "on": None}, {"id": 2}], "none": None, "n": 3, "a b": {"é": "x"}, "e": {}}
 
@@ -34,7 +40,7 @@ VALUE: dict[str, Any] = {"items": [{"id": 1, "on": None}, {"id": 2}], "none": No
     ],
 )
 def test_a_path_finds_what_it_names(path: str, selected: Any) -> None:
-    assert select(path, VALUE) == selected
+    assert anyio.run(select, path, VALUE) == selected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_a_path_finds_what_it_names(path: str, selected: Any) -> None:
 )
 def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        select(path, VALUE)
+        anyio.run(select, path, VALUE)
     assert said in str(caught.value)
 
 
@@ -66,7 +72,7 @@ def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> 
 @given(st.text(alphabet="abn$@[]{}()*.,:|&!?'\"`<=>0123456789_ -\\", max_size=60))
 def test_no_expression_does_anything_but_select_or_be_refused(path: str) -> None:
     try:
-        select(path, VALUE)
+        anyio.run(select, path, VALUE)
     except InvalidInputError as error:
         assert error.message.startswith("path")
 
@@ -87,7 +93,7 @@ def test_no_expression_does_anything_but_select_or_be_refused(path: str) -> None
 )
 def test_hostile_expressions_end_soon(path: str) -> None:
     try:
-        selected = select(path, {"n": list(range(50))})
+        selected = anyio.run(select, path, {"n": list(range(50))})
     except InvalidInputError:
         return
     assert not exceeds(selected, 1000)
@@ -96,7 +102,7 @@ def test_hostile_expressions_end_soon(path: str) -> None:
 def test_text_that_holds_json_is_addressed_as_json_and_other_text_is_not() -> None:
     assert addressed(Content("text", ' [{"a": 1}]')) == [{"a": 1}]
     assert addressed(Content("text", "[not json")) == "[not json"
-    assert value_at(Content("text", '{"a": 1}'), None) == '{"a": 1}'
+    assert anyio.run(value_at, Content("text", '{"a": 1}'), None) == '{"a": 1}'
 
 
 @pytest.mark.parametrize(
@@ -122,3 +128,60 @@ def test_structured_content_beside_images_keeps_the_images() -> None:
         "content": [image],
         "structuredContent": {"a": 1},
     }
+
+
+@pytest.mark.filterwarnings("ignore:deprecated string literal:PendingDeprecationWarning")
+@settings(max_examples=examples(100), deadline=None)
+@given(transforms())
+def test_any_expression_gets_an_answer_within_the_budget(path: str) -> None:
+    budget = RequestBudget(LimitSettings(request_steps=50_000, request_parts=20_000))
+
+    async def selected() -> Any:
+        with spending(budget):
+            return await select(path, VALUE)
+
+    try:
+        found = anyio.run(selected)
+    except BudgetExceededError as error:
+        assert error.details["setting"] in error.hint
+    except InvalidInputError as error:
+        assert error.message.startswith("path")
+    else:
+        assert not exceeds(found, 20_000 * 80)
+    # What is begun on the event loop before it goes beside it counts as well.
+    assert budget.steps >= -QUICK.visits
+    assert budget.parts >= -QUICK.parts - 20_000
+
+
+def test_what_only_goes_through_large_data_starts_no_process() -> None:
+    value = {"items": [{"n": number, "tags": ["a"]} for number in range(20_000)]}
+
+    async def selected() -> list[int]:
+        async with open_workers() as workers:
+            with spending(RequestBudget(workers=workers)):
+                found = await select("items[?n > `19997`].n", value)
+                assert workers.pids == []
+                assert await select("length(items[?contains(tags, 'a')])", value) == 20_000
+                assert len(workers.pids) == 1
+                return list(found)
+
+    assert anyio.run(selected) == [19998, 19999]
+
+
+def test_what_ends_in_another_process_is_told_as_it_is_here() -> None:
+    value = {"items": [{"n": number} for number in range(20_000)]}
+
+    async def told() -> list[str]:
+        async with open_workers() as workers:
+            with spending(RequestBudget(workers=workers)):
+                messages = []
+                for path in ("sort_by(items, &nope.x)[0]", "map(&n, items) | [0].x", "to_number(items[*].n, `1`)"):
+                    with pytest.raises(InvalidInputError) as caught:
+                        await select(path, value)
+                    messages.append(str(caught.value))
+                return messages
+
+    first, second, third = anyio.run(told)
+    assert "cannot be evaluated" in first
+    assert "finds nothing" in second
+    assert "cannot be evaluated" in third

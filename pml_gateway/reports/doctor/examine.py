@@ -24,7 +24,7 @@ from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_tex
 from pml_gateway.reports.doctor.gateways import gateways, listener_on
 from pml_gateway.reports.doctor.search import index, manifest, model
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
-from pml_gateway.reports.doctor.tools import tools
+from pml_gateway.reports.doctor.tools import checked_shallowly, tools
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
 from pml_gateway.text import counted
@@ -120,6 +120,8 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         silent = [name for name in gateway.pool.upstreams if name not in known]
         silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
         found += tools(settings, gateway.state.catalog, silent)
+        exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
+        found += checked_shallowly(gateway.state.catalog, exceeded)
         found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
     return found
 

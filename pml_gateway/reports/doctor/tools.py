@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.patterns import unmatched, without_grants
+from pml_gateway.exposure.validation import schema_digests
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
 
@@ -30,6 +31,27 @@ def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterat
             by_server.setdefault(tool.upstream_id, []).append(tool)
     for server, repaired in by_server.items():
         yield from _repaired(server, repaired)
+
+
+def checked_shallowly(catalog: Catalog, exceeded: Mapping[str, str]) -> Iterator[Finding]:
+    """Tools whose schema took too much when arguments were checked with it, by server."""
+    if not exceeded:
+        return
+    by_server: dict[str, list[str]] = {}
+    for tool in catalog.tools:
+        for why in [exceeded[digest] for digest in schema_digests(tool) if digest in exceeded][:1]:
+            by_server.setdefault(tool.upstream_id, []).append(f"{tool.qualified_name}: ended after {why}")
+    for server, lines in by_server.items():
+        yield Finding(
+            Area.TOOLS,
+            Severity.WARNING,
+            server,
+            f"the input schemas of {counted(len(lines), 'tool')} take too long to check arguments with; only types and "
+            "required names are checked, and the server gets the rest",
+            "tell its author that combinations and references multiply in them, or take the tools away with "
+            "gateway.blacklisted_tools",
+            tuple(lines),
+        )
 
 
 def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:

@@ -1,0 +1,213 @@
+"""Work beside the event loop: in a few threads, or in worker processes that are ended when they take too much."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.processes.worker import OUT_OF_MEMORY
+
+WORKER = Path(__file__).with_name("worker.py")
+MAX_WORKERS = 2
+"""Processes at most, and threads: hostile work of several clients waits here rather than in front of all threads."""
+
+MEMORY_BYTES = 512 * 1024**2
+"""Address space of one process; with all it needs it takes 60 MB of it before the first question."""
+
+WAIT_SECONDS = 15.0
+"""What one answer may take by the clock, however much else the machine does, and what is waited for a place before."""
+
+ENDING_SECONDS = 2.0
+
+Result = TypeVar("Result")
+
+
+class Limit(StrEnum):
+    """What a worker ran into."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    MACHINE = "machine"
+    """It did not get to an answer, for reasons that may be the machine's."""
+
+
+class WorkerLimitError(Exception):
+    """The work was ended."""
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit.value)
+        self.limit = limit
+
+
+class Workers:
+    """The worker processes of one gateway, started when they are first needed. Made by `open_workers`."""
+
+    def __init__(self) -> None:
+        self._is_open = True
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._places = anyio.Semaphore(MAX_WORKERS)
+        self._threads = anyio.CapacityLimiter(MAX_WORKERS)
+        self._exchanges = anyio.CapacityLimiter(2 * MAX_WORKERS)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes there are now."""
+        return sorted(process.pid for process in (*self._idle, *self._running) if process.poll() is None)
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a function that ends by itself before long."""
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+
+    async def in_process(self, function: Callable[..., Result], *arguments: Any, seconds: float) -> Result:
+        """The result of a function of a module, made in another process; arguments and result are plain values.
+
+        Args:
+            function: what to call there; its module is imported there.
+            arguments: for the function.
+            seconds: of processor time.
+
+        Raises:
+            WorkerLimitError: it took too much, and its process is gone.
+        """
+        question = (function.__module__, function.__name__, arguments, seconds)
+        async with self._place():
+            while True:
+                process = self._idle.pop() if self._idle else None
+                is_fresh = process is None
+                if not self._is_open:
+                    raise WorkerLimitError(Limit.MACHINE)
+                if process is None:
+                    process = await anyio.to_thread.run_sync(_start, limiter=self._exchanges)
+                self._running.add(process)
+                try:
+                    answer = await self._ask(process, question)
+                except BaseException:
+                    await self._end(process)
+                    raise
+                finally:
+                    self._running.discard(process)
+                if not isinstance(answer, _Ended):
+                    self._idle.append(process)
+                    result: Result = answer
+                    return result
+                if answer.status != 0 or is_fresh:
+                    raise WorkerLimitError(_LIMITS.get(answer.status, Limit.MACHINE))
+                # It had been idle for so long that it ended just now.
+
+    async def close(self) -> None:
+        """End every process."""
+        self._is_open = False
+        for process in (*self._idle, *self._running):
+            await self._end(process)
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        try:
+            with anyio.fail_after(WAIT_SECONDS):
+                await self._places.acquire()
+        except TimeoutError:
+            raise WorkerLimitError(Limit.MACHINE) from None
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _ask(self, process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
+        with anyio.move_on_after(WAIT_SECONDS):
+            return await anyio.to_thread.run_sync(
+                _exchange, process, question, abandon_on_cancel=True, limiter=self._exchanges
+            )
+        raise WorkerLimitError(Limit.MACHINE)
+
+    async def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(_reap, process, limiter=self._exchanges)
+
+
+@asynccontextmanager
+async def open_workers() -> AsyncIterator[Workers]:
+    """The workers of a gateway; their processes end with this context."""
+    workers = Workers()
+    try:
+        yield workers
+    finally:
+        with anyio.CancelScope(shield=True):
+            await workers.close()
+
+
+_LIMITS = {OUT_OF_MEMORY: Limit.MEMORY}
+if sys.platform != "win32":
+    _LIMITS |= {-signal.SIGPROF: Limit.TIME, -signal.SIGSEGV: Limit.MEMORY, -signal.SIGABRT: Limit.MEMORY}
+
+
+class _Ended:
+    """Instead of an answer: the process ended, with this status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+class _PlainValues(pickle.Unpickler):
+    """Reads answers, which never hold anything that would run here."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain value")
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # Isolated and without site-packages: it starts in 12 ms.
+        [sys.executable, "-I", "-S", str(WORKER), str(MEMORY_BYTES), *sys.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # Nothing of what the gateway knows; and no signal meant for its terminal.
+        env={},
+        start_new_session=True,
+    )
+
+
+def _exchange(process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
+    """Ask and wait; the end of the process ends this as well."""
+    try:
+        _say(process, question)
+        return _PlainValues(_pipe(process.stdout)).load()
+    except (OSError, EOFError, pickle.UnpicklingError, ValueError):
+        return _Ended(_reap(process))
+
+
+def _say(process: subprocess.Popen[bytes], value: object) -> None:
+    stdin = _pipe(process.stdin)
+    # Written piece by piece, so that other threads get their turn even where the value is large.
+    pickle.dump(value, stdin, protocol=pickle.HIGHEST_PROTOCOL)
+    stdin.flush()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """The exit status of a process that ends now; its pipes are closed."""
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):
+            _pipe(pipe).close()
+    try:
+        return process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
