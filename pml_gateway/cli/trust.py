@@ -1,4 +1,4 @@
-"""`pml trust`: approve what a project's `.pml.yaml` says, as it is now."""
+"""`pml trust`: what is held back for its owner to look at, and what a project's `.pml.yaml` may do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.config.document import parse, read_bytes
@@ -53,7 +54,51 @@ def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.envir
     )
 
 
-def trust(
+_OLD_OPTIONS = frozenset({"--revoke", "--list"})
+
+
+class TrustGroup(TyperGroup):
+    """The group; a folder instead of a command is a project's, as before there were commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with the command that the old form means in front."""
+        return super().parse_args(ctx, ["project", *args] if self._means_a_project(args) else args)
+
+    def _means_a_project(self, args: list[str]) -> bool:
+        first = next((word for word in args if not word.startswith("-")), None)
+        if first in self.commands:
+            return False
+        return not _OLD_OPTIONS.isdisjoint(args) or (first is not None and Path(first).is_dir())
+
+
+trust_app = typer.Typer(name="trust", cls=TrustGroup, no_args_is_help=False)
+
+
+@trust_app.callback(invoke_without_command=True)
+def trust(context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what is held back until you have looked at it, and whether this project's .pml.yaml is trusted.
+
+    A folder instead of a command approves its project file: `pml trust DIR` is `pml trust project DIR`.
+
+    Example: pml trust
+    """
+    if context.invoked_subcommand is not None:
+        return
+    store, file = TrustStore(Paths.from_environ().trust_file), find_project_file(Path.cwd())
+    try:
+        state = "" if file is None else store.state(file) if file in store.entries() else "not trusted"
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"project": None if file is None else {"file": str(file), "state": state}})
+    elif file is None:
+        note(f"no {PROJECT_NAME} here")
+    else:
+        say(f"{file}: {state}")
+
+
+@trust_app.command()
+def project(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Project; default the current one.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the approval.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List what is approved.")] = False,
@@ -64,7 +109,7 @@ def trust(
     The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
     clients and lists are ignored.
 
-    Example: pml trust ~/src/shop
+    Example: pml trust project ~/src/shop
     """
     if revoke and list_all:
         raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")
