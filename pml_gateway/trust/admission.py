@@ -150,13 +150,17 @@ class _Review:
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
         self._pins = pinned or ServerPins(server, heard.identity.what, heard.identity.fingerprint)
-        self._decided: dict[tuple[Key, str], Form | Held | None] = {}
-        self._waiting: dict[tuple[Key, str], tuple[_Item, Because]] = {}
+        self._decided: dict[Key, Form | Held | None] = {}
+        self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
-        self._items = list(self._listed())
-        for item in self._items:
-            if not {(item.key, item.digest)} & (self._decided.keys() | self._waiting.keys()):
-                self._decide(item)
+        self._items: dict[Key, _Item] = {SERVER: self._record}
+        for kind, definition in self._listed():
+            # Of equal names the first counts, as it does for the catalog.
+            key = (kind, name_of(kind, definition))
+            if key not in self._items:
+                self._items[key] = _Item(key, definition, digest_of(definition))
+        for item in self._items.values():
+            self._decide(item)
 
     @property
     def unjudged(self) -> list[_Item]:
@@ -165,8 +169,8 @@ class _Review:
 
     def peers(self) -> Iterator[Peer]:
         """The tools that are served, whose names others may take."""
-        for item in self._items:
-            is_served = isinstance(self._decided.get((item.key, item.digest)), Form)
+        for item in self._items.values():
+            is_served = isinstance(self._decided.get(item.key), Form)
             if item.key[0] is SubjectKind.TOOL and (is_served or item.key in self._pins.accepted):
                 yield Peer(self.server, item.key[1])
 
@@ -178,7 +182,7 @@ class _Review:
 
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""
-        _, because = self._waiting.pop((item.key, item.digest))
+        _, because = self._waiting.pop(item.key)
         self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
 
     def admitted_entry(self) -> ManifestEntry:
@@ -203,24 +207,24 @@ class _Review:
     def pinned_into(self, pins: Pins) -> Pins:
         """The pins with what was decided here."""
         own = self._pins
-        forms: dict[tuple[Key, str], Form] = {}
+        forms: dict[Key, Form] = {}
         held: dict[Key, Held] = {}
-        for item in self._items:
-            match self._decided[item.key, item.digest]:
+        for item in self._items.values():
+            match self._decided[item.key]:
                 case Form() as form if own.form(item.key, form.digest) is None:
-                    forms[item.key, form.digest] = form
+                    forms[item.key] = form
                 case Held() as each:
                     held[item.key] = each
                     if each.verdict is not None and each.verdict.is_risky:
                         pins = pins.knowing(nameless_digest(item.definition), is_rejected=False)
-        own = own.with_forms([(key, form) for (key, _), form in forms.items()]) if forms else own
+        own = own.with_forms(forms.items()) if forms else own
         own = replace(own, held=held) if held != own.held else own
         own = (
             own
             if own.fingerprint == self._heard.identity.fingerprint
             else replace(own, fingerprint=self._heard.identity.fingerprint)
         )
-        absent = own.accepted.keys() - {item.key for item in self._items}
+        absent = own.accepted.keys() - self._items.keys()
         if len(absent) > MAX_ABSENT:
             dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
             own = replace(own, accepted={key: forms for key, forms in own.accepted.items() if key not in dropped})
@@ -229,8 +233,8 @@ class _Review:
     def news(self) -> Iterator[DefinitionsDecided]:
         """What the owner is told of, one event for all that came out alike."""
         told: dict[str, list[tuple[_Item, Verdict | None]]] = {}
-        for item in self._items:
-            match self._decided[item.key, item.digest]:
+        for item in self._items.values():
+            match self._decided[item.key]:
                 case Form() as form if self._pins.form(item.key, form.digest) is None:
                     outcome = self._accepted_as(item.key, form)
                     if outcome:
@@ -247,16 +251,12 @@ class _Review:
                 tuple(dict.fromkeys(classes)),
             )
 
-    def _listed(self) -> Iterator[_Item]:
+    def _listed(self) -> Iterator[tuple[SubjectKind, JsonObject]]:
         entry = self._heard.entry
-        yield self._record
         for tools, offers in [(entry.tools, entry.offers)] + [(d.tools, d.offers) for d in entry.differences.values()]:
             for attribute, kind in _KINDS.items():
                 for definition in tools if attribute == "tools" else getattr(offers, attribute):
-                    yield self._item(kind, definition)
-
-    def _item(self, kind: SubjectKind, definition: JsonObject) -> _Item:
-        return _Item((kind, name_of(kind, definition)), definition, self._digest_of(definition))
+                    yield kind, definition
 
     def _decide(self, item: _Item) -> None:
         """What becomes of a definition, as far as nobody has to be asked."""
@@ -265,9 +265,9 @@ class _Review:
         waiting = held if held is not None and held.digest == item.digest else None
         form = pins.form(item.key, item.digest)
         if pins.refuses(item.key, item.digest):
-            self._decided[item.key, item.digest] = None
+            self._decided[item.key] = None
         elif form is not None:
-            self._decided[item.key, item.digest] = form
+            self._decided[item.key] = form
         elif not item.digest:
             self._set(item, Because.UNREADABLE)
         elif waiting is None and self._has_returned(item):
@@ -278,7 +278,7 @@ class _Review:
             accepts = policy.new_servers == "accept"
             self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
         elif waiting is not None and waiting.because is Because.RETURNED and policy.changes != "accept":
-            self._decided[item.key, item.digest] = waiting
+            self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
 
@@ -295,7 +295,7 @@ class _Review:
                 if verdict is not None:
                     self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
                 else:
-                    self._waiting[item.key, item.digest] = (item, because)
+                    self._waiting[item.key] = (item, because)
 
     def _says_something_new(self, record: _Item) -> bool:
         latest = self._pins.latest(SERVER)
@@ -319,7 +319,7 @@ class _Review:
             decided = Held(kept, item.digest, reason, self._now, verdict)
             if before is not None and (before.digest, before.because) == (item.digest, reason):
                 decided = before if verdict is None else replace(before, verdict=verdict)
-        self._decided[item.key, item.digest] = decided
+        self._decided[item.key] = decided
 
     def _accepted_as(self, key: Key, form: Form) -> str:
         match form.how:
@@ -334,7 +334,7 @@ class _Review:
 
     def _served(self, item: _Item) -> JsonObject | None:
         """What is served for a listed definition: itself, an accepted form that differs in text, or nothing."""
-        if isinstance(self._decided[item.key, item.digest], Form):
+        if isinstance(self._decided[item.key], Form):
             return item.definition
         for form in reversed(self._pins.accepted.get(item.key, ())):
             if item.digest and differs_in_text_only(form.definition, item.definition):
@@ -347,14 +347,15 @@ class _Review:
         lists = {kind: attribute for attribute, kind in _KINDS.items()}
         return frozenset(
             (lists[item.key[0]], item.key[1])
-            for item in self._items
+            for item in self._items.values()
             if item.key != SERVER and self._served(item) is None
         )
 
     def _admitted(self, attribute: str, listed: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
         kind = _KINDS[attribute]
-        served = [self._served(self._item(kind, definition)) for definition in listed]
-        is_same = all(now is then for now, then in zip(served, listed, strict=True))
+        names = dict.fromkeys(name_of(kind, definition) for definition in listed)
+        served = [self._served(self._items[kind, name]) for name in names]
+        is_same = len(served) == len(listed) and all(now is then for now, then in zip(served, listed, strict=True))
         return listed if is_same else tuple(each for each in served if each is not None)
 
     def _admitted_offers(self, offers: Offers) -> Offers:

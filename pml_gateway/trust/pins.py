@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -99,6 +99,11 @@ class ServerPins:
         """The accepted form of this hash."""
         return next((form for form in self.accepted.get(key, ()) if form.digest == digest), None)
 
+    @property
+    def forms(self) -> Iterator[Form]:
+        """All accepted forms."""
+        return (form for forms in self.accepted.values() for form in forms)
+
     def latest(self, key: Key) -> Form | None:
         """The form that was accepted last."""
         forms = self.accepted.get(key, ())
@@ -189,6 +194,11 @@ class PinsFile:
     def is_news(self) -> bool:
         """Whether another process wrote the file since it was read or written here."""
         return self._stamp() != self._seen
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there was no file when it was looked for last."""
+        return self._seen is None
 
     def load(self) -> Pins:
         """The pins on disk; those remembered where nothing else was written since, none of a damaged file."""

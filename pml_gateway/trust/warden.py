@@ -18,7 +18,7 @@ from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, 
 from pml_gateway.trust.definition import Key, digest, nameless_digest
 from pml_gateway.trust.identity import identity_of
 from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
-from pml_gateway.trust.pins import Form, Held, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Verdict
 from pml_gateway.types import JsonObject
 
@@ -112,9 +112,9 @@ class Warden:
             return last[-1].pins
 
         before = self._file.load()
-        if decided(before) is not before:
+        if decided(before) is not before or (heard and self._file.is_missing):
             self._keep(decided)
-        self._news += last[-1].news
+        self._news += [*self._owners_word(heard, before), *last[-1].news]
         self._pins = last[-1].pins
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
@@ -123,6 +123,30 @@ class Warden:
         listed = {id(each) for entry in entries.values() for each in _definitions(entry)}
         self._digests = {key: known for key, known in self._digests.items() if key in listed}
         return last[-1].entries
+
+    def _owners_word(self, heard: Mapping[str, Heard], now: Pins) -> Iterator[DefinitionsDecided]:
+        """What the owner decided since the last time, by another process."""
+        if now is self._pins:
+            return
+        for server, each in heard.items():
+            before, after = self._servers.get(server), now.of(server, each.identity)
+            if before is None or after is None or before is after:
+                continue
+            approved = [
+                (str(key[0]), key[1], form.digest)
+                for key, forms in after.accepted.items()
+                for form in forms
+                if form.how is Accepted.OWNER and form not in before.accepted.get(key, ())
+            ]
+            rejected = [
+                (str(key[0]), key[1], held.digest)
+                for key, all_held in after.rejected.items()
+                for held in all_held
+                if not before.refuses(key, held.digest)
+            ]
+            for outcome, definitions in (("approved", approved), ("rejected", rejected)):
+                if definitions:
+                    yield DefinitionsDecided(server, outcome, tuple(definitions))
 
     def unread(self) -> Unread:
         """What was accepted or held back without asking the lint."""
