@@ -25,10 +25,10 @@ BUCKETS = 4096
 """Words and pairs of words are told apart by a hash; a quarter of them is used."""
 
 _PAIRS = len(_KINDS)
-_MATCHES = _PAIRS + len(_KINDS) ** 2
-_TRAITS = _MATCHES + len(_RULES)
-_HASHED = _TRAITS + len(TRAITS)
-FEATURES = _HASHED + BUCKETS
+MATCHES = _PAIRS + len(_KINDS) ** 2
+TRAITS_FROM = MATCHES + len(_RULES)
+HASHED = TRAITS_FROM + len(TRAITS)
+FEATURES = HASHED + BUCKETS
 
 WEIGHTS_FILE = "weights.npy"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -47,12 +47,12 @@ def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], 
             if other - at > NEAR:
                 break
             has.add(base + following)
-    has.update(_MATCHES + _RULES[match.rule.name] for match in found if start <= match.start < end)
-    has.update(_TRAITS + TRAITS.index(trait) for trait in traits)
+    has.update(MATCHES + _RULES[match.rule.name] for match in found if start <= match.start < end)
+    has.update(TRAITS_FROM + TRAITS.index(trait) for trait in traits)
     before = ""
     for word in reading.words[start:end]:
-        has.add(_HASHED + zlib.crc32(word.encode()) % BUCKETS)
-        has.add(_HASHED + zlib.crc32(f"{before} {word}".encode()) % BUCKETS)
+        has.add(HASHED + zlib.crc32(word.encode()) % BUCKETS)
+        has.add(HASHED + zlib.crc32(f"{before} {word}".encode()) % BUCKETS)
         before = word
     return has
 

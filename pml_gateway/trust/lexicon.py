@@ -182,6 +182,7 @@ _PHRASES: dict[str, Kind] = {
     "chat history": Kind.TALK, "conversation history": Kind.TALK, "message history": Kind.TALK, "chat transcript": Kind.TALK,
     "conversation context": Kind.TALK, "chat log": Kind.TALK, "tool results": Kind.TALK, "tool outputs": Kind.TALK,
     "source code": Kind.CONTENT, "git history": Kind.CONTENT, "user's message": Kind.TALK, "user message": Kind.TALK,
+    "id rsa": Kind.FILE, "etc passwd": Kind.FILE, "dot env": Kind.FILE,
     "shell history": Kind.FILE, "bash history": Kind.FILE, "home directory": Kind.CONTENT, "password manager": Kind.FILE,
     "third party": Kind.OUTSIDE, "third parties": Kind.OUTSIDE, "prior to": Kind.BEFORE, "in place": Kind.INSTEAD,
     "turn off": Kind.DISABLE, "opt out": Kind.DISABLE, "set aside": Kind.IGNORE, "no longer": Kind.OUTDATED, "act as": Kind.GRANT,
@@ -196,10 +197,7 @@ _PHRASES: dict[str, Kind] = {
 }  # fmt: skip
 
 _MARKS = frozenset(
-    """important system secret instruction critical admin override internal assistant mandatory hidden note inst sys global
-    directive priority instructions user developer urgent attention require required requirement prompt rule rules ai llm
-    agent model context policy security warning thinking mcp command authority compliance begin end confidential private
-    notice operator configuration config""".split()
+    ["important", "system", "secret", "instruction", "critical", "admin", "override", "internal", "assistant", "mandatory", "hidden", "note", "inst", "sys", "global", "directive", "priority", "instructions", "user", "developer", "urgent", "attention", "require", "required", "requirement", "prompt", "rule", "rules", "ai", "llm", "agent", "model", "context", "policy", "security", "warning", "thinking", "mcp", "command", "authority", "compliance", "begin", "end", "confidential", "private", "notice", "operator", "configuration", "config"]
 )
 """What a tag or a bracket says that speaks to a model with authority; tags of HTML are others."""
 
@@ -209,7 +207,7 @@ _TOKEN = re.compile(
     r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.?[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
     r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
     r"|\b(?:id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
-    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
+    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
     r"|(?P<mark><!--|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
     r"|(?P<word>[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
     r"|(?P<end>[.!?;。！？；](?=[\s\"')\]]|$)|[。！？；]|\n\s*\n|\n\s*[-*•#]|-->)"
@@ -337,7 +335,7 @@ def _letter(found: re.Match[str], said: str, group: str | None, peers: Collectio
 def _forms(word: str) -> Iterator[str]:
     """A word with its endings; forms that do not exist do no harm."""
     yield word
-    if not word.isascii() or len(word) < 3 or "-" in word and len(word) > 12:
+    if not word.isascii() or len(word) < 3 or ("-" in word and len(word) > 12):
         return
     yield f"{word}s"
     if word.endswith("e"):

@@ -33,12 +33,12 @@ _LOOKALIKES = str.maketrans(
     "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0408\u0405\u0423"
     "\u03b1\u03b5\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
     "\u0131\u0261\u0251\u2010\u2011\u2019\u02bc",
-    "aeopcyxijshdqwkmtbhrl" "ABEKMHOPCTXIJSY" "aeiknoptuxABEZHIKMNOPTYX" "iga--''",
+    "aeopcyxijshdqwkmtbhrlABEKMHOPCTXIJSYaeiknoptuxABEZHIKMNOPTYXiga--''",
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 _SPELT = re.compile(r"(?<!\w)(?:\w[ .\-_*\u00b7]){5,400}\w(?!\w)")
-_BASE64 = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/_-]{16,8000}={0,2}(?![A-Za-z0-9+/])")
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,8000}={0,2}")
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:(?:\\x|0x)?[0-9A-Fa-f]{2}[ ,:]?){10,4000}")
 _DECIMAL = re.compile(r"(?<!\d)(?:1[01]\d|12[0-6]|[3-9]\d|10)(?:[ ,]{1,2}(?:1[01]\d|12[0-6]|[3-9]\d|10)){9,2000}")
 _BINARY = re.compile(r"(?<!\d)[01]{8}(?: ?[01]{8}){6,1000}")
@@ -124,7 +124,8 @@ def _seen(found: re.Match[str], kind: str, hidden: list[Hidden]) -> str:
 
 def _around(text: str, at: int) -> str:
     return "".join(
-        character if character.isprintable() else f"\\u{ord(character):04x}" for character in text[max(0, at - 20) : at + 20]
+        character if character.isprintable() else f"\\u{ord(character):04x}"
+        for character in text[max(0, at - 20) : at + 20]
     )
 
 
@@ -140,7 +141,10 @@ def _kind(text: str, at: int) -> str:
         return "" if _RIGHT_TO_LEFT.search(text) else "direction mark"
     if code in (0x200C, 0x200D):
         is_plain = (not before or before.isascii()) or (not after or after.isascii())
-        joins = unicodedata.category(before or " ") in ("So", "Sk", "Mn", "Cf") or ord(before or " ") in (0xFE0F, 0x200D)
+        joins = unicodedata.category(before or " ") in ("So", "Sk", "Mn", "Cf") or ord(before or " ") in (
+            0xFE0F,
+            0x200D,
+        )
         return "zero width" if is_plain and not joins else ""
     if 0xFE00 <= code <= 0xFE0F:
         is_sign = bool(before) and (not before.isalnum() or before.isdigit() or ord(before) > 0x2000)
@@ -172,7 +176,12 @@ def _with_plain_letters(text: str, hidden: list[Hidden]) -> str:
         is_mixed = any(character.isascii() for character in word)
         if not is_mixed and not _LATIN.search(text):
             continue
-        if is_mixed and len(word) > 3 and _FOREIGN.search(word) and all(each.kind != "look-alike letters" for each in hidden):
+        if (
+            is_mixed
+            and len(word) > 3
+            and _FOREIGN.search(word)
+            and all(each.kind != "look-alike letters" for each in hidden)
+        ):
             hidden.append(Hidden("look-alike letters", word))
         parts += [text[end : found.start()], folded]
         end = found.end()
@@ -219,9 +228,9 @@ def _looks_encoded(text: str) -> bool:
     body = text.rstrip("=")
     if text != body:
         return True
-    has_upper = any(character.isupper() for character in body)
+    has_upper = any(character.isupper() for character in body[1:])
     has_lower = any(character.islower() for character in body)
-    return has_upper and has_lower and "_" not in body and "-" not in body and body.count("/") < 3
+    return has_upper and has_lower and body.count("/") + body.count("_") + body.count("-") < 3
 
 
 def _from_base64(text: str) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pml_gateway.secrets.masking import KNOWN_CREDENTIAL, RANDOM
 from pml_gateway.trust.lexicon import Kind, Reading
 from pml_gateway.trust.verdict import RiskClass
 
@@ -113,7 +114,11 @@ RULES = (
 )  # fmt: skip
 
 _COMPILED = tuple((rule, rule.compiled()) for rule in RULES)
-_EXCUSES = {rule.name: re.compile(f"[{''.join(Kind[each].value for each in rule.unless.split('|'))}]") for rule in RULES if rule.unless}
+_EXCUSES = {
+    rule.name: re.compile(f"[{''.join(Kind[each].value for each in rule.unless.split('|'))}]")
+    for rule in RULES
+    if rule.unless
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,43 @@ def matches(reading: Reading) -> Iterator[Match]:
                 continue
             yield Match(rule, found.start(), found.end())
             break
+
+
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
+_ASSIGNED = re.compile(
+    r"(?:api[_-]?key|token|secret|passw(?:or)?d|pwd|access[_-]?key|bearer)[\"']?(?:\s?[:=]\s?|\s)[\"'`]?([A-Za-z0-9_+/.=!@#$%^&*-]{16,200})",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"\b[a-z][a-z0-9+]{2,20}://[^\s:/@]{1,64}:([^\s:/@]{6,100})@[\w.-]{1,100}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"your|example|sample|placeholder|xxx|\*\*\*|\.\.\.|<|\{|\$|dummy|fake|change|insert|redacted|(?:passw(?:or)?d|secret|token|user|pass|mypass|test)\d{0,4}$|^(.)\1+$",
+    re.IGNORECASE,
+)
+MIN_DISTINCT = 9
+"""Different characters of a real key; fewer are a pattern that somebody typed."""
+
+
+def secrets_in(text: str) -> Iterator[str]:
+    """Credentials that stand in a text as they are; placeholders are none."""
+    for found in _PRIVATE_KEY.finditer(text):
+        yield found[0]
+    for found in KNOWN_CREDENTIAL.finditer(text):
+        if len(found[0]) >= MIN_KEY and _is_random(found[0]):
+            yield found[0]
+    for pattern in (_ASSIGNED, _LOGIN):
+        for found in pattern.finditer(text):
+            if _is_random(found[1]) and (pattern is _LOGIN or RANDOM.search(found[1])):
+                yield found[1]
+
+
+MIN_KEY = 20
+
+
+def _is_random(value: str) -> bool:
+    body = value.strip("=.-_")
+    return (
+        len(set(body)) >= (MIN_DISTINCT if len(body) >= MIN_KEY else 6)
+        and any(character.isdigit() for character in body)
+        and not _PLACEHOLDER.search(value)
+        and "://" not in value
+    )
