@@ -30,9 +30,8 @@ from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
 
 if TYPE_CHECKING:
-    from pml_gateway.trust.difference import Change
     from pml_gateway.trust.pins import PinsFile
-    from pml_gateway.trust.review import Case
+    from pml_gateway.trust.review import Case, Change
     from pml_gateway.types import JsonObject
 
 

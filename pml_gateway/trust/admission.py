@@ -17,8 +17,7 @@ from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.definition import SERVER, Key, differs_in_text_only, digest, name_of, nameless_digest
-from pml_gateway.trust.identity import Identity
+from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
 from pml_gateway.trust.lint import Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
 from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
@@ -172,7 +171,7 @@ class _Review:
         for item in self._items.values():
             is_served = isinstance(self._decided.get(item.key), Form)
             if item.key[0] is SubjectKind.TOOL and (is_served or item.key in self._pins.accepted):
-                yield Peer(self.server, item.key[1])
+                yield peer_of(self.server, item.key[1], item.definition)
 
     def subject(self, item: _Item) -> Subject:
         """What the judge is asked."""
@@ -384,6 +383,11 @@ def _record(heard: Heard, pins: ServerPins) -> JsonObject:
         "package": heard.identity.package.name,
         "package_version": heard.identity.package.version,
     }
+
+
+def peer_of(server: str, name: str, definition: JsonObject) -> Peer:
+    """A tool as others may pose as it."""
+    return Peer(server, name, str(definition.get("description") or ""))
 
 
 def subject_of(server: str, key: Key, definition: JsonObject, before: JsonObject | None = None) -> Subject:

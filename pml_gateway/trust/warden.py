@@ -10,13 +10,10 @@ from functools import cached_property
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
-from pml_gateway.errors import ModelError
-from pml_gateway.index.models import BUILTIN, load_embedder
 from pml_gateway.log import get_logger
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, subject_of
-from pml_gateway.trust.definition import Key, digest, nameless_digest
-from pml_gateway.trust.identity import identity_of
+from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, peer_of, subject_of
+from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
 from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Verdict
@@ -26,15 +23,6 @@ logger = get_logger(__name__)
 
 MAX_VERDICTS = 100_000
 """Verdicts that this process remembers, so that what goes back and forth is judged once; the oldest go first."""
-
-
-def shipped_judge() -> Judge:
-    """The lint with the shipped model, or by words alone where that cannot be loaded; takes its time."""
-    try:
-        return Linter(load_embedder(BUILTIN))
-    except ModelError as error:
-        logger.warning("%s; the lint judges by words alone", error)
-        return Linter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class Unread:
 class Warden:
     """Admits listings. All but the properties may block: call it in a thread, from one at a time."""
 
-    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = shipped_judge) -> None:
+    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = Linter) -> None:
         self._file = file
         self._make_judge = make_judge
         self._verdicts: dict[str, Verdict] = {}
@@ -154,9 +142,9 @@ class Warden:
             (pins.server, pins.what, key, each) for pins in self._servers.values() for key, each in _unread(pins)
         )
         peers = tuple(
-            Peer(server, name)
+            peer_of(server, name, forms[-1].definition)
             for server, pins in self._servers.items()
-            for kind, name in pins.accepted
+            for (kind, name), forms in pins.accepted.items()
             if kind is SubjectKind.TOOL
         )
         return Unread(places, peers)

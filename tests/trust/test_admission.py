@@ -14,8 +14,7 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.trust.admission import Admission, Heard, admit
-from pml_gateway.trust.definition import SERVER, digest
-from pml_gateway.trust.identity import Identity
+from pml_gateway.trust.identity import SERVER, Identity, digest
 from pml_gateway.trust.lint import Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins
 from pml_gateway.trust.verdict import Reason, RiskClass, Verdict

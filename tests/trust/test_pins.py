@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.trust.definition import SERVER, digest
-from pml_gateway.trust.identity import NO_PACKAGE, Identity
+from pml_gateway.trust.identity import NO_PACKAGE, SERVER, Identity, digest
 from pml_gateway.trust.lint import SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Reason, RiskClass, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted
-from pml_gateway.trust.definition import SERVER
+from pml_gateway.trust.identity import SERVER
 from pml_gateway.trust.warden import Warden
 
 MAX_NAMED = 5
