@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.results import save
 from models.build_lint import Example, labelled, own_sentences, poison_rows, train, unlabelled
 from pml_gateway.trust.classifier import Classifier
-from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.lint import Linter
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -18,9 +18,8 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
-from pml_gateway.trust.lint import Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)

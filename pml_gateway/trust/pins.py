@@ -13,8 +13,7 @@ from typing import Any
 from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.trust.identity import Identity, Key
-from pml_gateway.trust.lint import SubjectKind
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)

@@ -12,9 +12,8 @@ from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
-from pml_gateway.trust.lint import SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")

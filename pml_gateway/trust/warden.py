@@ -14,15 +14,22 @@ from pml_gateway.log import get_logger
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, peer_of, subject_of
 from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
-from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
 MAX_VERDICTS = 100_000
 """Verdicts that this process remembers, so that what goes back and forth is judged once; the oldest go first."""
+
+
+def shipped_judge() -> Judge:
+    """The lint."""
+    # It takes 0.06 s to import, which a start with unchanged tools never needs.
+    from pml_gateway.trust.lint import Linter
+
+    return Linter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Unread:
 class Warden:
     """Admits listings. All but the properties may block: call it in a thread, from one at a time."""
 
-    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = Linter) -> None:
+    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = shipped_judge) -> None:
         self._file = file
         self._make_judge = make_judge
         self._verdicts: dict[str, Verdict] = {}

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.trust.identity import NO_PACKAGE, SERVER, Identity, digest
-from pml_gateway.trust.lint import SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")
 RISKY = Verdict(True, 0.9, (Reason(RiskClass.RUG_PULL, "description", "x\ud800"),))
