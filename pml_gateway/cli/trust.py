@@ -102,7 +102,7 @@ trust_app = typer.Typer(name="trust", cls=TrustGroup, no_args_is_help=False)
 
 NamesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="server:tool, server__tool, or a server for what it says of itself."),
+    typer.Argument(metavar="NAME", help="server:tool, server__tool, or a server for what it says of itself."),
 ]
 ServerOption = Annotated[
     str | None,
@@ -180,10 +180,13 @@ def show(
     if as_json:
         print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
         return
-    say(f"{chosen.source}: {chosen.state}, {_because(chosen)}", style="bold")
+    say(f"{chosen.source}: {chosen.state}, {_BECAUSE.get(chosen.because, chosen.because)}", style="bold")
+    spans: dict[tuple[str, str], list[str]] = {}
     for reason in chosen.verdict.reasons if chosen.verdict is not None else ():
-        say(f"  {reason.risk_class} in {reason.where or 'the definition'}:")
-        _print_indented(Text(printable(reason.text)))
+        spans.setdefault((reason.where, reason.text), []).append(reason.risk_class)
+    for (where, text), classes in spans.items():
+        say(f"! {where or 'the whole'}: {', '.join(classes)}", style="yellow")
+        _print_indented(Text(printable(text)))
     for change in chosen.changes:
         _print_change(change)
     if chosen.state in WAITING:
