@@ -66,6 +66,9 @@ def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.envir
     )
 
 
+SHOWN_OF_DIGEST = 12
+"""Characters by which one form of a definition is named."""
+
 WAITING = frozenset({"held", "flagged"})
 """States of definitions that the owner may want to decide about."""
 
@@ -190,7 +193,8 @@ def show(
     for change in chosen.changes:
         _print_change(change)
     if chosen.state in WAITING:
-        note(f"pml trust approve {chosen.source}, or pml trust reject {chosen.source}")
+        exact = f"{chosen.source}@{chosen.digest[:SHOWN_OF_DIGEST]}"
+        note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
 
 
 @trust_app.command("approve")
@@ -249,7 +253,7 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
         print_json({outcome: [_as_json(case) for case in chosen]})
         return
     for case in chosen:
-        say(f"{outcome}: {case.source}")
+        say(f"{outcome}: {case.source}@{case.digest[:SHOWN_OF_DIGEST]}")
     if not chosen:
         note("nothing waits for your decision")
 
@@ -285,6 +289,10 @@ def _chosen(known: list[Case], name: str) -> Case:
         raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
     if len(sources) > 1:
         raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
+    held = [case for case in found if case.state == "held"]
+    if len(held) > 1:
+        forms = ", ".join(f"{case.source}@{case.digest[:SHOWN_OF_DIGEST]}" for case in held)
+        raise UsageError(f"several forms of {sources[0]} wait", hint=f"name one of them: {forms}")
     return found[0]
 
 
@@ -297,7 +305,7 @@ def _as_json(case: Case) -> JsonObject:
         "state": case.state.value,
         "because": case.because,
         "since": datetime.fromtimestamp(case.at, UTC).isoformat(timespec="seconds"),
-        "sha256": case.digest,
+        "digest": case.digest,
         "reasons": [{"class": each.risk_class, "where": each.where, "text": each.text} for each in reasons],
         "changes": [{"where": each.where, "before": each.before, "after": each.after} for each in case.changes]
         if case.before is not None

@@ -18,7 +18,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
-from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
 from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
@@ -27,7 +27,7 @@ logger = get_logger(__name__)
 VARIES_FROM = 3
 """Accepted forms from which a definition is said to differ at every connection, once; after that nothing is said."""
 
-MAX_ABSENT = 1_000
+MAX_ABSENT = 5_000
 """Pins of one server that are kept of what it no longer lists, the newest: it may come back."""
 
 _KINDS: Mapping[str, SubjectKind] = {
@@ -147,7 +147,7 @@ class _Review:
         pinned = pins.of(server, heard.identity)
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
-        self._pins = pinned or ServerPins(server, heard.identity.what, heard.identity.fingerprint)
+        self._pins = pinned or ServerPins(server, heard.identity.what)
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
@@ -206,27 +206,40 @@ class _Review:
         """The pins with what was decided here."""
         own = self._pins
         forms: dict[Key, Form] = {}
-        held: dict[Key, Held] = {}
+        held: dict[Key, tuple[Held, ...]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
                 case Form() as form if own.form(item.key, form.digest) is None:
                     forms[item.key] = form
                 case Held() as each:
-                    held[item.key] = each
-                    if each.verdict is not None and each.verdict.is_risky:
+                    held[item.key] = (each,)
+                    is_new = own.waiting(item.key, item.digest) is None
+                    if is_new and each.verdict is not None and each.verdict.is_risky:
                         pins = pins.knowing(nameless_digest(item.definition), is_rejected=False)
         own = own.with_forms(forms.items()) if forms else own
+        held = self._held_with(held, own)
         own = replace(own, held=held) if held != own.held else own
-        own = (
-            own
-            if own.fingerprint == self._heard.identity.fingerprint
-            else replace(own, fingerprint=self._heard.identity.fingerprint)
-        )
+        fingerprint = self._heard.identity.fingerprint
+        if fingerprint not in own.fingerprints:
+            own = replace(own, fingerprints=(*own.fingerprints, fingerprint)[-MAX_FINGERPRINTS:])
         absent = own.accepted.keys() - self._items.keys()
         if len(absent) > MAX_ABSENT:
             dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
             own = replace(own, accepted={key: forms for key, forms in own.accepted.items() if key not in dropped})
         return pins.having(own)
+
+    def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
+        """What is held back here and now, and what another gateway was listed after this one was."""
+        merged: dict[Key, tuple[Held, ...]] = {}
+        for key in [*own.held, *(key for key in held if key not in own.held)]:
+            mine = {each.digest: each for each in held.get(key, ())}
+            newer = [
+                each for each in own.held.get(key, ()) if each.digest in mine or each.at > self._heard.entry.listed_at
+            ]
+            kept = [mine.pop(each.digest, each) for each in newer]
+            if kept or mine:
+                merged[key] = (*kept, *mine.values())[-MAX_HELD:]
+        return merged
 
     def news(self) -> Iterator[DefinitionsDecided]:
         """What the owner is told of, one event for all that came out alike."""
@@ -237,7 +250,7 @@ class _Review:
                     outcome = self._accepted_as(item.key, form)
                     if outcome:
                         told.setdefault(outcome, []).append((item, form.verdict))
-                case Held() as each if self._pins.held.get(item.key) != each:
+                case Held() as each if self._pins.waiting(item.key, each.digest) is None:
                     outcome = "quarantined" if self._served(item) is None else "held_back"
                     told.setdefault(outcome, []).append((item, each.verdict))
         for outcome, items in told.items():
@@ -259,8 +272,7 @@ class _Review:
     def _decide(self, item: _Item) -> None:
         """What becomes of a definition, as far as nobody has to be asked."""
         pins, policy = self._pins, self._policy
-        held = pins.held.get(item.key)
-        waiting = held if held is not None and held.digest == item.digest else None
+        waiting = pins.waiting(item.key, item.digest)
         form = pins.form(item.key, item.digest)
         if pins.refuses(item.key, item.digest):
             self._decided[item.key] = None
@@ -311,12 +323,12 @@ class _Review:
         if isinstance(reason, Accepted):
             decided = Form(item.definition, item.digest, reason, self._now, verdict)
         else:
-            before = self._pins.held.get(item.key)
+            before = self._pins.waiting(item.key, item.digest)
             # What is nested too deep to be compared is nested too deep to be written as well.
             kept = item.definition if item.digest else {}
             decided = Held(kept, item.digest, reason, self._now, verdict)
-            if before is not None and (before.digest, before.because) == (item.digest, reason):
-                decided = before if verdict is None else replace(before, verdict=verdict)
+            if before is not None:
+                decided = replace(before, because=reason, verdict=verdict or before.verdict)
         self._decided[item.key] = decided
 
     def _accepted_as(self, key: Key, form: Form) -> str:

@@ -26,6 +26,11 @@ LOCK_SECONDS = 10.0
 MAX_FORMS = 8
 """Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
 
+MAX_HELD = 8
+"""Forms of one definition that wait at the same time, the newest."""
+
+MAX_FINGERPRINTS = 16
+
 MAX_KNOWN = 5_000
 """Definitions that are recognised under another name or server; the oldest go first."""
 
@@ -88,9 +93,11 @@ class ServerPins:
 
     server: str
     what: str
-    fingerprint: str
+    fingerprints: tuple[str, ...] = ()
+    """How it was configured, in one gateway or several."""
     accepted: Mapping[Key, tuple[Form, ...]] = field(default_factory=dict)
-    held: Mapping[Key, Held] = field(default_factory=dict)
+    held: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+    """Gateways that share the pins may each see a form of its own."""
     rejected: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
 
     def form(self, key: Key, digest: str) -> Form | None:
@@ -107,6 +114,10 @@ class ServerPins:
         forms = self.accepted.get(key, ())
         return forms[-1] if forms else None
 
+    def waiting(self, key: Key, digest: str) -> Held | None:
+        """The form of this hash that is held back."""
+        return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
+
     def refuses(self, key: Key, digest: str) -> bool:
         """Whether the owner rejected exactly this definition."""
         return any(each.digest == digest for each in self.rejected.get(key, ()))
@@ -117,25 +128,28 @@ class ServerPins:
         for key, form in forms:
             others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
             accepted[key] = (*others, form)[-MAX_FORMS:]
-            if key in held and held[key].digest == form.digest:
-                del held[key]
-            if key in rejected:
-                rejected[key] = tuple(each for each in rejected[key] if each.digest != form.digest)
-        return replace(
-            self, accepted=accepted, held=held, rejected={key: each for key, each in rejected.items() if each}
-        )
+            for others_of in (held, rejected):
+                if key in others_of:
+                    others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
+        return replace(self, accepted=accepted, held=_filled(held), rejected=_filled(rejected))
 
     def rejecting(self, key: Key, held: Held) -> ServerPins:
         """These pins with a definition rejected, which is accepted or waits no longer."""
-        forms = tuple(each for each in self.accepted.get(key, ()) if each.digest != held.digest)
-        accepted = {each: kept for each, kept in self.accepted.items() if each != key}
+        was_accepted = self.form(key, held.digest) is not None
+        # Who rejects what is served wants none of it; who rejects a change wants what was there before.
+        accepted = {each: forms for each, forms in self.accepted.items() if each != key or not was_accepted}
         rejected = tuple(each for each in self.rejected.get(key, ()) if each.digest != held.digest)
+        waiting = tuple(each for each in self.held.get(key, ()) if each.digest != held.digest)
         return replace(
             self,
-            accepted={**accepted, key: forms} if forms else accepted,
-            held={each: kept for each, kept in self.held.items() if each != key or kept.digest != held.digest},
+            accepted=accepted,
+            held=_filled({**self.held, key: waiting}),
             rejected={**self.rejected, key: (*rejected, held)},
         )
+
+
+def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
+    return {key: each for key, each in kept.items() if each}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,7 @@ class Pins:
         found = self.servers.get((server, identity.what))
         if found is not None:
             return found
-        alike = (each for each in self.servers.values() if each.fingerprint == identity.fingerprint)
+        alike = (each for each in self.servers.values() if identity.fingerprint in each.fingerprints)
         same = next((each for each in alike if each.what == identity.what), None)
         return None if same is None else replace(same, server=server)
 
@@ -270,9 +284,9 @@ def _encoded(pins: Pins) -> JsonObject:
             {
                 "server": each.server,
                 "what": each.what,
-                "fingerprint": each.fingerprint,
+                "fingerprints": each.fingerprints,
                 "accepted": [[*key, [_encoded_form(form) for form in forms]] for key, forms in each.accepted.items()],
-                "held": [[*key, _encoded_held(held)] for key, held in each.held.items()],
+                "held": [[*key, [_encoded_held(held) for held in all]] for key, all in each.held.items()],
                 "rejected": [[*key, [_encoded_held(held) for held in all]] for key, all in each.rejected.items()],
             }
             for each in pins.servers.values()
@@ -315,9 +329,9 @@ def _decoded(raw: JsonObject) -> Pins:
         ServerPins(
             str(each["server"]),
             str(each["what"]),
-            str(each["fingerprint"]),
+            tuple(map(str, each["fingerprints"])),
             {_key(*key): tuple(map(_form, forms)) for *key, forms in each["accepted"]},
-            {_key(*key): _held(held) for *key, held in each["held"]},
+            {_key(*key): tuple(map(_held, held)) for *key, held in each["held"]},
             {_key(*key): tuple(map(_held, held)) for *key, held in each["rejected"]},
         )
         for each in raw["servers"]

@@ -131,7 +131,7 @@ class Warden:
                 (str(key[0]), key[1], form.digest)
                 for key, forms in after.accepted.items()
                 for form in forms
-                if form.how is Accepted.OWNER and form not in before.accepted.get(key, ())
+                if form.how is Accepted.OWNER and not _owners(before.form(key, form.digest))
             ]
             rejected = [
                 (str(key[0]), key[1], held.digest)
@@ -230,10 +230,15 @@ def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
     return found
 
 
+def _owners(form: Form | None) -> bool:
+    return form is not None and form.how is Accepted.OWNER
+
+
 def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | Held]]:
     for key, forms in pins.accepted.items():
         yield from ((key, form) for form in forms if form.verdict is None)
-    yield from ((key, held) for key, held in pins.held.items() if held.verdict is None and held.definition)
+    for key, all_held in pins.held.items():
+        yield from ((key, held) for held in all_held if held.verdict is None and held.definition)
 
 
 def _subject_key(subject: Subject) -> str:
@@ -248,11 +253,11 @@ def _with_verdicts(pins: Pins, found: Mapping[tuple[str, str, Key, str], Verdict
         if each is None:
             continue
         forms = tuple(replace(f, verdict=verdict) if f.digest == own else f for f in each.accepted.get(key, ()))
-        held = each.held.get(key)
         if forms:
             each = replace(each, accepted={**each.accepted, key: forms})
-        if held is not None and held.digest == own:
-            each = replace(each, held={**each.held, key: replace(held, verdict=verdict)})
+        if (held := each.waiting(key, own)) is not None:
+            read = tuple(replace(h, verdict=verdict) if h.digest == own else h for h in each.held[key])
+            each = replace(each, held={**each.held, key: read})
             if verdict.is_risky:
                 pins = pins.knowing(nameless_digest(held.definition), is_rejected=False)
         changed[server, what] = each

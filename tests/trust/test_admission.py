@@ -40,8 +40,8 @@ def tool(name: str = "note", description: str = "Takes a note.", **extra: Any) -
     return {"name": name, "description": description, "inputSchema": schema, **extra}
 
 
-def heard(*tools: dict[str, Any], version: str = "1", what: str = "w", **entry: Any) -> Heard:
-    given = ManifestEntry("f", tools, 0.0, server_name="up", server_version=version, **entry)
+def heard(*tools: dict[str, Any], version: str = "1", what: str = "w", at: float = 0.0, **entry: Any) -> Heard:
+    given = ManifestEntry("f", tools, at, server_name="up", server_version=version, **entry)
     return Heard(given, Identity(what, f"fingerprint of {what}"))
 
 
@@ -62,7 +62,7 @@ def outcomes(admission: Admission) -> list[str]:
 
 def approved(pins: Pins, key: Any, server: str = "a") -> Pins:
     own = next(each for each in pins.servers.values() if each.server == server)
-    held = own.held[key]
+    (held,) = own.held[key]
     return pins.having(own.with_forms([(key, Form(held.definition, held.digest, Accepted.OWNER, 2.0))]))
 
 
@@ -98,7 +98,7 @@ def test_of_a_risky_text_the_accepted_one_stays_listed() -> None:
     assert outcomes(changed) == ["held_back"]
     assert changed.news[0].classes == ("hidden_instruction",)
     assert judge.asked[0].before == tool()
-    held = changed.pins.servers["a", "w"].held[NOTE]
+    (held,) = changed.pins.servers["a", "w"].held[NOTE]
     assert (held.because, held.verdict) == (Because.CHANGED, RISKY)
     again = step(heard(tool(description=POISON)), changed.pins, judge)
     assert (served(again), again.news, len(judge.asked)) == ([tool()], (), 1)
@@ -123,7 +123,7 @@ def test_any_other_risky_change_takes_the_tool_away(change: dict[str, Any]) -> N
 def test_a_risky_new_tool_of_a_known_server_is_not_served() -> None:
     changed = step(heard(tool(), tool("new", POISON)), step(heard(tool())).pins)
     assert served(changed) == [tool()]
-    assert changed.pins.servers["a", "w"].held[SubjectKind.TOOL, "new"].because is Because.NEW
+    assert changed.pins.servers["a", "w"].held[SubjectKind.TOOL, "new"][0].because is Because.NEW
 
 
 def test_review_holds_every_change_and_accept_none() -> None:
@@ -181,7 +181,7 @@ def test_what_was_held_back_is_recognised_at_another_server_and_under_another_na
     both = {"a": heard(tool(), tool("evil", POISON)), "b": heard(tool(name, POISON), what="other")}
     returned = step(both, held.pins)
     assert served(returned, "b") == []
-    assert returned.pins.servers["b", "other"].held[SubjectKind.TOOL, name].because is Because.RETURNED
+    assert returned.pins.servers["b", "other"].held[SubjectKind.TOOL, name][0].because is Because.RETURNED
 
 
 def test_a_renamed_server_keeps_its_pins() -> None:
@@ -247,6 +247,27 @@ def test_definitions_that_differ_at_every_connection_are_named_once_and_stay_acc
         assert served(admission)[0]["description"].endswith(f"day {day}.")
     assert told == ["accepted", "varies"]
     assert len(pins.servers["a", "w"].accepted[NOTE]) == 8
+
+
+def test_gateways_that_were_listed_different_forms_do_not_undo_each_others_work() -> None:
+    before = step(heard(tool())).pins
+    old, evil, worse = heard(tool()), heard(tool(description=POISON)), heard(tool(description=f"{POISON}!"))
+    pins = before
+    for listed in (evil, old, worse, evil, old):
+        pins = step(listed, pins).pins
+    assert len(pins.servers["a", "w"].held[NOTE]) == 2
+    for listed in (old, evil, worse):
+        again = step(listed, pins)
+        assert (again.pins, again.news) == (pins, ())
+    assert step(heard(tool(), at=2.0), pins).pins.servers["a", "w"].held == {}, "the server took it back"
+
+
+def test_the_same_program_in_several_configurations_settles() -> None:
+    listed = heard(tool())
+    other = replace(listed, identity=Identity("w", "another folder"))
+    pins = step(other, step(listed).pins).pins
+    assert step(listed, pins).pins is pins
+    assert step(other, pins).pins is pins
 
 
 def test_what_the_lint_fails_on_is_risky_and_alone() -> None:

@@ -28,8 +28,8 @@ def held(text: str) -> Held:
 
 
 def server(name: str, *texts: str) -> ServerPins:
-    pins = ServerPins(name, "w", "f").with_forms([(NOTE, form(text)) for text in texts])
-    return ServerPins(name, "w", "f", pins.accepted, {SERVER: held("s")}, {NOTE: (held("r"),)})
+    pins = ServerPins(name, "w", ("f",)).with_forms([(NOTE, form(text)) for text in texts])
+    return ServerPins(name, "w", ("f",), pins.accepted, {SERVER: (held("s"),)}, {NOTE: (held("r"),)})
 
 
 def test_what_was_written_is_read_again_word_for_word(tmp_path: Path) -> None:
