@@ -32,6 +32,7 @@ WITHOUT_CONFIGURATION = {
     "pml refresh",
     "pml stats clear",
     "pml trust",
+    "pml trust project",
 }
 """They read no settings, or must work while the file has other problems, which they say."""
 

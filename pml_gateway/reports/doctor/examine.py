@@ -25,6 +25,7 @@ from pml_gateway.reports.doctor.gateways import gateways, listener_on
 from pml_gateway.reports.doctor.search import index, manifest, model
 from pml_gateway.reports.doctor.servers import LastWords, servers
 from pml_gateway.reports.doctor.tools import tools
+from pml_gateway.reports.doctor.trust import trust
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
 from pml_gateway.text import counted
@@ -119,6 +120,9 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         silent = [name for name in gateway.pool.upstreams if name not in known]
         silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
         found += tools(settings, gateway.state.catalog, silent)
+        progress("reading what servers say of themselves")
+        await gateway.judge_unread()
+        found += trust(gateway.warden)
         found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
     return found
 
