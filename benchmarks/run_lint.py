@@ -14,14 +14,13 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from models.build_lint import Example, labelled, own_sentences, poison_rows, train, unlabelled
-from pml_gateway.trust.classifier import Classifier
+from models.build_lint import labelled, own_sentences, poison_rows, train, unlabelled
 from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
@@ -51,19 +50,25 @@ def main() -> None:
 def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
     examples = labelled(rows)
     fixtures = list(_fixtures())
-    servers = {row["server"] for row in rows} | {server for server, _ in fixtures}
-    shared = [*unlabelled(DATA, servers), *own_sentences()]
+    real = unlabelled(DATA)
+    own = own_sentences()
+
+    def trained(wanted: Callable[[Row], bool], without: Collection[str]) -> Linter:
+        kept = [each for row, each in zip(rows, examples, strict=True) if wanted(row) and row["server"] not in without]
+        others = [each for server, tools in real.items() if server not in without for each in tools]
+        return Linter(None, train([*kept, *others, *own]))
+
     verdicts: dict[str, Verdict] = {}
     seconds = 0.0
     for fold in sorted({_fold(row) for row in rows}):
-        linter = Linter(None, _trained(rows, examples, shared, lambda row, fold=fold: _fold(row) != fold))  # type: ignore[misc]
-        start = time.perf_counter()
+        servers = {row["server"] for row in rows if _fold(row) == fold and row["label"] == "benign"}
+        linter = trained(lambda row, fold=fold: _fold(row) != fold, servers)  # type: ignore[misc]
+        start = time.process_time()
         verdicts |= {row["id"]: judged(linter, row) for row in rows if _fold(row) == fold}
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
     if show:
         _show(rows, verdicts)
-    fixture_servers = {server for server, _ in fixtures}
-    linter = Linter(None, _trained(rows, examples, shared, lambda row: row["server"] not in fixture_servers))
+    linter = trained(lambda row: True, {server for server, _ in fixtures})
     flagged = _flagged(linter, fixtures)
     return {
         **_shares(rows, verdicts),
@@ -93,13 +98,6 @@ def _fold(row: Row) -> str:
     return f"{LARGE_SOURCE} {int(hashlib.md5(row['server'].encode()).hexdigest(), 16) % PARTS}"
 
 
-def _trained(
-    rows: Sequence[Row], examples: Sequence[Example], shared: Sequence[Example], wanted: Callable[[Row], bool]
-) -> Classifier:
-    kept = [example for row, example in zip(rows, examples, strict=True) if wanted(row) and example.sentences]
-    return train([*kept, *shared])
-
-
 def _fixtures() -> Iterator[tuple[str, JsonObject]]:
     keys = {"name": "name", "description": "description", "inputSchema": "input_schema"}
     with (DATA / "dev" / "distractors.jsonl").open(encoding="utf-8") as lines:
@@ -123,9 +121,9 @@ def _flagged(linter: Linter, fixtures: Sequence[tuple[str, JsonObject]]) -> list
 
 def _cost(linter: Linter, fixtures: Sequence[tuple[str, JsonObject]]) -> float:
     subjects = [Subject(SubjectKind.TOOL, server, tool) for server, tool in (*fixtures, *fixtures)][:1_000]
-    start = time.perf_counter()
+    start = time.process_time()
     linter.judge(subjects)
-    return round(time.perf_counter() - start, 3)
+    return round(time.process_time() - start, 3)
 
 
 def _shares(rows: Sequence[Row], verdicts: dict[str, Verdict]) -> JsonObject:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,22 @@ HERE = Path(__file__).resolve().parent
 LINT = HERE / "lint"
 DATA = Path(os.environ.get("PML_DATA", HERE.parents[1] / "shared" / "data"))
 
-ORDINARY_TOOLS = 2_500
-"""Of the real tools without labels that count as harmless; more of them do not change the result."""
-
 REGULARISATION = 0.3
 SHARE_OF_WORDS = 0.5
 """Single words weigh less than kinds of words, which reach texts that nobody has written yet."""
 
 ATTACK_WEIGHT = 3.0
 OWN_WEIGHT = 2.0
+HARD_WEIGHT = 2.0
+"""Of harmless definitions that use the words of attacks."""
+
 FULL_SOURCE = 30
 """Rows of a source up to which each counts in full; larger ones are damped, so that none sets the tone."""
 
 ROUNDS = 4
 """Rounds of picking, for each attack, the sentence that made it one, and training again."""
 
-THRESHOLD = -0.5
+THRESHOLD = 0.5
 """Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
 
 Features = set[int]
@@ -84,7 +84,7 @@ def labelled(rows: Sequence[dict[str, Any]]) -> list[Example]:
     found = []
     for row in rows:
         is_attack = row["label"] == "attack"
-        weight = min(1.0, (FULL_SOURCE / attacks[row["source"]]) ** 0.5) if is_attack else 1.0
+        weight = min(1.0, (FULL_SOURCE / attacks[row["source"]]) ** 0.5) if is_attack else _harmless_weight(row)
         weight *= 0.5 if row.get("style") == "overt" else 1.0
         strangers = [peer["tool"]["name"].lower() for peer in row.get("peers", []) if peer["server"] != row["server"]]
         sentences = () if row.get("style") == "name_only" else features(row["tool"], row.get("before"), strangers)
@@ -92,15 +92,18 @@ def labelled(rows: Sequence[dict[str, Any]]) -> list[Example]:
     return found
 
 
-def unlabelled(data: Path, without: Collection[str] = ()) -> list[Example]:
-    """Real tools, taken as harmless; `without` names servers that are kept for measuring."""
-    rows = [json.loads(line) for line in (data / "train" / "mcp_docs.jsonl").open(encoding="utf-8")]
-    rows = [row for row in rows if row["server"] not in without]
-    random.Random(0).shuffle(rows)
-    return [
-        Example(tuple(features({key: row.get(old) for key, old in _KEYS.items() if row.get(old)})), False)
-        for row in rows[:ORDINARY_TOOLS]
-    ]
+def _harmless_weight(row: dict[str, Any]) -> float:
+    return HARD_WEIGHT if row["class"] == "hard_negative" else 1.0
+
+
+def unlabelled(data: Path) -> dict[str, list[Example]]:
+    """Real tools by server, taken as harmless."""
+    found: dict[str, list[Example]] = {}
+    for line in (data / "train" / "mcp_docs.jsonl").open(encoding="utf-8"):
+        row = json.loads(line)
+        tool = {key: row.get(old) for key, old in _KEYS.items() if row.get(old)}
+        found.setdefault(row["server"], []).append(Example(tuple(features(tool)), False))
+    return found
 
 
 _KEYS = {"name": "name", "description": "description", "inputSchema": "input_schema"}
@@ -161,7 +164,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     rows = poison_rows(arguments.data)
-    examples = [*labelled(rows), *unlabelled(arguments.data), *own_sentences()]
+    examples = [*labelled(rows), *chain.from_iterable(unlabelled(arguments.data).values()), *own_sentences()]
     classifier = train(examples)
     np.save(LINT / WEIGHTS_FILE, classifier.weights.astype(np.float16))
     print(f"{len(examples)} definitions, {np.count_nonzero(classifier.weights)} weights: {LINT / WEIGHTS_FILE}")

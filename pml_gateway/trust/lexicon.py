@@ -139,7 +139,7 @@ _WORDS: dict[Kind, str] = {
     Kind.OTHER: "other another alternative competing different rest similar others competitor rival remaining else alternate",
     Kind.INSTEAD: "instead rather replace replacement replaces supersedes override substitute overriding superseding replacing over",
     Kind.PREFER: """prefer priority prioritize prioritise choose pick select best superior only exclusively exclusive highest
-        favor favour preferred preferable rank highest-rated top-rated recommended authoritative sole top precedence favored
+        favor favour preferred preferable rank highest-rated top-rated best-rated recommended authoritative sole top precedence favored
         trusted official reliable better faster ultimate""",
     Kind.OUTDATED: "outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure incorrect inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired",
     Kind.APPROVAL: "approval consent confirmation permission confirm approve authorization authorisation confirming permissions ask-first pre-approved authorized pre-authorized pre-cleared preapproved approved consented",
@@ -160,7 +160,7 @@ _WORDS: dict[Kind, str] = {
     Kind.ANSWER: "response reply answer output summary return responses answers replies outputs responding returned",
     Kind.FIELD: "parameter argument field value param arg header sidenote note notes sidecar metadata body subject title placeholder",
     Kind.COVER: "compliance telemetry analytics diagnostics debugging diagnostic license quality assurance improvement verification verify troubleshooting backup optimization billing governance personalization training marketing research statistics support monitoring auditing validate",
-    Kind.EXAMPLE: "detect example sample fixture illustrative documentation docs mock detects expected phrase scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize prevent block protect detection redact",
+    Kind.EXAMPLE: "detect example sample fixture illustrative documentation docs mock detects expected phrase scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize prevent block protect detection redact training corpus checks checking scans scanning explaining canned refers reports",
     Kind.MESSAGE: "message messages email emails mails request requests query queries input inputs question questions mail",
     Kind.DESTROY: "delete destroy wipe erase format shred drop truncate rm overwrite encrypt kill",
 }
@@ -197,14 +197,64 @@ _PHRASES: dict[str, Kind] = {
 }  # fmt: skip
 
 _MARKS = frozenset(
-    ["important", "system", "secret", "instruction", "critical", "admin", "override", "internal", "assistant", "mandatory", "hidden", "note", "inst", "sys", "global", "directive", "priority", "instructions", "user", "developer", "urgent", "attention", "require", "required", "requirement", "prompt", "rule", "rules", "ai", "llm", "agent", "model", "context", "policy", "security", "warning", "thinking", "mcp", "command", "authority", "compliance", "begin", "end", "confidential", "private", "notice", "operator", "configuration", "config"]
+    [
+        "important",
+        "system",
+        "secret",
+        "instruction",
+        "critical",
+        "admin",
+        "override",
+        "internal",
+        "assistant",
+        "mandatory",
+        "hidden",
+        "note",
+        "inst",
+        "sys",
+        "global",
+        "directive",
+        "priority",
+        "instructions",
+        "user",
+        "developer",
+        "urgent",
+        "attention",
+        "require",
+        "required",
+        "requirement",
+        "prompt",
+        "rule",
+        "rules",
+        "ai",
+        "llm",
+        "agent",
+        "model",
+        "context",
+        "policy",
+        "security",
+        "warning",
+        "thinking",
+        "mcp",
+        "command",
+        "authority",
+        "compliance",
+        "begin",
+        "end",
+        "confidential",
+        "private",
+        "notice",
+        "operator",
+        "configuration",
+        "config",
+    ]
 )
 """What a tag or a bracket says that speaks to a model with authority; tags of HTML are others."""
 
 _TOKEN = re.compile(
     r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
     r"|(?P<mail>[a-z0-9_.+-]{1,64}@[a-z0-9-]{1,64}\.[a-z0-9.-]{2,64})"
-    r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.?[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
+    r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
     r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
     r"|\b(?:id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
     r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
@@ -303,7 +353,7 @@ def _letter(found: re.Match[str], said: str, group: str | None, peers: Collectio
         case "word":
             kind = _KIND.get(said)
             if said in peers:
-                return Kind.PEER if "_" in said or "-" in said or not kind else kind
+                return Kind.PEER
             if kind is not None:
                 return kind
             if "_" in said:

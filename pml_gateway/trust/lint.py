@@ -79,6 +79,7 @@ class Linter:
     def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[Finding]:
         passages, is_whole = passages_of(subject.definition)
         known = known_of(subject.before) if subject.before is not None else frozenset()
+        telling = frozenset(name for name in strangers if _words(name) > 1)
         is_change = subject.before is not None
         if not is_whole:
             limit = f"more than {MAX_CHARACTERS:,} characters; the rest was not read"
@@ -93,7 +94,7 @@ class Linter:
             for secret in secrets_in(revealed.plain):
                 shown = f"{secret[:SHOWN_OF_SECRET]}…"
                 yield from _findings(passage, RiskClass.EMBEDDED_SECRET, shown, CERTAIN, is_change)
-            for sentence in sentences_of(passage, revealed, known, strangers):
+            for sentence in sentences_of(passage, revealed, known, telling):
                 yield from self._of_sentence(sentence, is_change)
 
     def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
@@ -111,6 +112,7 @@ class Linter:
 
 
 SHOWN_OF_SECRET = 6
+SCHEMAS = ("inputSchema", "outputSchema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,9 @@ class Sentence:
         return self.source[self.reading.starts[start] : self.reading.ends[end - 1]]
 
     def features(self) -> set[int]:
-        """What the classifier weighs."""
+        """What the classifier weighs; the names of tools are too short to say something with."""
+        if self.passage.is_name and not self.passage.where.startswith(SCHEMAS):
+            return set()
         return features_of(self.reading, self.start, self.end, self.matches, self._traits())
 
     def _traits(self) -> list[str]:
@@ -259,7 +263,7 @@ def _findings(
     classes = [risk_class]
     if is_encoded:
         classes.append(RiskClass.OBFUSCATED_TEXT)
-    if passage.where.startswith(("inputSchema", "outputSchema")) and risk_class is not RiskClass.EMBEDDED_SECRET:
+    if passage.where.startswith(SCHEMAS) and risk_class is not RiskClass.EMBEDDED_SECRET:
         classes.append(RiskClass.SCHEMA_POISONING)
     if is_change:
         classes.append(RiskClass.RUG_PULL)

@@ -274,9 +274,9 @@ def _from_escapes(text: str) -> str:
 
 
 def _is_said(text: str) -> bool:
-    """Whether decoded bytes are words: nearly all of it letters, blanks and signs of a sentence or a command."""
+    """Whether decoded bytes are words: nearly all of it printable, and enough of it letters."""
     if len(text) < 6 or not _READABLE.search(text):
         return False
     printable = sum(character.isprintable() or character in "\n\t" for character in text)
     letters = len(_LETTERS.findall(text))
-    return printable >= 0.97 * len(text) and letters >= 0.6 * len(text)
+    return printable >= 0.97 * len(text) and letters >= 0.3 * len(text)

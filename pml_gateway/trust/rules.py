@@ -57,14 +57,16 @@ RULES = (
     Rule("mark-order", R.HIDDEN_INSTRUCTION, "MARK ~6 MUST|BEFORE|WHENEVER|NOT|CALL|READ|SEND|OBEY|MODEL|FIRST", suffices=False),
     Rule("mark-model", R.HIDDEN_INSTRUCTION, "MARK ~2 MODEL", suffices=False),
     # Secrecy.
-    Rule("keep-from-user", R.HIDDEN_INSTRUCTION, "NOT ~3 TELL ~6 USER|PERSON", unless=E),
+    Rule("keep-from-user", R.HIDDEN_INSTRUCTION, "NOT ~1 TELL ~6 USER|PERSON", unless=E),
     Rule("keep-instructions", R.HIDDEN_INSTRUCTION, "NOT ~3 TELL ~3 RULES|PROMPT", unless=E),
     Rule("never-tell", R.HIDDEN_INSTRUCTION, "NOT ~2 TELL", suffices=False),
     Rule("hide-from-user", R.HIDDEN_INSTRUCTION, "HIDDEN|KEEP|SILENT ~5 USER|PERSON", suffices=False),
     Rule("silent-send", R.DATA_EXFILTRATION, "SILENT ~2 SEND|STEAL|PUT|READ|COPY|COLLECT ~6 SECRET|TALK|PERSONAL|FILE|USER|CONTENT|MESSAGE", suffices=False),
     Rule("silent", R.HIDDEN_INSTRUCTION, "SILENT ~4 SEND|STEAL|PUT|CHANGE|CALL|KEEP|COPY", suffices=False),
     # Data on its way out.
-    Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL|PUT|COPY ~6 FILE"),
+    Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 FILE", unless=E),
+    Rule("file-into", R.DATA_EXFILTRATION, "PUT|COPY ~6 FILE ~8 ANSWER|FIELD|SEND|LINK|MESSAGE", unless=E),
+    Rule("file-put", R.DATA_EXFILTRATION, "PUT|COPY|CONTENT ~5 FILE", suffices=False),
     Rule("file-in", R.DATA_EXFILTRATION, "READ|COLLECT|COMMAND ~5 FILE ~9 SEND|PUT|FIELD|ANSWER|STEAL|LINK|COPY", unless=E),
     Rule("file-first", R.DATA_EXFILTRATION, "BEFORE|FIRST|MUST|WHENEVER ~12 READ|SHELL ~4 FILE"),
     Rule("file-then-first", R.DATA_EXFILTRATION, "READ ~3 FILE ~2 FIRST|BEFORE"),
@@ -92,7 +94,7 @@ RULES = (
     # This one before all others.
     Rule("prefer-this", R.PREFERENCE_MANIPULATION, "PREFER|CALL|MUST ~5 TOOL ~5 INSTEAD|BEFORE ~2 ALL|OTHER", suffices=False),
     Rule("others-outdated", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~4 OUTDATED"),
-    Rule("others-not", R.PREFERENCE_MANIPULATION, "NOT ~3 CALL|PREFER ~3 OTHER ~2 TOOL"),
+    Rule("others-not", R.PREFERENCE_MANIPULATION, "NOT ~1 CALL|PREFER ~2 OTHER ~1 TOOL"),
     Rule("others-must-not", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~3 MUST|NOT ~2 NOT|CALL", suffices=False),
     Rule("before-others", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 BEFORE|INSTEAD ~2 ALL ~2 OTHER|TOOL|MESSAGE", unless=E),
     Rule("always-first", R.PREFERENCE_MANIPULATION, "MUST ~3 CALL|PREFER ~5 FIRST|BEFORE", suffices=False),
@@ -161,7 +163,8 @@ def secrets_in(text: str) -> Iterator[str]:
     for found in _PRIVATE_KEY.finditer(text):
         yield found[0]
     for found in KNOWN_CREDENTIAL.finditer(text):
-        if len(found[0]) >= MIN_KEY and _is_random(found[0]):
+        is_token = not found[0].startswith("eyJ") or found[0].count(".") == JWT_DOTS
+        if is_token and len(found[0]) >= MIN_KEY and _is_random(found[0]):
             yield found[0]
     for pattern in (_ASSIGNED, _LOGIN):
         for found in pattern.finditer(text):
@@ -170,6 +173,7 @@ def secrets_in(text: str) -> Iterator[str]:
 
 
 MIN_KEY = 20
+JWT_DOTS = 2
 
 
 def _is_random(value: str) -> bool:
