@@ -241,6 +241,9 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
                 raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
         else:
             chosen = [_chosen(known, name) for name in names] if names else waiting
+        unreadable = [case.source for case in chosen if not case.digest]
+        if unreadable and outcome == "approved":
+            raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
         change = approved if outcome == "approved" else rejected
         try:
             _pins_file(command).change(lambda pins: change(pins, chosen, time.time()))

@@ -274,12 +274,12 @@ class _Review:
         pins, policy = self._pins, self._policy
         waiting = pins.waiting(item.key, item.digest)
         form = pins.form(item.key, item.digest)
-        if pins.refuses(item.key, item.digest):
+        if not item.digest:
+            self._set(item, Because.UNREADABLE)
+        elif pins.refuses(item.key, item.digest):
             self._decided[item.key] = None
         elif form is not None:
             self._decided[item.key] = form
-        elif not item.digest:
-            self._set(item, Because.UNREADABLE)
         elif waiting is None and self._has_returned(item):
             self._set(item, Because.RETURNED)
         elif self._is_old:

@@ -199,6 +199,7 @@ class PinsFile:
         self.path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
         self._seen: Stamp | None = None
         self._pins = Pins()
+        self._is_unsaved = False
         self.problem = ""
         """Why the pins could not be written or read, if they could not."""
 
@@ -208,12 +209,12 @@ class PinsFile:
         return self._stamp() != self._seen
 
     @property
-    def is_missing(self) -> bool:
-        """Whether there was no file when it was looked for last."""
-        return self._seen is None
+    def needs_writing(self) -> bool:
+        """Whether there was no file when it was looked for last, or it lacks what this process knows."""
+        return self._seen is None or self._is_unsaved
 
     def load(self) -> Pins:
-        """The pins on disk; those remembered where nothing else was written since, none of a damaged file."""
+        """The pins on disk; those remembered where nothing else was written since, or the file is of no use."""
         stamp = self._stamp()
         if stamp == self._seen:
             return self._pins
@@ -222,15 +223,14 @@ class PinsFile:
             return self._pins
         try:
             # A hook in Python lets other threads have their turn while the whole file is read.
-            raw = json.loads(self.path.read_bytes(), object_hook=_unchanged)
-            self._pins = _decoded(raw)
-            self.problem = ""
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            # What this process knew still holds; another one judges everything anew.
-            self.problem = f"{self.path} is unreadable ({error})"
-            logger.error(
-                "%s; definitions that were accepted are judged anew, and the file is written again", self.problem
-            )
+            self._pins = _decoded(json.loads(self.path.read_bytes(), object_hook=_unchanged))
+            self.problem, self._is_unsaved = "", False
+        except OSError as error:
+            self.problem = f"{self.path} cannot be read ({error.strerror or error})"
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            # What this process knew still holds; one that knew nothing judges everything anew.
+            self.problem = f"{self.path} is damaged ({error})"
+            logger.error("%s; it is set aside, and what it accepted is judged anew", self.problem)
             self._set_aside()
         return self._pins
 
@@ -240,19 +240,24 @@ class PinsFile:
         Raises:
             OSError: they could not be written; this process goes by the changed ones all the same.
         """
+        is_changed = False
         try:
             with locked(self.path, LOCK_SECONDS):
                 self.path.parent.chmod(0o700)
                 before = self.load()
                 self._pins = change(before)
-                if self._pins != before or self._seen is None:
+                is_changed = True
+                if self._seen is not None:
+                    # One that cannot be read must not be replaced: others may have written into it.
+                    self.path.open("rb").close()
+                if self._pins != before or self.needs_writing:
                     write_atomically(self.path, json.dumps(_encoded(self._pins), separators=(",", ":")))
                 self._seen = self._stamp()
-                self.problem = ""
+                self.problem, self._is_unsaved = "", False
         except OSError as error:
-            if self._seen != self._stamp():
-                self.load()
-            self._pins = change(self._pins)
+            if not is_changed:
+                self._pins = change(self.load())
+            self._is_unsaved = True
             self.problem = f"{self.path} cannot be written ({error.strerror or error})"
             raise
         return self._pins

@@ -107,7 +107,7 @@ class Warden:
             return last[-1].pins
 
         before = self._file.load()
-        if decided(before) is not before or (heard and self._file.is_missing):
+        if decided(before) is not before or (heard and self._file.needs_writing):
             self._keep(decided)
         self._news += [*self._owners_word(heard, before), *last[-1].news]
         self._pins = last[-1].pins

@@ -288,6 +288,9 @@ def test_what_is_nested_too_deep_to_be_compared_is_not_served() -> None:
         deep = {"properties": deep}
     changed = step(heard(tool(), tool("deep", inputSchema=deep)))
     assert served(changed) == [tool()]
+    key = (SubjectKind.TOOL, "deep")
+    again = step(heard(tool(), tool("deep", inputSchema=deep)), approved(changed.pins, key), changes="accept")
+    assert served(again) == [tool()]
 
 
 def test_lost_pins_are_not_a_new_server() -> None:

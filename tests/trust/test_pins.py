@@ -77,7 +77,7 @@ def test_a_damaged_file_is_set_aside_and_what_is_known_still_holds(tmp_path: Pat
     known = file.change(lambda pins: pins.having(server("a", "one")))
     file.path.write_bytes(content)
     assert file.load() == known
-    assert file.is_missing
+    assert file.needs_writing
     assert file.path.with_suffix(".damaged").read_bytes() == content
     file.change(lambda pins: pins)
     assert PinsFile(tmp_path, "id").load() == known
@@ -105,6 +105,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
         file.change(lambda pins: pins.having(server("b", "two")))
     assert file.path.read_bytes() == before
     assert len(file.load().servers) == 2
+    monkeypatch.undo()
+    file.change(lambda pins: pins)
+    assert len(PinsFile(tmp_path, "id").load().servers) == 2, "written as soon as there is room"
+
+
+def test_a_file_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    PinsFile(tmp_path, "id").path.mkdir()
+    file = PinsFile(tmp_path, "id")
+    with pytest.raises(OSError, match="directory"):
+        file.change(lambda pins: pins.having(server("a", "one")))
+    assert file.path.is_dir()
+    assert set(file.load().servers) == {("a", "w")}
 
 
 def test_a_server_is_known_by_what_it_is_and_renamed_by_how_it_is_configured() -> None:
