@@ -251,7 +251,7 @@ class PinsFile:
                     # One that cannot be read must not be replaced: others may have written into it.
                     self.path.open("rb").close()
                 if self._pins != before or self.needs_writing:
-                    write_atomically(self.path, json.dumps(_encoded(self._pins), separators=(",", ":")))
+                    write_atomically(self.path, _written(self._pins))
                 self._seen = self._stamp()
                 self.problem, self._is_unsaved = "", False
         except OSError as error:
@@ -281,22 +281,22 @@ def _unchanged(value: JsonObject) -> JsonObject:
     return value
 
 
-def _encoded(pins: Pins) -> JsonObject:
-    return {
-        "format": FORMAT,
-        "known": dict(pins.known),
-        "servers": [
-            {
-                "server": each.server,
-                "what": each.what,
-                "fingerprints": each.fingerprints,
-                "accepted": [[*key, [_encoded_form(form) for form in forms]] for key, forms in each.accepted.items()],
-                "held": [[*key, [_encoded_held(held) for held in all]] for key, all in each.held.items()],
-                "rejected": [[*key, [_encoded_held(held) for held in all]] for key, all in each.rejected.items()],
-            }
-            for each in pins.servers.values()
-        ],
-    }
+def _written(pins: Pins) -> str:
+    """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
+    servers = ",".join(_written_server(each) for each in pins.servers.values())
+    return f'{{"format":{FORMAT},"known":{_json(dict(pins.known))},"servers":[{servers}]}}'
+
+
+def _written_server(pins: ServerPins) -> str:
+    accepted = ",".join([_json([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
+    held = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
+    rejected = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
+    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)},"fingerprints":{_json(pins.fingerprints)}'
+    return f'{{{identity},"accepted":[{accepted}],"held":[{held}],"rejected":[{rejected}]}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _encoded_form(form: Form) -> JsonObject:
