@@ -2,8 +2,8 @@
 
     PML_DATA=... python -m benchmarks.run_lint [--without SOURCE ...] [--show] [--save]
 
-Every source of `poison/tools.jsonl` is judged by a classifier trained without it; harmless tools of the largest source by
-one trained without their servers.
+Every source of `poison/tools.jsonl` is judged by a classifier trained without it; harmless tools of the largest source
+by one trained without their servers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from models.build_lint import labelled, own_sentences, poison_rows, train, unlabelled
 from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "models"))
+from build_lint import labelled, own_sentences, poison_rows, train, unlabelled  # noqa: E402
+
 DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))
 LARGE_SOURCE = "benign/toucan_servers"
 PARTS = 5
@@ -56,7 +59,7 @@ def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
     def trained(wanted: Callable[[Row], bool], without: Collection[str]) -> Linter:
         kept = [each for row, each in zip(rows, examples, strict=True) if wanted(row) and row["server"] not in without]
         others = [each for server, tools in real.items() if server not in without for each in tools]
-        return Linter(None, train([*kept, *others, *own]))
+        return Linter(train([*kept, *others, *own]))
 
     verdicts: dict[str, Verdict] = {}
     seconds = 0.0

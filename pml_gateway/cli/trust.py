@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import INDENT, answers, fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.trust_lint import lint
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
@@ -359,6 +360,9 @@ def failing(*, as_json: bool) -> Iterator[None]:
         yield
     except GatewayError as error:
         fail(error, as_json=as_json)
+
+
+trust_app.command()(lint)
 
 
 @trust_app.command()

@@ -12,20 +12,24 @@ from pml_gateway.trust.verdict import Reason, RiskClass
 from pml_gateway.types import JsonObject
 
 _ASKS = re.compile(
-    r"\b(?:conversations?|chat|transcript|history|messages|context|notes?|sidenote|memory|prompt|reasoning|thoughts?|passwords?|"
-    r"passphrase|credentials?|secrets?|tokens?|keys?|api key|env|environment|cookies?|sessions?|auth|login|pin|otp|ssn|card|cvv|seed|mnemonic|"
+    r"\b(?:conversations?|chat|transcript|history|messages|context|notes?|sidenote|memory|prompt|"
+    r"reasoning|thoughts?|passwords?|"
+    r"passphrase|credentials?|secrets?|tokens?|keys?|api key|env|environment|cookies?|"
+    r"sessions?|auth|login|pin|otp|ssn|card|cvv|seed|mnemonic|"
     r"files?|contents?|path|directory|clipboard|screenshot|home|ssh|debug|diagnostics?|metadata|feedback|sidecar|extra|trace)\b"
 )
 """What a new parameter that has to be filled in is not to ask for unseen."""
 
 _OPENS = re.compile(
-    r"\b(?:url|uri|callback|webhook|endpoint|host|proxy|commands?|cmd|shell|script|exec|code|eval|path|recipient|bcc|cc|forward|destination)\b"
+    r"\b(?:url|uri|callback|webhook|endpoint|host|proxy|commands?|cmd|shell|script|exec|code|eval|path|"
+    r"recipient|bcc|cc|forward|destination)\b"
 )
 """What a new parameter, even one that may be left out, gives a way to."""
 
 _SENSITIVE = re.compile(
-    r"\b(?:conversations?|transcript|chat history|passwords?|passphrase|credentials?|secrets?|private key|api key|access token|"
-    r"environment|env|cookies?|ssn|cvv|seed phrase|mnemonic|system prompt|sidenote|messages so far|ssh|bcc)\b"
+    r"\b(?:conversations?|transcript|chat history|passwords?|passphrase|credentials?|secrets?|private key|api key|"
+    r"access token|environment|env|cookies?|ssn|cvv|seed phrase|mnemonic|system prompt|sidenote|messages so far|"
+    r"ssh|bcc)\b"
 )
 _LIMITS = ("pattern", "maxLength", "maxItems", "maximum", "const", "format", "enum", "not")
 """Keywords that keep values within something."""

@@ -1,4 +1,4 @@
-"""The classifier: how much a sentence sounds like those that poison definitions, weighed by kinds of words and rules."""
+"""The classifier: how much a sentence sounds like those that poison definitions, by its kinds of words and rules."""
 
 from __future__ import annotations
 

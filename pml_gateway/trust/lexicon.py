@@ -1,4 +1,4 @@
-"""The lexicon: words by what they mean for the lint, so that a rule is about sending and secrets and not about wordings."""
+"""The lexicon: words by what they mean for the lint, so that rules are about sending and secrets, not wordings."""
 
 from __future__ import annotations
 
@@ -87,114 +87,155 @@ PLAIN = "."
 """Stands for a word without a kind."""
 
 _WORDS: dict[Kind, str] = {
-    Kind.IGNORE: """ignore disregard forget neglect override overrule overwrite supersede void nullify abandon dismiss
-        circumvent violate discard unlearn ignora ignorar ignorez ignorer ignorier ignoriere oublie oubliez olvida vergiss missachte
-        forgo bypass sidestep overlook""",
-    Kind.PRIOR: """previous prior earlier preceding above former original past foregoing preexisting pre-existing initial
-        anteriores anterior précédentes vorherigen vorherige bisherigen existing built-in default""",
-    Kind.ALL: "all any every each everything anything whole entire complete full verbatim whatever todas toutes alle whichever",
-    Kind.RULES: """instruction directive rule guideline policy constraint restriction guardrail limitation order direction
-        programming instrucciones anweisungen consignes reglas regeln guidance""",
+    Kind.IGNORE: """ignore disregard forget neglect override overrule overwrite supersede void nullify abandon
+        dismiss circumvent violate discard unlearn ignora ignorar ignorez ignorer ignorier ignoriere
+        oublie oubliez olvida vergiss missachte forgo bypass sidestep overlook""",
+    Kind.PRIOR: """previous prior earlier preceding above former original past foregoing preexisting
+        pre-existing initial anteriores anterior précédentes vorherigen vorherige bisherigen
+        existing built-in default""",
+    Kind.ALL: """all any every each everything anything whole entire complete full verbatim whatever todas
+        toutes alle whichever""",
+    Kind.RULES: """instruction directive rule guideline policy constraint restriction guardrail limitation
+        order direction programming instrucciones anweisungen consignes reglas regeln guidance""",
     Kind.PROMPT: "prompt",
     Kind.SYSTEM: "system developer sistema système",
-    Kind.ADMIN: """admin administrator root sudo superuser privileged unrestricted privilege uncensored jailbroken dan
-        jailbreak god-mode elevated owner operator""",
+    Kind.ADMIN: """admin administrator root sudo superuser privileged unrestricted privilege uncensored
+        jailbroken dan jailbreak god-mode elevated owner operator""",
     Kind.MODEL: "assistant model llm ai agent claude gpt chatgpt copilot chatbot agents gemini cursor bot",
     Kind.USER: "user customer human end-user client caller victim",
     Kind.PERSON: "anyone people someone anybody humans person somebody they them",
     Kind.YOU: "you your yourself",
-    Kind.NOT: "not never don't dont doesn't cannot can't won't mustn't shouldn't without no nor nunca nicht jamais neither refrain avoid stop",
-    Kind.TELL: """tell mention inform disclose reveal notify explain acknowledge discuss warn describe announce
-        admit divulge reference surface expose display show report alert say telling""",
-    Kind.SILENT: """silently secretly quietly covertly stealthily discreetly invisibly surreptitiously transparently unnoticed
-        confidentially undetected secrecy unbeknownst stealth covert automatically background privately unseen quiet silent""",
-    Kind.HIDDEN: "hidden concealed invisible hide conceal confidential undisclosed internal-only mask internal obscure",
-    Kind.SEND: """send forward transmit post upload email mail relay deliver dispatch ship sync publish pipe stream push submit
-        share envía envoyer senden report beacon ping sent broadcast notify webhook mirror replicate redirect reroute route""",
-    Kind.STEAL: """exfiltrate steal siphon harvest leak hijack exfil exfiltration exfiltrated stolen smuggle keylogger keylog
-        eavesdrop phish phishing spy spyware""",
-    Kind.READ: "read open load access extract cat dump scan locate list enumerate lookup inspect fetch retrieve get grab obtain view print",
+    Kind.NOT: """not never don't dont doesn't cannot can't won't mustn't shouldn't without no nor nunca nicht
+        jamais neither refrain avoid stop""",
+    Kind.TELL: """tell mention inform disclose reveal notify explain acknowledge discuss warn describe
+        announce admit divulge reference surface expose display show report alert say telling""",
+    Kind.SILENT: """silently secretly quietly covertly stealthily discreetly invisibly surreptitiously
+        transparently unnoticed confidentially undetected secrecy unbeknownst stealth covert
+        automatically background privately unseen quiet silent""",
+    Kind.HIDDEN: """hidden concealed invisible hide conceal confidential undisclosed internal-only mask internal
+        obscure""",
+    Kind.SEND: """send forward transmit post upload email mail relay deliver dispatch ship sync publish pipe
+        stream push submit share envía envoyer senden report beacon ping sent broadcast notify
+        webhook mirror replicate redirect reroute route""",
+    Kind.STEAL: """exfiltrate steal siphon harvest leak hijack exfil exfiltration exfiltrated stolen smuggle
+        keylogger keylog eavesdrop phish phishing spy spyware""",
+    Kind.READ: """read open load access extract cat dump scan locate list enumerate lookup inspect fetch
+        retrieve get grab obtain view print""",
     Kind.COLLECT: "collect gather capture record monitor track index ocr fingerprint log upload snapshot aggregate",
-    Kind.PUT: """include append attach embed insert prepend add pass place put provide supply encode concatenate fill populate
-        copy paste inject incorporate concat set substitute write""",
-    Kind.SECRET: """password passphrase credential secret token apikey passcode otp cvv pin mnemonic keys passwd pwd
-        key certificate contraseña passwort cookie auth login""",
-    Kind.PERSONAL: """ssn pii phi clipboard keystroke screenshot microphone webcam passport biometric personal private sensitive
-        confidential medical dob cvc""",
+    Kind.PUT: """include append attach embed insert prepend add pass place put provide supply encode
+        concatenate fill populate copy paste inject incorporate concat set substitute write""",
+    Kind.SECRET: """password passphrase credential secret token apikey passcode otp cvv pin mnemonic keys passwd
+        pwd key certificate contraseña passwort cookie auth login""",
+    Kind.PERSONAL: """ssn pii phi clipboard keystroke screenshot microphone webcam passport biometric personal
+        private sensitive confidential medical dob cvc""",
     Kind.IDENTITY: "hostname username fingerprint mac-address whoami geolocation location contacts contact",
     Kind.TALK: "conversation chat transcript history dialogue dialog chats conversations memory",
     Kind.SESSION: "session context thread turn history workflow",
-    Kind.CONTENT: "content contents data file files result results document documents text record records info information details directory folder",
+    Kind.CONTENT: """content contents data file files result results document documents text record records info
+        information details directory folder""",
     Kind.OUTSIDE: """external remote attacker third-party collector exfil outside attackers attacker's adversary
-        attacker-controlled offsite off-site external-facing remotely externally externalized outbound partners partner""",
-    Kind.SERVER: "server endpoint url host domain proxy service destination webhook site sink bucket database gateway backend",
-    Kind.EVIL: "evil malicious malware backdoor rogue pwned p0wned exploit ransomware c2 trojan rootkit botnet attack adversarial",
+        attacker-controlled offsite off-site external-facing remotely externally externalized
+        outbound partners partner""",
+    Kind.SERVER: """server endpoint url host domain proxy service destination webhook site sink bucket database
+        gateway backend""",
+    Kind.EVIL: """evil malicious malware backdoor rogue pwned p0wned exploit ransomware c2 trojan rootkit
+        botnet attack adversarial""",
     Kind.BEFORE: "before prior-to preceding ahead antes avant bevor prerequisite beforehand",
     Kind.FIRST: "first initially firstly immediately right-away upfront beginning start primero",
     Kind.WHENEVER: "when whenever if once while wherever upon during where unless until after always-when cada",
-    Kind.MUST: """must mandatory required require shall ensure necessarily compulsory obligatory always need should necessary
-        make-sure critical essential imperative absolutely strictly siempre immer toujours""",
-    Kind.CALL: "call invoke use run execute trigger launch using calling consult query activate employ running executing spawn start",
+    Kind.MUST: """must mandatory required require shall ensure necessarily compulsory obligatory always need
+        should necessary make-sure critical essential imperative absolutely strictly siempre immer
+        toujours""",
+    Kind.CALL: """call invoke use run execute trigger launch using calling consult query activate employ
+        running executing spawn start""",
     Kind.TOOL: "tool function plugin functions tools extension connector mcp skill method api operation capability",
-    Kind.OTHER: "other another alternative competing different rest similar others competitor rival remaining else alternate",
-    Kind.INSTEAD: "instead rather replace replacement replaces supersedes override substitute overriding superseding replacing over",
-    Kind.PREFER: """prefer priority prioritize prioritise choose pick select best superior only exclusively exclusive highest
-        favor favour preferred preferable rank highest-rated top-rated best-rated recommended authoritative sole top precedence favored
-        trusted official reliable better faster ultimate""",
-    Kind.OUTDATED: "outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure incorrect inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired",
-    Kind.APPROVAL: "approval consent confirmation permission confirm approve authorization authorisation confirming permissions ask-first pre-approved authorized pre-authorized pre-cleared preapproved approved consented",
-    Kind.SAFETY: "safety security filter safeguard protection moderation ethics ethical guard warning check checks sandbox authentication audit validation",
-    Kind.DISABLE: "disable skip suppress deactivate omit remove off turn-off relax lift weaken stop bypass evade unlock suspend waive",
-    Kind.GRANT: "grant escalate elevate become pretend act roleplay impersonate assume behave treat consider enable allow",
+    Kind.OTHER: """other another alternative competing different rest similar others competitor rival remaining
+        else alternate""",
+    Kind.INSTEAD: """instead rather replace replacement replaces supersedes override substitute overriding
+        superseding replacing over""",
+    Kind.PREFER: """prefer priority prioritize prioritise choose pick select best superior only exclusively
+        exclusive highest favor favour preferred preferable rank highest-rated top-rated best-rated
+        recommended authoritative sole top precedence favored trusted official reliable better
+        faster ultimate""",
+    Kind.OUTDATED: """outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure incorrect
+        inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired""",
+    Kind.APPROVAL: """approval consent confirmation permission confirm approve authorization authorisation
+        confirming permissions ask-first pre-approved authorized pre-authorized pre-cleared
+        preapproved approved consented""",
+    Kind.SAFETY: """safety security filter safeguard protection moderation ethics ethical guard warning check
+        checks sandbox authentication audit validation""",
+    Kind.DISABLE: """disable skip suppress deactivate omit remove off turn-off relax lift weaken stop bypass
+        evade unlock suspend waive""",
+    Kind.GRANT: """grant escalate elevate become pretend act roleplay impersonate assume behave treat consider
+        enable allow""",
     Kind.ASK: "ask request demand solicit prompt-for obtain-from enter type urge ask-for collect-from",
-    Kind.MONEY: "payment beneficiary recipient wallet transfer invoice bank iban account amount payee transaction fund funds purchase",
-    Kind.CHANGE: "change modify alter swap tamper rewrite manipulate edit falsify corrupt poison redirect reroute intercept mutate adjust divert",
-    Kind.LATER: "later subsequently future version approved review subsequent thereafter post-approval reviewed approving afterwards next activation",
+    Kind.MONEY: """payment beneficiary recipient wallet transfer invoice bank iban account amount payee
+        transaction fund funds purchase""",
+    Kind.CHANGE: """change modify alter swap tamper rewrite manipulate edit falsify corrupt poison redirect
+        reroute intercept mutate adjust divert""",
+    Kind.LATER: """later subsequently future version approved review subsequent thereafter post-approval
+        reviewed approving afterwards next activation""",
     Kind.OBEY: "obey follow comply adhere treat honor honour heed cooperate execute",
-    Kind.KEEP: "log store cache retain archive persist save stored cached logged retained keep maintain synced maintained recorded",
+    Kind.KEEP: """log store cache retain archive persist save stored cached logged retained keep maintain
+        synced maintained recorded""",
     Kind.COMMAND: "command shell bash code script terminal powershell binary executable subprocess",
-    Kind.SHELL: "curl wget chmod nc netcat eval os.system subprocess.run base64 ncat nslookup powershell.exe crontab scp rsync",
+    Kind.SHELL: """curl wget chmod nc netcat eval os.system subprocess.run base64 ncat nslookup powershell.exe
+        crontab scp rsync""",
     Kind.URGENT: "important critical urgent attention warning emergency notice vital crucial immediately nota",
     Kind.ALSO: "also additionally then furthermore moreover silently plus too secondly afterwards",
     Kind.COPY: "bcc cc copy copies duplicate bcc'd cc'd blind-copy",
     Kind.ANSWER: "response reply answer output summary return responses answers replies outputs responding returned",
-    Kind.FIELD: "parameter argument field value param arg header sidenote note notes sidecar metadata body subject title placeholder",
-    Kind.COVER: "compliance telemetry analytics diagnostics debugging diagnostic license quality assurance improvement verification verify troubleshooting backup optimization billing governance personalization training marketing research statistics support monitoring auditing validate",
-    Kind.EXAMPLE: "detect example sample fixture illustrative documentation docs mock detects expected phrase scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize prevent block protect detection redact training corpus checks checking scans scanning explaining canned refers reports",
-    Kind.MESSAGE: "message messages email emails mails request requests query queries input inputs question questions mail",
+    Kind.FIELD: """parameter argument field value param arg header sidenote note notes sidecar metadata body
+        subject title placeholder""",
+    Kind.COVER: """compliance telemetry analytics diagnostics debugging diagnostic license quality assurance
+        improvement verification verify troubleshooting backup optimization billing governance
+        personalization training marketing research statistics support monitoring auditing validate""",
+    Kind.EXAMPLE: """detect example sample fixture illustrative documentation docs mock detects expected phrase
+        scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize
+        prevent block protect detection redact training corpus checks checking scans scanning
+        explaining canned refers reports""",
+    Kind.MESSAGE: """message messages email emails mails request requests query queries input inputs question
+        questions mail""",
     Kind.DESTROY: "delete destroy wipe erase format shred drop truncate rm overwrite encrypt kill",
 }
 
-_PHRASES: dict[str, Kind] = {
-    "system prompt": Kind.PROMPT, "developer message": Kind.PROMPT, "system message": Kind.PROMPT, "initial prompt": Kind.PROMPT,
-    "developer mode": Kind.ADMIN, "debug mode": Kind.ADMIN, "god mode": Kind.ADMIN, "maintenance mode": Kind.ADMIN,
-    "api key": Kind.SECRET, "private key": Kind.SECRET, "ssh key": Kind.SECRET, "access key": Kind.SECRET, "access token": Kind.SECRET,
-    "secret key": Kind.SECRET, "deploy key": Kind.SECRET, "signing key": Kind.SECRET, "encryption key": Kind.SECRET,
-    "auth token": Kind.SECRET, "session token": Kind.SECRET, "session cookie": Kind.SECRET, "bearer token": Kind.SECRET,
-    "service account": Kind.SECRET, "seed phrase": Kind.SECRET, "recovery phrase": Kind.SECRET, "connection string": Kind.SECRET,
-    "recovery code": Kind.SECRET, "backup code": Kind.SECRET, "security code": Kind.SECRET, "verification code": Kind.SECRET,
-    "one-time code": Kind.SECRET, "two-factor code": Kind.SECRET, "mfa code": Kind.SECRET, "security question": Kind.SECRET,
-    "personal access": Kind.SECRET, "environment variable": Kind.IDENTITY, "env var": Kind.IDENTITY, "env file": Kind.FILE,
-    "credit card": Kind.PERSONAL, "bank card": Kind.PERSONAL, "card number": Kind.PERSONAL, "social security": Kind.PERSONAL,
-    "debit card": Kind.PERSONAL, "bank details": Kind.PERSONAL, "browsing history": Kind.PERSONAL, "private information": Kind.PERSONAL,
-    "personal information": Kind.PERSONAL, "personal data": Kind.PERSONAL, "mac address": Kind.IDENTITY,
-    "running processes": Kind.IDENTITY, "machine fingerprint": Kind.IDENTITY, "location history": Kind.PERSONAL,
-    "chat history": Kind.TALK, "conversation history": Kind.TALK, "message history": Kind.TALK, "chat transcript": Kind.TALK,
-    "conversation context": Kind.TALK, "chat log": Kind.TALK, "tool results": Kind.TALK, "tool outputs": Kind.TALK,
-    "source code": Kind.CONTENT, "git history": Kind.CONTENT, "user's message": Kind.TALK, "user message": Kind.TALK,
-    "id rsa": Kind.FILE, "etc passwd": Kind.FILE, "dot env": Kind.FILE,
-    "shell history": Kind.FILE, "bash history": Kind.FILE, "home directory": Kind.CONTENT, "password manager": Kind.FILE,
-    "third party": Kind.OUTSIDE, "third parties": Kind.OUTSIDE, "prior to": Kind.BEFORE, "in place": Kind.INSTEAD,
-    "turn off": Kind.DISABLE, "opt out": Kind.DISABLE, "set aside": Kind.IGNORE, "no longer": Kind.OUTDATED, "act as": Kind.GRANT,
-    "from now": Kind.WHENEVER, "each time": Kind.WHENEVER, "every time": Kind.WHENEVER, "as soon": Kind.WHENEVER,
-    "make sure": Kind.MUST, "be sure": Kind.MUST, "have to": Kind.MUST, "has to": Kind.MUST, "needs to": Kind.MUST,
-    "side effect": Kind.ALSO, "in addition": Kind.ALSO, "pay attention": Kind.URGENT, "note to": Kind.URGENT,
-    "full authority": Kind.ADMIN, "admin access": Kind.ADMIN, "root access": Kind.ADMIN, "default tool": Kind.PREFER,
-    "blind copy": Kind.COPY, "carbon copy": Kind.COPY, "hidden instruction": Kind.MARK, "hidden directive": Kind.MARK,
-    "secret instruction": Kind.MARK, "assistant instruction": Kind.MARK, "system override": Kind.MARK, "system instruction": Kind.MARK,
-    "important system": Kind.MARK, "behind the": Kind.SILENT, "let know": Kind.TELL, "safety guidelines": Kind.RULES,
-    "keep this": Kind.HIDDEN, "keep secret": Kind.HIDDEN, "between us": Kind.HIDDEN,
-}  # fmt: skip
+_PHRASES: dict[Kind, str] = {
+    Kind.PROMPT: """system prompt, developer message, system message, initial prompt""",
+    Kind.ADMIN: """developer mode, debug mode, god mode, maintenance mode, full authority, admin access, root
+        access""",
+    Kind.SECRET: """api key, private key, ssh key, access key, access token, secret key, deploy key, signing
+        key, encryption key, auth token, session token, session cookie, bearer token, service
+        account, seed phrase, recovery phrase, connection string, recovery code, backup code,
+        security code, verification code, one-time code, two-factor code, mfa code, security
+        question, personal access""",
+    Kind.IDENTITY: """environment variable, env var, mac address, running processes, machine fingerprint""",
+    Kind.FILE: """env file, id rsa, etc passwd, dot env, shell history, bash history, password manager""",
+    Kind.PERSONAL: """credit card, bank card, card number, social security, debit card, bank details, browsing
+        history, private information, personal information, personal data, location history""",
+    Kind.TALK: """chat history, conversation history, message history, chat transcript, conversation context,
+        chat log, tool results, tool outputs, user's message, user message""",
+    Kind.CONTENT: """source code, git history, home directory""",
+    Kind.OUTSIDE: """third party, third parties""",
+    Kind.BEFORE: """prior to""",
+    Kind.INSTEAD: """in place""",
+    Kind.DISABLE: """turn off, opt out""",
+    Kind.IGNORE: """set aside""",
+    Kind.OUTDATED: """no longer""",
+    Kind.GRANT: """act as""",
+    Kind.WHENEVER: """from now, each time, every time, as soon""",
+    Kind.MUST: """make sure, be sure, have to, has to, needs to""",
+    Kind.ALSO: """side effect, in addition""",
+    Kind.URGENT: """pay attention, note to""",
+    Kind.PREFER: """default tool""",
+    Kind.COPY: """blind copy, carbon copy""",
+    Kind.MARK: """hidden instruction, hidden directive, secret instruction, assistant instruction, system
+        override, system instruction, important system""",
+    Kind.SILENT: """behind the""",
+    Kind.TELL: """let know""",
+    Kind.RULES: """safety guidelines""",
+    Kind.HIDDEN: """keep this, keep secret, between us""",
+}
+
 
 _MARKS = frozenset(
     [
@@ -255,11 +296,17 @@ _TOKEN = re.compile(
     r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
     r"|(?P<mail>[a-z0-9_.+-]{1,64}@[a-z0-9-]{1,64}\.[a-z0-9.-]{2,64})"
     r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
-    r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
-    r"|\b(?:id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
-    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
-    r"|(?P<mark><!--|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
-    r"|(?P<word>[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
+    r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}"
+    r"|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg"
+    r"|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
+    r"|\b(?:id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)"
+    r"|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
+    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/"
+    r"|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
+    r"|(?P<mark><!--|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>"
+    r"|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})"
+    r"(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
+    r"|(?P<word>\d?[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
     r"|(?P<end>[.!?;。！？；](?=[\s\"')\]]|$)|[。！？；]|\n\s*\n|\n\s*[-*•#]|-->)"
 )
 _SPOKEN = re.compile(
@@ -363,7 +410,7 @@ def _letter(found: re.Match[str], said: str, group: str | None, peers: Collectio
             if said.endswith(("'s", "’s")):
                 return _KIND.get(said[:-2], PLAIN)
             if not said.isalpha():
-                return _KIND.get(said.translate(_LEET), PLAIN)
+                return _KIND.get(said.translate(_LEET)) or _KIND.get(said.replace("1", "l").translate(_LEET), PLAIN)
             return PLAIN
         case "end":
             return END
@@ -413,7 +460,8 @@ _KIND = _kinds()
 
 def _phrases() -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
-    for phrase, kind in _PHRASES.items():
+    listed = ((phrase, kind) for kind, phrases in _PHRASES.items() for phrase in re.split(r",\s+", phrases))
+    for phrase, kind in listed:
         first, second = phrase.split(" ", 1)
         for form in (second, f"{second}s", f"{second[:-1]}ies" if second.endswith("y") else second):
             found[first, form] = kind.value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.fuzz import token_sort_ratio
 
-from pml_gateway.index.embedder import Embedder
 from pml_gateway.text import shortened
 from pml_gateway.trust.changes import risky_changes
 from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
@@ -40,32 +39,18 @@ class Finding:
 
 
 class Linter:
-    """Judges definitions, offline and always alike; without an embedder, by words alone."""
+    """Judges definitions by their words, offline and always alike."""
 
-    def __init__(self, embedder: Embedder | None = None, classifier: Classifier | None = None) -> None:
-        self._embedder = embedder
+    def __init__(self, classifier: Classifier | None = None) -> None:
         self._classifier = classifier or shipped_classifier()
 
     def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
         """One verdict per subject, in their order. CPU work: call it in a thread."""
-        own: defaultdict[str, set[str]] = defaultdict(set)
-        for subject in subjects:
-            own[subject.server].add(str(subject.definition.get("name", "")).lower())
-        for peer in peers:
-            own[peer.server].add(peer.name.lower())
-        strangers = {
-            server: {
-                peer.name.lower(): peer for peer in peers if peer.server != server and peer.name.lower() not in names
-            }
-            for server, names in own.items()
-        }
-        by_name: defaultdict[str, list[Peer]] = defaultdict(list)
-        for peer in peers:
-            by_name[peer.name.lower()].append(peer)
-        return [self._verdict(subject, strangers[subject.server], by_name) for subject in subjects]
+        neighbours = _Neighbours(subjects, peers)
+        return [self._verdict(subject, neighbours) for subject in subjects]
 
-    def _verdict(self, subject: Subject, strangers: Mapping[str, Peer], by_name: Mapping[str, list[Peer]]) -> Verdict:
-        found = [*self._said(subject, strangers), *_posing(subject, strangers, by_name)]
+    def _verdict(self, subject: Subject, neighbours: _Neighbours) -> Verdict:
+        found = [*self._said(subject, neighbours.names(subject.server)), *_posing(subject, neighbours)]
         if subject.before is not None:
             found += [Finding(reason, CERTAIN) for reason in risky_changes(subject.before, subject.definition)]
         score = max((each.score for each in found), default=0.0)
@@ -79,7 +64,6 @@ class Linter:
     def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[Finding]:
         passages, is_whole = passages_of(subject.definition)
         known = known_of(subject.before) if subject.before is not None else frozenset()
-        telling = frozenset(name for name in strangers if _words(name) > 1)
         is_change = subject.before is not None
         if not is_whole:
             limit = f"more than {MAX_CHARACTERS:,} characters; the rest was not read"
@@ -94,7 +78,7 @@ class Linter:
             for secret in secrets_in(revealed.plain):
                 shown = f"{secret[:SHOWN_OF_SECRET]}…"
                 yield from _findings(passage, RiskClass.EMBEDDED_SECRET, shown, CERTAIN, is_change)
-            for sentence in sentences_of(passage, revealed, known, telling):
+            for sentence in sentences_of(passage, revealed, known, strangers):
                 yield from self._of_sentence(sentence, is_change)
 
     def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
@@ -235,6 +219,10 @@ def _is_order(letters: str) -> bool:
 
 MIN_STEPS = 3
 
+_TAKEN = {Kind.SEND, Kind.STEAL, Kind.PUT, Kind.COLLECT, Kind.KEEP, Kind.COPY}
+_DATA = {Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OUTSIDE, Kind.LINK, Kind.ADDRESS}
+_DATA |= {Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE}
+
 
 def _class_of(letters: str, here: Sequence[Match]) -> RiskClass:
     """The class of a sentence that the classifier found: that of a rule which came near, else of its words."""
@@ -243,9 +231,7 @@ def _class_of(letters: str, here: Sequence[Match]) -> RiskClass:
     has = set(letters)
     if has & {Kind.ASK, Kind.MUST} and has & {Kind.SECRET, Kind.PERSONAL} and Kind.USER in has:
         return RiskClass.CREDENTIAL_REQUEST
-    if has & {Kind.SEND, Kind.STEAL, Kind.PUT, Kind.COLLECT, Kind.KEEP, Kind.COPY} and has & {
-        Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OUTSIDE, Kind.LINK, Kind.ADDRESS, Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE,
-    }:  # fmt: skip
+    if has & _TAKEN and has & _DATA:
         return RiskClass.DATA_EXFILTRATION
     if has & {Kind.NAME, Kind.PEER} and has & {Kind.WHENEVER, Kind.BEFORE, Kind.CHANGE, Kind.INSTEAD}:
         return RiskClass.TOOL_SHADOWING
@@ -271,25 +257,59 @@ def _findings(
         yield Finding(Reason(each, passage.where, text), score)
 
 
-def _posing(subject: Subject, strangers: Mapping[str, Peer], by_name: Mapping[str, list[Peer]]) -> Iterator[Finding]:
+class _Neighbours:
+    """Other servers' tools: which names a text may speak of, and which tools a name is like."""
+
+    def __init__(self, subjects: Sequence[Subject], peers: Collection[Peer]) -> None:
+        self._own: defaultdict[str, set[str]] = defaultdict(set)
+        for subject in subjects:
+            self._own[subject.server].add(_name_of(subject.definition).lower())
+        self._by_spelling: defaultdict[str, list[Peer]] = defaultdict(list)
+        for peer in peers:
+            self._own[peer.server].add(peer.name.lower())
+            for spelling in _spellings(peer.name):
+                self._by_spelling[spelling].append(peer)
+        self._telling = frozenset(peer.name.lower() for peer in peers if _words(peer.name) > 1)
+        self._names: dict[str, frozenset[str]] = {}
+
+    def names(self, server: str) -> frozenset[str]:
+        """Names of other servers' tools that are no common words and none of the server's own."""
+        if server not in self._names:
+            self._names[server] = self._telling - self._own[server]
+        return self._names[server]
+
+    def alike(self, server: str, name: str) -> list[Peer]:
+        """Other servers' tools of this name, or of one that is easily taken for it."""
+        found = {
+            peer: None for spelling in _spellings(name) for peer in self._by_spelling[spelling] if peer.server != server
+        }
+        return [
+            peer
+            for peer in found
+            if peer.name.lower() == name.lower()
+            or (peer.name.lower() not in self._own[server] and _resembles(name, peer.name))
+        ]
+
+
+def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[Finding]:
     """A name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
-    name = str(subject.definition.get("name", ""))
+    name = _name_of(subject.definition)
     if subject.kind is not SubjectKind.TOOL or not name:
         return
     described = str(subject.definition.get("description", ""))
-    alike = [peer for peer in by_name.get(name.lower(), ()) if peer.server != subject.server]
-    if subject.before is None or subject.before.get("name") != name:
-        alike += [peer for peer in strangers.values() if _resembles(name, peer.name)]
-    for peer in alike:
-        same_name = peer.name.lower() == name.lower()
-        if same_name and (
-            _words(name) < 2 or not peer.description or _likeness(described, peer.description) < SAME_TEXT
-        ):
+    for peer in neighbours.alike(subject.server, name):
+        if peer.name.lower() == name.lower():
+            is_copy = peer.description and _likeness(described, peer.description) >= SAME_TEXT
+            # Word for word the same is the same server twice.
+            if _words(name) < MIN_WORDS or not is_copy or described == peer.description:
+                continue
+        elif subject.before is not None and subject.before.get("name") == name:
             continue
-        if same_name and subject.definition.get("description") == peer.description:
-            continue  # the same server twice
         yield Finding(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
 
+
+MIN_WORDS = 2
+"""Words of a name from which it is no coincidence that another server has it too."""
 
 SAME_TEXT = 78
 """Percent of two descriptions in common from which one is taken for a copy of the other."""
@@ -308,6 +328,22 @@ def _resembles(name: str, other: str) -> bool:
     if mine.rstrip("s") == theirs.rstrip("s") or name[-1:].isdigit() or other[-1:].isdigit():
         return False
     return Levenshtein.distance(mine, theirs, score_cutoff=1) <= 1
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """A name without blanks and look-alike digits, and the same with one letter left out: equal for what is near."""
+    spelled = name[:MAX_COMPARED].lower().translate(_SPELLED)
+    yield spelled
+    if MIN_NAME <= len(spelled) <= MAX_NAME:
+        yield from (spelled[:at] + spelled[at + 1 :] for at in range(len(spelled)))
+
+
+MAX_NAME = 80
+
+
+def _name_of(definition: JsonObject) -> str:
+    name = definition.get("name", "")
+    return name if isinstance(name, str) else ""
 
 
 def _words(name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a text hides from people and shows to a model: invisible and look-alike characters, encoded and reversed words."""
+"""What a text hides from people and not from a model: invisible and look-alike characters, encoded and turned words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import html
 import re
 import unicodedata
 from dataclasses import dataclass
+from itertools import islice
 from urllib.parse import unquote
 
 _TAGS = re.compile("[\U000e0000-\U000e007f]+")
@@ -107,13 +108,17 @@ def _without_invisible(text: str, hidden: list[Hidden], decoded: list[str]) -> s
     text = _ESCAPE.sub(lambda found: _seen(found, "terminal escape", hidden), text)
     text = _CONTROL.sub(lambda found: _seen(found, "control character", hidden), text)
     kinds: dict[str, tuple[int, str]] = {}
-    for found in _INVISIBLE.finditer(text):
+    for found in islice(_INVISIBLE.finditer(text), MAX_NAMED):
         kind = _kind(text, found.start())
         if kind:
             count, first = kinds.get(kind, (0, _around(text, found.start())))
             kinds[kind] = (count + 1, first)
     hidden += [Hidden(kind, first) for kind, (_, first) in kinds.items() if kind != "tag characters"]
     return _INVISIBLE.sub("", text)
+
+
+MAX_NAMED = 1_000
+"""Invisible characters of a text that are looked at one by one; all of them are taken out."""
 
 
 def _seen(found: re.Match[str], kind: str, hidden: list[Hidden]) -> str:
@@ -211,9 +216,9 @@ def _decoded(text: str) -> list[str]:
         if "%" in text:
             said += [unquote(found[0]).replace("+", " ") for found in _PERCENT.finditer(text)]
         if "\\" in text:
-            said += [_from_escapes(found[0]) for found in _ESCAPED.finditer(text)]
+            said += [_from_escapes(found[0]) + _following(found) for found in _ESCAPED.finditer(text)]
         if "&#" in text:
-            said += [html.unescape(found[0]) for found in _ENTITIES.finditer(text)]
+            said += [html.unescape(found[0]) + _following(found) for found in _ENTITIES.finditer(text)]
         if len(_TURNED.findall(text)) >= _MANY:
             said.append(codecs.decode(text, "rot13"))
         if len(_BACKWARDS.findall(text)) >= _MANY:
@@ -222,6 +227,12 @@ def _decoded(text: str) -> list[str]:
 
 
 MIN_ENCODED = 16
+REST_OF_SENTENCE = 120
+
+
+def _following(found: re.Match[str]) -> str:
+    """What goes on behind an encoded part: often only the telling words of an order are encoded."""
+    return found.string[found.end() : found.end() + REST_OF_SENTENCE].split("\n", 1)[0]
 
 
 def _looks_encoded(text: str) -> bool:

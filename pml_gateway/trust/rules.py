@@ -43,40 +43,92 @@ RULES = (
     # Orders that put themselves in the place of others.
     Rule("override", R.HIDDEN_INSTRUCTION, "IGNORE ~3 PRIOR|ALL ~4 RULES|PROMPT", unless=E),
     Rule("override-prior", R.HIDDEN_INSTRUCTION, "IGNORE ~2 ALL ~1 PRIOR", unless=E),
-    Rule("override-rules", R.PRIVILEGE_ESCALATION, "IGNORE|DISABLE ~3 SAFETY|SYSTEM ~2 RULES|PROMPT|SAFETY|APPROVAL", unless=E),
+    Rule(
+        "override-rules",
+        R.PRIVILEGE_ESCALATION,
+        "IGNORE|DISABLE ~3 SAFETY|SYSTEM ~2 RULES|PROMPT|SAFETY|APPROVAL",
+        unless=E,
+    ),
+    Rule("override-yours", R.PRIVILEGE_ESCALATION, "IGNORE ~1 YOU ~2 RULES|PROMPT|SAFETY", unless=E),
     Rule("override-any", R.HIDDEN_INSTRUCTION, "IGNORE ~4 RULES|PROMPT", suffices=False),
     Rule("override-user", R.HIDDEN_INSTRUCTION, "IGNORE ~2 USER ~3 MESSAGE|CONTENT|RULES|CALL", unless=E),
     Rule("override-told", R.HIDDEN_INSTRUCTION, "IGNORE ~2 ALL|PRIOR ~3 YOU", suffices=False),
-    Rule("reveal-prompt", R.DATA_EXFILTRATION, "TELL|SEND|PUT|READ|ANSWER ~3 YOU|SYSTEM|HIDDEN ~3 PROMPT|RULES", suffices=False),
+    Rule(
+        "reveal-prompt",
+        R.DATA_EXFILTRATION,
+        "TELL|SEND|PUT|READ|ANSWER ~3 YOU|SYSTEM|HIDDEN ~3 PROMPT|RULES",
+        suffices=False,
+    ),
     Rule("obey-new", R.HIDDEN_INSTRUCTION, "OBEY ~6 RULES|COMMAND", suffices=False),
     Rule("now-you-are", R.PRIVILEGE_ESCALATION, "YOU ~4 ADMIN", suffices=False),
     Rule("mark-override", R.HIDDEN_INSTRUCTION, "MARK ~12 IGNORE|STEAL|EVIL", unless=E),
     Rule("mark-file", R.DATA_EXFILTRATION, "MARK ~14 FILE"),
     Rule("mark-secret", R.DATA_EXFILTRATION, "MARK ~10 READ|SEND|PUT|STEAL|COLLECT ~6 SECRET|TALK|PERSONAL"),
     Rule("mark-admin", R.PRIVILEGE_ESCALATION, "MARK ~4 YOU ~3 ADMIN"),
-    Rule("mark-order", R.HIDDEN_INSTRUCTION, "MARK ~6 MUST|BEFORE|WHENEVER|NOT|CALL|READ|SEND|OBEY|MODEL|FIRST", suffices=False),
+    Rule(
+        "mark-order",
+        R.HIDDEN_INSTRUCTION,
+        "MARK ~6 MUST|BEFORE|WHENEVER|NOT|CALL|READ|SEND|OBEY|MODEL|FIRST",
+        suffices=False,
+    ),
     Rule("mark-model", R.HIDDEN_INSTRUCTION, "MARK ~2 MODEL", suffices=False),
     # Secrecy.
     Rule("keep-from-user", R.HIDDEN_INSTRUCTION, "NOT ~1 TELL ~6 USER|PERSON", unless=E),
     Rule("keep-instructions", R.HIDDEN_INSTRUCTION, "NOT ~3 TELL ~3 RULES|PROMPT", unless=E),
     Rule("never-tell", R.HIDDEN_INSTRUCTION, "NOT ~2 TELL", suffices=False),
     Rule("hide-from-user", R.HIDDEN_INSTRUCTION, "HIDDEN|KEEP|SILENT ~5 USER|PERSON", suffices=False),
-    Rule("silent-send", R.DATA_EXFILTRATION, "SILENT ~2 SEND|STEAL|PUT|READ|COPY|COLLECT ~6 SECRET|TALK|PERSONAL|FILE|USER|CONTENT|MESSAGE", suffices=False),
+    Rule(
+        "silent-send",
+        R.DATA_EXFILTRATION,
+        "SILENT ~2 SEND|STEAL|PUT|READ|COPY|COLLECT ~6 SECRET|TALK|PERSONAL|FILE|USER|CONTENT|MESSAGE",
+        suffices=False,
+    ),
     Rule("silent", R.HIDDEN_INSTRUCTION, "SILENT ~4 SEND|STEAL|PUT|CHANGE|CALL|KEEP|COPY", suffices=False),
     # Data on its way out.
     Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 FILE", unless=E),
     Rule("file-into", R.DATA_EXFILTRATION, "PUT|COPY ~6 FILE ~8 ANSWER|FIELD|SEND|LINK|MESSAGE", unless=E),
     Rule("file-put", R.DATA_EXFILTRATION, "PUT|COPY|CONTENT ~5 FILE", suffices=False),
-    Rule("file-in", R.DATA_EXFILTRATION, "READ|COLLECT|COMMAND ~5 FILE ~9 SEND|PUT|FIELD|ANSWER|STEAL|LINK|COPY", unless=E),
+    Rule(
+        "file-in",
+        R.DATA_EXFILTRATION,
+        "READ|COLLECT|COMMAND ~5 FILE ~9 SEND|PUT|FIELD|ANSWER|STEAL|LINK|COPY",
+        unless=E,
+    ),
     Rule("file-first", R.DATA_EXFILTRATION, "BEFORE|FIRST|MUST|WHENEVER ~12 READ|SHELL ~4 FILE"),
     Rule("file-then-first", R.DATA_EXFILTRATION, "READ ~3 FILE ~2 FIRST|BEFORE"),
     Rule("file-read", R.DATA_EXFILTRATION, "READ|SHELL|COLLECT ~4 FILE", suffices=False),
-    Rule("steal", R.DATA_EXFILTRATION, "STEAL ~6 SECRET|FILE|CONTENT|PERSONAL|TALK|USER|MESSAGE|LINK|OUTSIDE|EVIL|ALL", unless=E),
-    Rule("secret-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 SECRET|TALK|PERSONAL ~8 OUTSIDE|LINK|ADDRESS|EVIL", unless=E),
-    Rule("secret-to-server", R.DATA_EXFILTRATION, "SEND|STEAL|PUT ~6 SECRET|TALK|PERSONAL ~8 SERVER|FIELD|ANSWER", suffices=False),
-    Rule("secret-read-send", R.DATA_EXFILTRATION, "READ|COLLECT ~6 SECRET|TALK|PERSONAL ~10 SEND|PUT|KEEP", suffices=False),
-    Rule("all-out", R.DATA_EXFILTRATION, "SEND|STEAL|COPY ~3 ALL|USER|YOU|MESSAGE ~4 CONTENT|MESSAGE|TALK ~6 OUTSIDE|LINK|ADDRESS|EVIL"),
-    Rule("result-out", R.DATA_EXFILTRATION, "SEND|COPY|COLLECT ~6 CONTENT|ANSWER|MESSAGE|IDENTITY ~6 OUTSIDE|LINK|ADDRESS", suffices=False),
+    Rule(
+        "steal",
+        R.DATA_EXFILTRATION,
+        "STEAL ~6 SECRET|FILE|CONTENT|PERSONAL|TALK|USER|MESSAGE|LINK|OUTSIDE|EVIL|ALL",
+        unless=E,
+    ),
+    Rule(
+        "secret-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 SECRET|TALK|PERSONAL ~8 OUTSIDE|LINK|ADDRESS|EVIL", unless=E
+    ),
+    Rule(
+        "secret-to-server",
+        R.DATA_EXFILTRATION,
+        "SEND|STEAL|PUT ~6 SECRET|TALK|PERSONAL ~8 SERVER|FIELD|ANSWER",
+        suffices=False,
+    ),
+    Rule(
+        "secret-read-send",
+        R.DATA_EXFILTRATION,
+        "READ|COLLECT ~6 SECRET|TALK|PERSONAL ~10 SEND|PUT|KEEP",
+        suffices=False,
+    ),
+    Rule(
+        "all-out",
+        R.DATA_EXFILTRATION,
+        "SEND|STEAL|COPY ~3 ALL|USER|YOU|MESSAGE ~4 CONTENT|MESSAGE|TALK ~6 OUTSIDE|LINK|ADDRESS|EVIL",
+    ),
+    Rule(
+        "result-out",
+        R.DATA_EXFILTRATION,
+        "SEND|COPY|COLLECT ~6 CONTENT|ANSWER|MESSAGE|IDENTITY ~6 OUTSIDE|LINK|ADDRESS",
+        suffices=False,
+    ),
     Rule("to-attacker", R.DATA_EXFILTRATION, "SEND|PUT|COPY|SHELL|CHANGE|CALL|READ|KEEP ~8 EVIL", unless=E),
     Rule("talk-in-field", R.DATA_EXFILTRATION, "PUT|SEND ~5 TALK|PROMPT", suffices=False),
     Rule("talk-all", R.DATA_EXFILTRATION, "ALL ~3 TALK|MESSAGE ~6 FIELD|ANSWER|SEND|PUT", suffices=False),
@@ -88,15 +140,26 @@ RULES = (
     Rule("peer-order", R.TOOL_SHADOWING, "CALL|INSTEAD|BEFORE|WHENEVER|MUST|CHANGE ~4 PEER", unless=E),
     Rule("peer-changed", R.TOOL_SHADOWING, "PEER ~8 MUST|CHANGE|INSTEAD|COPY|PREFER|OUTDATED|SEND|IGNORE"),
     Rule("tool-changed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~5 NAME|TOOL ~8 CHANGE|COPY|STEAL", suffices=False),
+    Rule("tool-addressed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~4 NAME|PEER ~10 ADDRESS|EVIL"),
     Rule("tool-first", R.CROSS_TOOL_MANIPULATION, "BEFORE ~4 NAME|TOOL ~8 CALL|FIRST|MUST", suffices=False),
     Rule("tool-order", R.CROSS_TOOL_MANIPULATION, "CALL ~3 NAME ~6 BEFORE|FIRST", suffices=False),
     Rule("tool-command", R.CROSS_TOOL_MANIPULATION, "CALL|WHENEVER ~4 NAME|COMMAND ~6 SHELL|FILE", suffices=False),
     # This one before all others.
-    Rule("prefer-this", R.PREFERENCE_MANIPULATION, "PREFER|CALL|MUST ~5 TOOL ~5 INSTEAD|BEFORE ~2 ALL|OTHER", suffices=False),
+    Rule(
+        "prefer-this",
+        R.PREFERENCE_MANIPULATION,
+        "PREFER|CALL|MUST ~5 TOOL ~5 INSTEAD|BEFORE ~2 ALL|OTHER",
+        suffices=False,
+    ),
     Rule("others-outdated", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~4 OUTDATED"),
     Rule("others-not", R.PREFERENCE_MANIPULATION, "NOT ~1 CALL|PREFER ~2 OTHER ~1 TOOL"),
     Rule("others-must-not", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~3 MUST|NOT ~2 NOT|CALL", suffices=False),
-    Rule("before-others", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 BEFORE|INSTEAD ~2 ALL ~2 OTHER|TOOL|MESSAGE", unless=E),
+    Rule(
+        "before-others",
+        R.PREFERENCE_MANIPULATION,
+        "CALL|PREFER ~5 BEFORE|INSTEAD ~2 ALL ~2 OTHER|TOOL|MESSAGE",
+        unless=E,
+    ),
     Rule("always-first", R.PREFERENCE_MANIPULATION, "MUST ~3 CALL|PREFER ~5 FIRST|BEFORE", suffices=False),
     Rule("every-time", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 ALL ~2 MESSAGE|TALK|SESSION", suffices=False),
     # Credentials.
@@ -105,7 +168,12 @@ RULES = (
     Rule("needs-secret", R.CREDENTIAL_REQUEST, "MUST ~3 USER ~3 SECRET|PERSONAL", suffices=False),
     # Consent and rights.
     Rule("no-approval", R.PRIVILEGE_ESCALATION, "NOT|DISABLE ~4 APPROVAL", suffices=False),
-    Rule("approval-off", R.PRIVILEGE_ESCALATION, "DISABLE|IGNORE ~3 APPROVAL|SAFETY ~5 SESSION|ALL|MODEL|USER|TOOL", suffices=False),
+    Rule(
+        "approval-off",
+        R.PRIVILEGE_ESCALATION,
+        "DISABLE|IGNORE ~3 APPROVAL|SAFETY ~5 SESSION|ALL|MODEL|USER|TOOL",
+        suffices=False,
+    ),
     Rule("granted", R.PRIVILEGE_ESCALATION, "GRANT ~3 ADMIN", suffices=False),
     # Commands.
     Rule("shell", R.PRIVILEGE_ESCALATION, "CALL|BEFORE|FIRST|MUST ~6 SHELL", suffices=False),
@@ -113,7 +181,7 @@ RULES = (
     Rule("destroy", R.HIDDEN_INSTRUCTION, "BEFORE|FIRST|IGNORE|SILENT ~8 DESTROY ~2 ALL", suffices=False),
     # Later.
     Rule("after-approval", R.RUG_PULL, "LATER ~8 SILENT|CHANGE|STEAL|CALL|COMMAND", suffices=False),
-)  # fmt: skip
+)
 
 _COMPILED = tuple((rule, rule.compiled()) for rule in RULES)
 _EXCUSES = {
