@@ -25,6 +25,7 @@ class Paths:
     logs_dir: Path
     auth_dir: Path
     trust_file: Path
+    pins_dir: Path
     secrets_file: Path
     usage_file: Path
     migrations_dir: Path
@@ -46,6 +47,7 @@ class Paths:
             logs_dir=home / "logs",
             auth_dir=home / "auth",
             trust_file=home / "trust.json",
+            pins_dir=home / "trust",
             secrets_file=home / "secrets.env",
             usage_file=home / "usage.db",
             migrations_dir=home / "migrations",

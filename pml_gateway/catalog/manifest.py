@@ -46,6 +46,8 @@ class Manifest:
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
     names: Mapping[tuple[str, str], str] = field(default_factory=dict)
     offer_names: Mapping[OfferKind, OfferNames] = field(default_factory=dict)
+    is_pinned: bool = True
+    """Whether it was written by a gateway that pins definitions; earlier ones did not."""
 
 
 class ManifestFile:
@@ -131,6 +133,7 @@ def _written(manifest: Manifest) -> str:
     offer_names = {str(kind): _nested(names) for kind, names in manifest.offer_names.items()}
     parts = {
         "format": _json(FORMAT),
+        "pinned": _json(manifest.is_pinned),
         "names": _object({upstream_id: _json(names) for upstream_id, names in _nested(manifest.names).items()}),
         "offer_names": _json(offer_names),
         "upstreams": _object({upstream_id: _entry(entry) for upstream_id, entry in manifest.entries.items()}),
@@ -190,7 +193,7 @@ def _decode(raw: JsonObject) -> Manifest:
     }
     # Manifests of before offers were kept know tools alone.
     offer_names = {OfferKind(kind): _flat(nested) for kind, nested in raw.get("offer_names", {}).items()}
-    return Manifest(entries, _flat(raw["names"]), offer_names)
+    return Manifest(entries, _flat(raw["names"]), offer_names, is_pinned=raw.get("pinned") is True)
 
 
 def _decode_offers(raw: JsonObject) -> Offers:

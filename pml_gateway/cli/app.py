@@ -26,7 +26,7 @@ from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
-from pml_gateway.cli.trust import trust
+from pml_gateway.cli.trust import trust_app
 from pml_gateway.cli.upstreams import login, logout, logs, refresh, upstreams_app
 from pml_gateway.cli.workflow import workflow_app
 from pml_gateway.errors import innermost
@@ -85,7 +85,7 @@ config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)
-app.command()(trust)
+app.add_typer(trust_app)
 
 
 def main() -> None:

@@ -1,16 +1,25 @@
-"""`pml trust`: approve what a project's `.pml.yaml` says, as it is now."""
+"""`pml trust`: what is held back for its owner to look at, and what a project's `.pml.yaml` may do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
+from typer.core import TyperGroup
 
-from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
+from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import INDENT, answers, fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.trust_lint import lint
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
@@ -18,8 +27,13 @@ from pml_gateway.config.masked import masked_start
 from pml_gateway.config.problems import shaped
 from pml_gateway.config.project import find_project_file
 from pml_gateway.config.trust import TrustStore
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
+
+if TYPE_CHECKING:
+    from pml_gateway.trust.pins import PinsFile
+    from pml_gateway.trust.review import Case, Change
+    from pml_gateway.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,306 @@ def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.envir
     )
 
 
-def trust(
+SHOWN_OF_DIGEST = 12
+"""Characters by which one form of a definition is named."""
+
+WAITING = frozenset({"held", "flagged"})
+"""States of definitions that the owner may want to decide about."""
+
+_BECAUSE = {
+    "changed": "changed",
+    "new": "new at a known server",
+    "new_server": "came with a new server",
+    "returned": "held back or rejected before, elsewhere",
+    "unreadable": "nested too deep to be compared",
+    "upgrade": "served before there were pins",
+    "not_risky": "nothing risky in the change",
+    "policy": "trust.changes accepts all",
+    "owner": "you approved it",
+}
+
+_OLD_OPTIONS = frozenset({"--revoke", "--list"})
+
+
+class TrustGroup(TyperGroup):
+    """The group; a folder instead of a command is a project's, as before there were commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with the command that the old form means in front."""
+        return super().parse_args(ctx, ["project", *args] if self._means_a_project(args) else args)
+
+    def _means_a_project(self, args: list[str]) -> bool:
+        first = next((word for word in args if not word.startswith("-")), None)
+        if first in self.commands:
+            return False
+        return not _OLD_OPTIONS.isdisjoint(args) or (first is not None and Path(first).is_dir())
+
+
+trust_app = typer.Typer(name="trust", cls=TrustGroup, no_args_is_help=False)
+
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="server:tool, server__tool, or a server for what it says of itself."),
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--server", metavar="ID", help="All of one server that waits.", autocompletion=server_names),
+]
+
+
+@trust_app.callback(invoke_without_command=True)
+def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show what is held back until you have looked at it, and whether this project's .pml.yaml is trusted.
+
+    A folder instead of a command approves its project file: `pml trust DIR` is `pml trust project DIR`.
+
+    Example: pml trust
+    """
+    if context.invoked_subcommand is not None:
+        return
+    store, file = TrustStore(Paths.from_environ().trust_file), find_project_file(Path.cwd())
+    try:
+        state = "" if file is None else store.state(file) if file in store.entries() else "not trusted"
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    try:
+        waiting = [case for case in _known(Command(config)) if case.state in WAITING]
+        problem = ""
+    except ConfigurationError as error:
+        waiting, problem = [], str(error)
+    if as_json:
+        shown = None if file is None else {"file": str(file), "state": state}
+        print_json({"waiting": [_as_json(case) for case in waiting], "project": shown})
+        return
+    if waiting:
+        _print_cases(waiting)
+    else:
+        note(problem or "nothing waits for your decision")
+    if file is None:
+        note(f"no {PROJECT_NAME} here")
+    else:
+        say(f"{file}: {state}")
+
+
+@trust_app.command("list")
+def list_definitions(
+    every: Annotated[bool, typer.Option("--all", help="Also what was accepted and rejected.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the definitions that wait for your decision: held back, or accepted with their server and risky.
+
+    Example: pml trust list --all
+    """
+    with failing(as_json=as_json):
+        known = _known(Command(config))
+    shown = known if every else [case for case in known if case.state in WAITING]
+    if as_json:
+        print_json([_as_json(case) for case in shown])
+    elif shown:
+        _print_cases(shown)
+    else:
+        note("nothing is pinned yet" if every else "nothing waits for your decision; --all lists what is pinned")
+
+
+@trust_app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `pml trust list` shows it.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one definition: why it is held back, and what differs from what was accepted.
+
+    Example: pml trust show github:create_issue
+    """
+    with failing(as_json=as_json):
+        chosen = _chosen(_known(Command(config)), name)
+    if as_json:
+        print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
+        return
+    say(f"{chosen.source}: {chosen.state}, {_BECAUSE.get(chosen.because, chosen.because)}", style="bold")
+    spans: dict[tuple[str, str], list[str]] = {}
+    for reason in chosen.verdict.reasons if chosen.verdict is not None else ():
+        spans.setdefault((reason.where, reason.text), []).append(reason.risk_class)
+    for (where, text), classes in spans.items():
+        say(f"! {where or 'the whole'}: {', '.join(classes)}", style="yellow")
+        _print_indented(Text(printable(text)))
+    for change in chosen.changes:
+        _print_change(change)
+    if chosen.state in WAITING:
+        exact = f"{chosen.source}@{chosen.digest[:SHOWN_OF_DIGEST]}"
+        note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
+
+
+@trust_app.command("approve")
+def approve_definitions(
+    names: NamesArgument = None,
+    server: ServerOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that waits.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Accept definitions exactly as they are now; running gateways serve them within a second.
+
+    Example: pml trust approve github:create_issue
+    """
+    _decide(names or [], server, "approved", Command(config, as_json=as_json), everything=everything)
+
+
+@trust_app.command("reject")
+def reject_definitions(
+    names: NamesArgument = None,
+    server: ServerOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that waits.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Refuse definitions, also accepted ones: never served again, under no name and from no server.
+
+    Example: pml trust reject weather:forecast
+    """
+    _decide(names or [], server, "rejected", Command(config, as_json=as_json), everything=everything)
+
+
+def _decide(names: list[str], server: str | None, outcome: str, command: Command, *, everything: bool) -> None:
+    from pml_gateway.trust.review import approved, rejected
+
+    if sum((bool(names), server is not None, everything)) != 1:
+        raise typer.BadParameter("name definitions, or use one of --server and --all", param_hint="NAME")
+    with failing(as_json=command.as_json):
+        known = _known(command)
+        waiting = [case for case in known if case.state in WAITING]
+        if server is not None:
+            chosen = [case for case in waiting if case.server == server]
+            if not chosen:
+                raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
+        else:
+            chosen = [_chosen(known, name) for name in names] if names else waiting
+        unreadable = [case.source for case in chosen if not case.digest]
+        if unreadable and outcome == "approved":
+            raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
+        change = approved if outcome == "approved" else rejected
+        try:
+            _pins_file(command).change(lambda pins: change(pins, chosen, time.time()))
+        except OSError as error:
+            raise ConfigurationError(
+                f"nothing is {outcome}: {command.paths.pins_dir} cannot be written ({error.strerror or error})",
+                hint="make the folder writable, and see that the disk is not full",
+            ) from error
+    if command.as_json:
+        print_json({outcome: [_as_json(case) for case in chosen]})
+        return
+    for case in chosen:
+        say(f"{outcome}: {case.source}@{case.digest[:SHOWN_OF_DIGEST]}")
+    if not chosen:
+        note("nothing waits for your decision")
+
+
+def _known(command: Command) -> list[Case]:
+    """Everything that is pinned of the configured servers.
+
+    Raises:
+        ConfigurationError: the configuration does not load.
+    """
+    from pml_gateway.trust.review import cases
+
+    return cases(_pins_file(command).load(), command.load().settings.servers)
+
+
+def _pins_file(command: Command) -> PinsFile:
+    from pml_gateway.trust.pins import PinsFile
+
+    return PinsFile(command.paths.pins_dir, command.identity)
+
+
+def _chosen(known: list[Case], name: str) -> Case:
+    """The definition of this name, that which waits before others.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    from pml_gateway.trust.review import named
+
+    found = named(known, name)
+    sources = list(dict.fromkeys(case.source for case in found))
+    if not found:
+        raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
+    if len(sources) > 1:
+        raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
+    held = [case for case in found if case.state == "held"]
+    if len(held) > 1:
+        forms = ", ".join(f"{case.source}@{case.digest[:SHOWN_OF_DIGEST]}" for case in held)
+        raise UsageError(f"several forms of {sources[0]} wait", hint=f"name one of them: {forms}")
+    return found[0]
+
+
+def _as_json(case: Case) -> JsonObject:
+    reasons = case.verdict.reasons if case.verdict is not None else ()
+    return {
+        "server": case.server,
+        "kind": case.key[0].value,
+        "name": case.key[1],
+        "state": case.state.value,
+        "because": case.because,
+        "since": datetime.fromtimestamp(case.at, UTC).isoformat(timespec="seconds"),
+        "digest": case.digest,
+        "reasons": [{"class": each.risk_class, "where": each.where, "text": each.text} for each in reasons],
+        "changes": [{"where": each.where, "before": each.before, "after": each.after} for each in case.changes]
+        if case.before is not None
+        else None,
+    }
+
+
+def _print_cases(shown: list[Case]) -> None:
+    print_table(
+        ("STATE", "SINCE", "NAME", "WHY"),
+        [(case.state, f"{datetime.fromtimestamp(case.at):%Y-%m-%d}", case.source, _because(case)) for case in shown],
+    )
+
+
+def _because(case: Case) -> str:
+    classes = ", ".join(case.verdict.classes) if case.verdict is not None else ""
+    said = _BECAUSE.get(case.because, case.because)
+    return f"{said}: {classes}" if classes else said
+
+
+def _print_change(change: Change) -> None:
+    if change.before is None or change.after is None:
+        sign, style, text = ("+", "green", change.after) if change.before is None else ("-", "red", change.before)
+        say(f"{sign} {change.where}", style=style)
+        _print_indented(Text(printable(text or ""), style=style))
+        return
+    say(f"~ {change.where}", style="cyan")
+    if not change.is_text:
+        _print_indented(Text(f"- {printable(change.before)}", style="red"))
+        _print_indented(Text(f"+ {printable(change.after)}", style="green"))
+        return
+    marks = {"-": ("[-", "-]", "red"), "+": ("{+", "+}", "green"), " ": ("", "", "")}
+    merged = Text()
+    for mark, words in change.words:
+        opening, closing, style = marks[mark]
+        merged.append(f"{opening}{printable(words)}{closing}", style=style)
+    _print_indented(merged)
+
+
+def _print_indented(text: Text) -> None:
+    answers().print(Padding(text, (0, 0, 0, INDENT), expand=False))
+
+
+@contextmanager
+def failing(*, as_json: bool) -> Iterator[None]:
+    """End the command with the message of an error of the gateway."""
+    try:
+        yield
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+
+
+trust_app.command()(lint)
+
+
+@trust_app.command()
+def project(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Project; default the current one.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the approval.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List what is approved.")] = False,
@@ -64,7 +377,7 @@ def trust(
     The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
     clients and lists are ignored.
 
-    Example: pml trust ~/src/shop
+    Example: pml trust project ~/src/shop
     """
     if revoke and list_all:
         raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")

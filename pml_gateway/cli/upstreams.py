@@ -99,6 +99,10 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
         for row in report["upstreams"]:
             if row["error"]:
                 warn(row["error"])
+            if row.get("held_back"):
+                warn(f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust list")
+            if row.get("flagged"):
+                warn(f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list")
 
 
 def _state(row: JsonObject) -> str:

@@ -264,7 +264,7 @@ def _warnings(command: Command, outcome: _Outcome, edits: Sequence[FileEdit]) ->
         store, project = TrustStore(command.paths.trust_file), edits[-1]
         was_trusted = bool(project.before) and store.is_trusted(project.path, project.before.encode())
         if was_trusted and project.has_changed:
-            warnings.append(f"{project.path} was trusted as it was before; run `pml trust` again")
+            warnings.append(f"{project.path} was trusted as it was before; run `pml trust project` again")
     return warnings
 
 

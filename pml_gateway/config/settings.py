@@ -317,6 +317,18 @@ class UsageSettings(Section):
     )
 
 
+class TrustSettings(Section):
+    """What becomes of what servers say of themselves: tools, prompts, templates, instructions, versions."""
+
+    changes: Literal["accept", "review", "risky"] = Field(
+        default="risky",
+        description="risky: a change is served at once unless it is risky; review: none is, until you approve it",
+    )
+    new_servers: Literal["accept", "review"] = Field(
+        default="accept", description="review: nothing of a new server is served until you approve it"
+    )
+
+
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
@@ -353,6 +365,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     usage: UsageSettings = UsageSettings()
+    trust: TrustSettings = TrustSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
     workflows: dict[str, Any] = Field(

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.indexing import Indexer
@@ -32,6 +33,9 @@ from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import Store
 from pml_gateway.telemetry.events import Events
 from pml_gateway.telemetry.observe import logged_events
+from pml_gateway.trust.admission import Judge
+from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -85,6 +89,12 @@ COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
 
+READ_AT_ONCE = 32
+"""Definitions that the lint reads between two turns of changes."""
+
+READING_WAITS = 60.0
+"""Seconds that reading what came unread waits for the index: nobody waits for it, and searches want the processor."""
+
 ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
 """The tools that were called, most used first, where the settings fill lists by them; reads a file."""
 
@@ -96,6 +106,7 @@ class Gateway:
         self,
         settings: Settings,
         listings: Listings,
+        catalog: Catalog,
         indexer: Indexer,
         pool: UpstreamPool,
         results: ResultStore,
@@ -109,6 +120,8 @@ class Gateway:
         self._read_ranking = read_ranking
         self._ranking = ranking
         self._listings = listings
+        self.warden = listings.warden
+        self._unread = anyio.Event()
         self.remembered = listings.remembered
         self.pool = pool
         self.results = results
@@ -138,7 +151,6 @@ class Gateway:
         calls = CallsInFlight()
         self.call_in_flight = calls.counted
         self.drain = calls.drain
-        catalog = listings.catalog(settings, listings.first_names, frozenset())
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
         self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
@@ -224,6 +236,7 @@ class Gateway:
                     self._built_for, settings, self._failed(settings), limiter=self._builders
                 )
                 self._take_over(built)
+                self.tell()
 
     def _take_over(self, built: GatewayState) -> None:
         """Everything that new settings change, at once."""
@@ -297,6 +310,41 @@ class Gateway:
             if await self.pool.settled(0):
                 self._first_list.set()
 
+    async def readmit(self) -> None:
+        """Serve by what the owner approved and rejected meanwhile."""
+        if await anyio.to_thread.run_sync(lambda: self.warden.file.is_news):
+            await self._rebuild()
+
+    async def judge_unread(self) -> None:
+        """Have the lint read what was taken over without it: a new server, or all of them after an upgrade."""
+        unread = await anyio.to_thread.run_sync(self.warden.unread)
+        # In slices, because a thread cannot be cancelled, and changes wait for this one.
+        for part in unread.slices(READ_AT_ONCE):
+            async with self._building:
+                await anyio.to_thread.run_sync(self.warden.read, part, limiter=self._builders)
+        if unread.places:
+            async with self._building:
+                await anyio.to_thread.run_sync(self.warden.note, unread, limiter=self._builders)
+            self._publish_news()
+
+    async def read_in_background(self) -> None:
+        """Judge whatever came unread once the index stands, for as long as the owner's task group lives."""
+        while True:
+            await self._unread.wait()
+            self._unread = anyio.Event()
+            await self._indexer.wait(READING_WAITS)
+            await self.judge_unread()
+
+    def tell(self) -> None:
+        """Publish what became of definitions, and have read what was not."""
+        self._publish_news()
+        if self.warden.has_unread:
+            self._unread.set()
+
+    def _publish_news(self) -> None:
+        for event in self.warden.take_news():
+            self.events.publish(event)
+
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
@@ -328,6 +376,7 @@ class Gateway:
             )
             if built.catalog is not before:
                 self._swap(built)
+            self.tell()
         async with self._saving:
             await anyio.to_thread.run_sync(self._listings.saving(self.state.catalog))
 
@@ -382,6 +431,7 @@ async def open_gateway(
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
     events: Events | None = None,
+    make_judge: Callable[[], Judge] = shipped_judge,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -394,6 +444,7 @@ async def open_gateway(
         open_streams: opens the transport of each upstream.
         client: whose every request will be, where one client only is served.
         events: takes what happens to requests; the log alone tells of them unless given.
+        make_judge: makes what says which definitions are risky, when it is first asked.
     """
     async with (
         open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
@@ -402,6 +453,7 @@ async def open_gateway(
         anyio.create_task_group() as tasks,
     ):
         indexer = Indexer(paths.cache_dir, identity)
+        warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
             return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
@@ -411,10 +463,12 @@ async def open_gateway(
             return most_used(paths.usage_file, identity) if by_usage else ()
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
-        listings = Listings(manifests, settings.naming)
+        listings = await anyio.to_thread.run_sync(Listings, manifests, settings.naming, warden)
+        catalog = await anyio.to_thread.run_sync(listings.catalog, settings, listings.first_names, frozenset[str]())
         gateway = Gateway(
             settings,
             listings,
+            catalog,
             indexer,
             pool,
             results,
@@ -431,6 +485,8 @@ async def open_gateway(
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(gateway.exceeded.run)
         tasks.start_soon(indexer.run, gateway.swap_index)
+        tasks.start_soon(gateway.read_in_background)
+        gateway.tell()
         indexer.request(settings, gateway.state.catalog)
         if connect or not gateway.knows_tools:
             tasks.start_soon(gateway.connect_all)

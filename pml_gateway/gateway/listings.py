@@ -22,6 +22,7 @@ from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
+from pml_gateway.trust.warden import Warden
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import composite_listing, ownership_of, read_composites, with_composites
 from pml_gateway.workflow.plan import limits_of
@@ -38,11 +39,14 @@ MAX_DIFFERENCES = 32
 class Listings:
     """The listings of one gateway; each holds for as long as its upstream is defined as it was."""
 
-    def __init__(self, manifests: Manifests, naming: NamingSettings) -> None:
+    def __init__(self, manifests: Manifests, naming: NamingSettings, warden: Warden) -> None:
         self._manifests = manifests
         self._file = manifests(naming)
         manifest = self._file.load()
         self._entries = dict(manifest.entries)
+        self.warden = warden
+        """Decides what of the listings may be served."""
+        warden.expect(self._entries, were_pinned=manifest.is_pinned)
         self.first_names = Catalog(assignments=manifest.names, offers=OfferTable(names=manifest.offer_names))
         """A catalog without tools that knows the names given before this start."""
 
@@ -98,7 +102,7 @@ class Listings:
     def catalog(
         self, settings: Settings, previous: Catalog, failed: frozenset[str], *, keeps_names: bool = True
     ) -> Catalog:
-        """The catalog for `settings`.
+        """The catalog for `settings`; may block: call it in a thread.
 
         Args:
             settings: which servers and workflows there are, and how tools are named.
@@ -106,15 +110,19 @@ class Listings:
             failed: the upstreams whose tools are stale.
             keeps_names: whether tools keep the names they have in `previous`.
         """
+        current: dict[str, ManifestEntry] = {}
+        for upstream_id, definition in settings.servers.items():
+            entry = self._entries.get(upstream_id)
+            if definition.enabled and entry is not None and entry.fingerprint == definition.fingerprint():
+                current[upstream_id] = entry
+        admitted = self.warden.admit(current, settings.servers, settings.trust)
         listings = []
         offers: dict[str, Offers | None] = {}
         variants: dict[str, Variants] = {}
         for upstream_id, definition in settings.servers.items():
             if not definition.enabled:
                 continue
-            entry = self._entries.get(upstream_id)
-            if entry is not None and entry.fingerprint != definition.fingerprint():
-                entry = None
+            entry = admitted.get(upstream_id)
             tools: tuple[JsonObject, ...] = ()
             offers[upstream_id] = None
             if entry is not None:
@@ -171,4 +179,4 @@ def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntr
 
 def shapes_catalog(settings: Settings) -> tuple[object, ...]:
     """What of the settings decides what is in a catalog, and under which names."""
-    return settings.servers, settings.naming, settings.workflows, settings.workflow
+    return settings.servers, settings.naming, settings.workflows, settings.workflow, settings.trust

@@ -28,6 +28,10 @@ SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
 """What it can be asked for."""
 
 
+AWAITS_REVIEW = "some definitions of servers await the owner's review"
+"""Names nothing: what is held back does not exist for clients, also for those that see everything."""
+
+
 def definition(_: Sequence[str]) -> JsonObject:
     """How it is listed."""
     return {
@@ -95,7 +99,8 @@ async def _problems(context: CallContext) -> list[str]:
     """What the owner should change; it names servers and clients, so that only who may see them all is told."""
     if not _sees_all(context):
         return []
-    return await anyio.to_thread.run_sync(_misconfigurations, context.state)
+    found = await anyio.to_thread.run_sync(_misconfigurations, context.state)
+    return [AWAITS_REVIEW, *found] if context.gateway.warden.awaits_review else found
 
 
 async def _lineage(context: CallContext, ref: str) -> JsonObject:

@@ -60,6 +60,7 @@ def gateway_status(gateway: Gateway) -> JsonObject:
 def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]) -> JsonObject:
     listed = upstream.last_listed
     offers = gateway.state.catalog.offers
+    pins = gateway.warden.servers.get(upstream.upstream_id)
     return {
         "server": upstream.upstream_id,
         "state": upstream.state.value,
@@ -77,6 +78,8 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
         "error": KNOWN_SECRETS.masked(str(upstream.last_error), MASK) if upstream.last_error else None,
+        "held_back": len(pins.held) if pins is not None else 0,
+        "flagged": sum(form.is_flagged for form in pins.forms) if pins is not None else 0,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -20,13 +21,17 @@ DEBOUNCE_MILLISECONDS = 100
 
 
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
-    """Load again after every change of a watched file, for as long as the owner's task group lives.
+    """Load again after every change of a watched file, for as long as the owner's task group lives; also the pins.
 
     Directories are watched rather than files, because editors replace files instead of writing to them.
     """
     from watchfiles import awatch
 
-    files = {path.absolute() for path in (*loaded.files, *watched)}
+    pins = gateway.warden.file.path.absolute()
+    with suppress(OSError):
+        # Made here, because a folder that comes later is not watched; on a read-only home there is nothing to watch.
+        pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = {pins, *(path.absolute() for path in (*loaded.files, *watched))}
     directories = {path.parent for path in files if path.parent.is_dir()}
     if not directories:
         return
@@ -42,8 +47,12 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
                 recursive=False,
                 stop_event=stop,
             )
-            async for _ in changes:
-                await reload(gateway, load)
+            async for changed in changes:
+                paths = {Path(path) for _, path in changed}
+                if pins in paths:
+                    await gateway.readmit()
+                if paths - {pins}:
+                    await reload(gateway, load)
         except (OSError, RuntimeError) as error:
             logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
         tasks.cancel_scope.cancel()

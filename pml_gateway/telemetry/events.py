@@ -80,6 +80,21 @@ class ListsCounted:
     saved: int
 
 
+@dataclass(frozen=True, slots=True)
+class DefinitionsDecided:
+    """What became of definitions that a server listed, or of those that its owner decided about.
+
+    `outcome` is accepted, varies (a further form of what differs at every connection), held_back (the accepted text
+    stays), quarantined, new_server, flagged (accepted with a new server, and risky), approved or rejected;
+    `definitions` has kind, own name and hash of each, `classes` what the lint found.
+    """
+
+    upstream_id: str
+    outcome: str
+    definitions: tuple[tuple[str, str, str], ...]
+    classes: tuple[str, ...] = ()
+
+
 EventT = TypeVar("EventT")
 
 

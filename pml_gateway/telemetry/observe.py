@@ -11,7 +11,14 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from pml_gateway.errors import ErrorCode
 from pml_gateway.log import get_logger
-from pml_gateway.telemetry.events import Events, IndexSearched, UpstreamAnswered, code_of, outcome_of
+from pml_gateway.telemetry.events import (
+    DefinitionsDecided,
+    Events,
+    IndexSearched,
+    UpstreamAnswered,
+    code_of,
+    outcome_of,
+)
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace
 from pml_gateway.types import JsonObject
 
@@ -33,6 +40,7 @@ def logged_events() -> Events:
     """A stream of which the log tells how upstreams answered."""
     events = Events()
     events.subscribe(UpstreamAnswered, _log_answer)
+    events.subscribe(DefinitionsDecided, _log_definitions)
     return events
 
 
@@ -46,6 +54,32 @@ def _log_answer(event: UpstreamAnswered) -> None:
             "seconds": event.seconds,
         }
         logger.log(level, "%s ended with %s", event.method, event.code, extra=fields)
+
+
+MAX_NAMED = 5
+"""Definitions that one line names."""
+
+_SAID = {
+    "accepted": "changed, nothing risky",
+    "varies": "differ at every connection; further forms are accepted unsaid as long as they are not risky",
+    "held_back": "changed; the texts accepted before stay until you decide: pml trust list",
+    "quarantined": "not served until you decide: pml trust list",
+    "new_server": "accepted with a new server",
+    "flagged": "accepted with a server, and look risky: pml trust list",
+    "approved": "approved",
+    "rejected": "rejected",
+}
+_FOR_THE_OWNER = frozenset({"held_back", "quarantined", "flagged"})
+
+
+def _log_definitions(event: DefinitionsDecided) -> None:
+    names = [name if kind == "tool" else f"{kind} {name}".rstrip() for kind, name, _ in event.definitions]
+    more = len(names) - MAX_NAMED
+    shown = ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    found = f" ({', '.join(event.classes)})" if event.classes else ""
+    level = logging.WARNING if event.outcome in _FOR_THE_OWNER else logging.INFO
+    said = _SAID.get(event.outcome, event.outcome)
+    logger.log(level, "%s%s: %s", shown, found, said, extra={"upstream": event.upstream_id})
 
 
 _UNTRACED = logged_events()

@@ -15,6 +15,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.telemetry.events import (
     INPUT_REQUIRED,
     OK,
+    DefinitionsDecided,
     Events,
     IndexSearched,
     ListsCounted,
@@ -54,12 +55,17 @@ class OtelMetrics:
         self._tokens = meter.create_counter("pml.list.tokens", "{token}", "Tokens of these lists.")
         self._saved = meter.create_counter("pml.list.tokens_saved", "{token}", "Tokens spared by these lists.")
 
+        self._definitions = meter.create_counter(
+            "pml.definitions", "{definition}", "Definitions of servers, by what became of them."
+        )
+
     def subscribe_to(self, events: Events) -> None:
         """Measure what happens from now on."""
         events.subscribe(RequestEnded, self.request_ended)
         events.subscribe(UpstreamAnswered, self.upstream_answered)
         events.subscribe(IndexSearched, self.index_searched)
         events.subscribe(ListsCounted, self.lists_counted)
+        events.subscribe(DefinitionsDecided, self.definitions_decided)
 
     def request_ended(self, event: RequestEnded) -> None:
         """A client's request was answered."""
@@ -82,6 +88,11 @@ class OtelMetrics:
         self._lists.add(event.count, {"pml.mode": event.mode})
         self._tokens.add(event.count * event.tokens, {"pml.mode": event.mode})
         self._saved.add(event.count * event.saved, {"pml.mode": event.mode})
+
+    def definitions_decided(self, event: DefinitionsDecided) -> None:
+        """Definitions were accepted, held back or decided about."""
+        attributes = {"pml.upstream": event.upstream_id, "pml.outcome": event.outcome}
+        self._definitions.add(len(event.definitions), attributes)
 
 
 def _error(code: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from pml_gateway.telemetry.events import (
     INPUT_REQUIRED,
     OK,
+    DefinitionsDecided,
     Events,
     IndexSearched,
     ListsCounted,
@@ -66,6 +67,13 @@ class PrometheusMetrics:
             registry=registry,
         )
 
+        self._definitions = Counter(
+            "pml_definitions",
+            "Definitions of servers, by what became of them.",
+            ("upstream", "outcome"),
+            registry=registry,
+        )
+
     def add(self, collector: Collector) -> None:
         """Also show what `collector` finds at the moment of a scrape."""
         self.registry.register(collector)
@@ -76,6 +84,7 @@ class PrometheusMetrics:
         events.subscribe(UpstreamAnswered, self.upstream_answered)
         events.subscribe(IndexSearched, self.index_searched)
         events.subscribe(ListsCounted, self.lists_counted)
+        events.subscribe(DefinitionsDecided, self.definitions_decided)
 
     def request_ended(self, event: RequestEnded) -> None:
         """A client's request was answered."""
@@ -102,6 +111,10 @@ class PrometheusMetrics:
         self._list_tools.labels(event.mode).inc(event.count * event.tools)
         self._list_tokens.labels(event.mode).inc(event.count * event.tokens)
         self._list_tokens_saved.labels(event.mode).inc(event.count * event.saved)
+
+    def definitions_decided(self, event: DefinitionsDecided) -> None:
+        """Definitions were accepted, held back or decided about."""
+        self._definitions.labels(event.upstream_id, event.outcome).inc(len(event.definitions))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
         """The page for a scraper that accepts `accept`, and its content type."""

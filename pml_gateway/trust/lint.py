@@ -2,50 +2,363 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from pml_gateway.index.embedder import Embedder
-from pml_gateway.trust.verdict import Verdict
+from rapidfuzz.distance import Levenshtein
+from rapidfuzz.fuzz import token_sort_ratio
+
+from pml_gateway.text import shortened
+from pml_gateway.trust.changes import risky_changes
+from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
+from pml_gateway.trust.lexicon import Kind, Reading, read
+from pml_gateway.trust.passages import MAX_CHARACTERS, Passage, passages_of
+from pml_gateway.trust.reveal import Revealed, reveal
+from pml_gateway.trust.rules import Match, matches, secrets_in
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
+RISKY = 0.5
+"""The score from which a definition is risky; the classifier's last weight was chosen for it."""
 
-class SubjectKind(StrEnum):
-    """What a server says of itself."""
+CERTAIN = 0.95
+"""The score of what a rule found, which needs no weighing."""
 
-    TOOL = "tool"
-    PROMPT = "prompt"
-    RESOURCE = "resource"
-    TEMPLATE = "template"
-    INSTRUCTIONS = "instructions"
-    """The definition is `{"instructions": text, "name": server name, "version": ...}`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One definition in a server's own words; `before` is what was accepted, where it is a change of that."""
-
-    kind: SubjectKind
-    server: str
-    definition: JsonObject
-    before: JsonObject | None = None
+MAX_REASONS = 12
+MAX_SPAN = 240
+"""Characters of a reason's text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """A tool of another server, which a definition may take the name of or give orders about."""
+class Finding:
+    """A reason with the score that it gives."""
 
-    server: str
-    name: str
+    reason: Reason
+    score: float
 
 
 class Linter:
-    """Judges definitions, offline and always alike; without an embedder, by words alone."""
+    """Judges definitions by their words, offline and always alike."""
 
-    def __init__(self, embedder: Embedder | None = None) -> None:
-        self._embedder = embedder
+    def __init__(self, classifier: Classifier | None = None) -> None:
+        self._classifier = classifier or shipped_classifier()
 
     def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
         """One verdict per subject, in their order. CPU work: call it in a thread."""
-        return [Verdict() for _ in subjects]
+        neighbours = _Neighbours(subjects, peers)
+        return [self._verdict(subject, neighbours) for subject in subjects]
+
+    def _verdict(self, subject: Subject, neighbours: _Neighbours) -> Verdict:
+        found = [*self._said(subject, neighbours.names(subject.server)), *_posing(subject, neighbours)]
+        if subject.before is not None:
+            found += [Finding(reason, CERTAIN) for reason in risky_changes(subject.before, subject.definition)]
+        score = max((each.score for each in found), default=0.0)
+        reasons = dict.fromkeys(
+            Reason(each.reason.risk_class, each.reason.where, _shown(each.reason.text))
+            for each in sorted(found, key=lambda each: -each.score)
+            if each.score >= RISKY
+        )
+        return Verdict(bool(reasons), round(score, 4), tuple(reasons)[:MAX_REASONS])
+
+    def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[Finding]:
+        passages, is_whole = passages_of(subject.definition)
+        known = known_of(subject.before) if subject.before is not None else frozenset()
+        is_change = subject.before is not None
+        if not is_whole:
+            limit = f"more than {MAX_CHARACTERS:,} characters; the rest was not read"
+            yield Finding(Reason(RiskClass.OBFUSCATED_TEXT, "", limit), CERTAIN)
+        for passage in passages:
+            if passage.text in known:
+                continue
+            revealed = reveal(passage.text)
+            for hidden in revealed.hidden:
+                text = f"{hidden.kind}: {hidden.text}"
+                yield from _findings(passage, RiskClass.OBFUSCATED_TEXT, text, CERTAIN, is_change)
+            for secret in secrets_in(revealed.plain):
+                shown = f"{secret[:SHOWN_OF_SECRET]}…"
+                yield from _findings(passage, RiskClass.EMBEDDED_SECRET, shown, CERTAIN, is_change)
+            for sentence in sentences_of(passage, revealed, known, strangers):
+                yield from self._of_sentence(sentence, is_change)
+
+    def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
+        is_encoded = sentence.is_encoded
+        is_order = is_encoded and _is_order(sentence.letters)
+        for match in sentence.matches:
+            if match.rule.suffices or is_order:
+                span = sentence.span(match.start, match.end)
+                yield from _findings(
+                    sentence.passage, match.rule.risk_class, span, CERTAIN, is_change, is_encoded=is_encoded
+                )
+        score = CERTAIN if is_order else self._classifier.score(sentence.features())
+        found = _class_of(sentence.letters, sentence.matches)
+        yield from _findings(sentence.passage, found, sentence.text, score, is_change, is_encoded=is_encoded)
+
+
+SHOWN_OF_SECRET = 6
+SCHEMAS = ("inputSchema", "outputSchema")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of a passage, or of what an encoded part of it says: the unit that is judged."""
+
+    passage: Passage
+    revealed: Revealed
+    source: str
+    reading: Reading
+    start: int
+    end: int
+    matches: tuple[Match, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole sentence."""
+        return self.span(self.start, self.end)
+
+    @property
+    def letters(self) -> str:
+        """The kinds of its words."""
+        return self.reading.letters[self.start : self.end]
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether it stood there as something else."""
+        return self.source is not self.revealed.plain
+
+    def span(self, start: int, end: int) -> str:
+        """The text between two words of the reading."""
+        return self.source[self.reading.starts[start] : self.reading.ends[end - 1]]
+
+    def features(self) -> set[int]:
+        """What the classifier weighs; the names of tools are too short to say something with."""
+        if self.passage.is_name and not self.passage.where.startswith(SCHEMAS):
+            return set()
+        return features_of(self.reading, self.start, self.end, self.matches, self._traits())
+
+    def _traits(self) -> list[str]:
+        found = {
+            "data": self.passage.is_data,
+            "name": self.passage.is_name,
+            "encoded": self.is_encoded,
+            "hidden": bool(self.revealed.hidden),
+            "shouted": sum(word.isupper() and len(word) > 2 for word in self.text.split()) >= SHOUTED,
+        }
+        return [trait for trait, is_so in found.items() if is_so]
+
+
+def sentences_of(
+    passage: Passage, revealed: Revealed, known: Collection[str] = (), strangers: Collection[str] = ()
+) -> Iterator[Sentence]:
+    """The sentences of a passage that are not `known`, with the rules that fit them."""
+    for source in (revealed.plain, *revealed.decoded):
+        reading = read(source, strangers)
+        fitting = list(matches(reading))
+        for start, end in reading.sentences():
+            if not known or _normal(reading, start, end) not in known:
+                here = tuple(match for match in fitting if start <= match.start < end)
+                yield Sentence(passage, revealed, source, reading, start, end, here)
+
+
+SHOUTED = 3
+"""Words in capitals from which a sentence is shouted."""
+
+
+def _normal(reading: Reading, start: int, end: int) -> str:
+    """A sentence as it is compared with those of another definition."""
+    return " ".join(reading.words[start:end])
+
+
+def known_of(definition: JsonObject) -> frozenset[str]:
+    """The texts and sentences of a definition that was accepted."""
+    known: set[str] = set()
+    for passage in passages_of(definition)[0]:
+        known.add(passage.text)
+        reading = read(reveal(passage.text).plain)
+        known.update(_normal(reading, start, end) for start, end in reading.sentences())
+    return frozenset(known)
+
+
+_ORDERS = frozenset(
+    kind.value
+    for kind in (
+        Kind.SHELL,
+        Kind.IGNORE,
+        Kind.STEAL,
+        Kind.FILE,
+        Kind.SECRET,
+        Kind.TALK,
+        Kind.EVIL,
+        Kind.PROMPT,
+        Kind.APPROVAL,
+    )
+)
+_STEPS = frozenset(
+    kind.value
+    for kind in (
+        Kind.SEND,
+        Kind.READ,
+        Kind.PUT,
+        Kind.CALL,
+        Kind.NOT,
+        Kind.TELL,
+        Kind.ASK,
+        Kind.PREFER,
+        Kind.USER,
+        Kind.MODEL,
+    )
+)
+
+
+def _is_order(letters: str) -> bool:
+    """Whether something that was encoded says more than settings and samples do."""
+    has = set(letters)
+    steps = len(has & _STEPS)
+    return Kind.SHELL.value in has or (bool(has & _ORDERS) and steps > 0) or steps >= MIN_STEPS
+
+
+MIN_STEPS = 3
+
+_TAKEN = {Kind.SEND, Kind.STEAL, Kind.PUT, Kind.COLLECT, Kind.KEEP, Kind.COPY}
+_DATA = {Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OUTSIDE, Kind.LINK, Kind.ADDRESS}
+_DATA |= {Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE}
+
+
+def _class_of(letters: str, here: Sequence[Match]) -> RiskClass:
+    """The class of a sentence that the classifier found: that of a rule which came near, else of its words."""
+    if here:
+        return here[0].rule.risk_class
+    has = set(letters)
+    if has & {Kind.ASK, Kind.MUST} and has & {Kind.SECRET, Kind.PERSONAL} and Kind.USER in has:
+        return RiskClass.CREDENTIAL_REQUEST
+    if has & _TAKEN and has & _DATA:
+        return RiskClass.DATA_EXFILTRATION
+    if has & {Kind.NAME, Kind.PEER} and has & {Kind.WHENEVER, Kind.BEFORE, Kind.CHANGE, Kind.INSTEAD}:
+        return RiskClass.TOOL_SHADOWING
+    if has & {Kind.PREFER, Kind.OTHER} and has & {Kind.TOOL, Kind.CALL}:
+        return RiskClass.PREFERENCE_MANIPULATION
+    if has & {Kind.APPROVAL, Kind.ADMIN, Kind.SAFETY, Kind.SHELL}:
+        return RiskClass.PRIVILEGE_ESCALATION
+    return RiskClass.HIDDEN_INSTRUCTION
+
+
+def _findings(
+    passage: Passage, risk_class: RiskClass, text: str, score: float, is_change: bool, *, is_encoded: bool = False
+) -> Iterator[Finding]:
+    """A finding under its class, and under those that its place and its time give it."""
+    classes = [risk_class]
+    if is_encoded:
+        classes.append(RiskClass.OBFUSCATED_TEXT)
+    if passage.where.startswith(SCHEMAS) and risk_class is not RiskClass.EMBEDDED_SECRET:
+        classes.append(RiskClass.SCHEMA_POISONING)
+    if is_change:
+        classes.append(RiskClass.RUG_PULL)
+    for each in dict.fromkeys(classes):
+        yield Finding(Reason(each, passage.where, text), score)
+
+
+class _Neighbours:
+    """Other servers' tools: which names a text may speak of, and which tools a name is like."""
+
+    def __init__(self, subjects: Sequence[Subject], peers: Collection[Peer]) -> None:
+        self._own: defaultdict[str, set[str]] = defaultdict(set)
+        for subject in subjects:
+            self._own[subject.server].add(_name_of(subject.definition).lower())
+        self._by_spelling: defaultdict[str, list[Peer]] = defaultdict(list)
+        for peer in peers:
+            self._own[peer.server].add(peer.name.lower())
+            for spelling in _spellings(peer.name):
+                self._by_spelling[spelling].append(peer)
+        self._telling = frozenset(peer.name.lower() for peer in peers if _words(peer.name) > 1)
+        self._names: dict[str, frozenset[str]] = {}
+
+    def names(self, server: str) -> frozenset[str]:
+        """Names of other servers' tools that are no common words and none of the server's own."""
+        if server not in self._names:
+            self._names[server] = self._telling - self._own[server]
+        return self._names[server]
+
+    def alike(self, server: str, name: str) -> list[Peer]:
+        """Other servers' tools of this name, or of one that is easily taken for it."""
+        found = {
+            peer: None for spelling in _spellings(name) for peer in self._by_spelling[spelling] if peer.server != server
+        }
+        return [
+            peer
+            for peer in found
+            if peer.name.lower() == name.lower()
+            or (peer.name.lower() not in self._own[server] and _resembles(name, peer.name))
+        ]
+
+
+def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[Finding]:
+    """A name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
+    name = _name_of(subject.definition)
+    if subject.kind is not SubjectKind.TOOL or not name:
+        return
+    described = str(subject.definition.get("description", ""))
+    for peer in neighbours.alike(subject.server, name):
+        if peer.name.lower() == name.lower():
+            is_copy = peer.description and _likeness(described, peer.description) >= SAME_TEXT
+            # Word for word the same is the same server twice.
+            if _words(name) < MIN_WORDS or not is_copy or described == peer.description:
+                continue
+        elif subject.before is not None and subject.before.get("name") == name:
+            continue
+        yield Finding(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
+
+
+MIN_WORDS = 2
+"""Words of a name from which it is no coincidence that another server has it too."""
+
+SAME_TEXT = 78
+"""Percent of two descriptions in common from which one is taken for a copy of the other."""
+
+MAX_COMPARED = 400
+MIN_NAME = 8
+_SPELLED = str.maketrans("013457", "oieast", "-_. ")
+
+
+def _resembles(name: str, other: str) -> bool:
+    mine, theirs = name.lower().translate(_SPELLED), other.lower().translate(_SPELLED)
+    if mine == theirs:
+        return name.lower() != other.lower() and any(character.isdigit() for character in name + other)
+    if min(len(mine), len(theirs)) < MIN_NAME or abs(len(mine) - len(theirs)) > 1 or len(mine) > MAX_COMPARED:
+        return False
+    if mine.rstrip("s") == theirs.rstrip("s") or name[-1:].isdigit() or other[-1:].isdigit():
+        return False
+    return Levenshtein.distance(mine, theirs, score_cutoff=1) <= 1
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """A name without blanks and look-alike digits, and the same with one letter left out: equal for what is near."""
+    spelled = name[:MAX_COMPARED].lower().translate(_SPELLED)
+    yield spelled
+    if MIN_NAME <= len(spelled) <= MAX_NAME:
+        yield from (spelled[:at] + spelled[at + 1 :] for at in range(len(spelled)))
+
+
+MAX_NAME = 80
+
+
+def _name_of(definition: JsonObject) -> str:
+    name = definition.get("name", "")
+    return name if isinstance(name, str) else ""
+
+
+def _words(name: str) -> int:
+    return len([part for part in name.replace("-", "_").split("_") if part])
+
+
+def _likeness(one: str, other: str) -> float:
+    return token_sort_ratio(one[:MAX_COMPARED].lower(), other[:MAX_COMPARED].lower())
+
+
+def _span(text: str, reading: Reading, start: int, end: int) -> str:
+    return text[reading.starts[start] : reading.ends[end - 1]]
+
+
+def _shown(text: str) -> str:
+    """One line of at most MAX_SPAN characters without anything that a terminal would obey or hide."""
+    line = " ".join(text.split())
+    return shortened("".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in line), MAX_SPAN)

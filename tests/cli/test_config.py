@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.config import config_app
 from pml_gateway.cli.output import ExitCode, exit_code, fail, print_table, warn
-from pml_gateway.cli.trust import trust
+from pml_gateway.cli.trust import trust_app
 from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError
 
@@ -35,7 +35,7 @@ clients:
 
 app = typer.Typer()
 app.add_typer(config_app)
-app.command("trust")(trust)
+app.add_typer(trust_app)
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +261,7 @@ def test_a_project_is_trusted_shown_and_revoked(project_file: Path) -> None:
     project_file.write_text(f"servers: {{fs: {{command: npx, args: [--token, {SECRET}]}}}}\n")
     assert "pml trust" in pml("config", "show").stderr
 
-    result = pml("trust")
+    result = pml("trust", "project")
 
     assert result.stdout == f"trusted: {project_file}\n"
     assert "sets    servers.fs.command" in result.stderr
@@ -290,8 +290,27 @@ def test_a_changed_and_a_deleted_project_are_listed_as_such(project_file: Path) 
 def test_a_file_that_would_not_load_is_not_trusted(project_file: Path) -> None:
     project_file.write_text("htp: {}\n")
 
-    assert "did you mean http?" in pml("trust", code=78).stderr
+    assert "did you mean http?" in pml("trust", "project", code=78).stderr
     assert pml_json("trust", "--list") == []
+
+
+def test_plain_trust_says_how_the_project_stands_and_approves_nothing(project_file: Path) -> None:
+    project_file.write_text("http: {port: 1}\n")
+    assert pml("trust").stdout == f"{project_file}: not trusted\n"
+    pml("trust", "project")
+    assert pml_json("trust")["project"] == {"file": str(project_file), "state": "trusted"}
+    project_file.write_text("http: {port: 2}\n")
+    assert pml("trust").stdout == f"{project_file}: changed\n"
+
+
+def test_a_folder_in_place_of_a_command_is_a_project(project_file: Path) -> None:
+    project_file.write_text("http: {port: 1}\n")
+    folder = str(project_file.parent)
+    assert pml_json("trust", folder)["trusted"] == str(project_file)
+    assert pml_json("trust", "project", "--list") == pml_json("trust", "--list")
+    pml("trust", folder, "--revoke")
+    assert pml_json("trust", "--list") == []
+    assert "No such command" in pml("trust", "no-such-folder", code=2).stderr
 
 
 def test_there_has_to_be_something_to_trust(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ WITHOUT_CONFIGURATION = {
     "pml refresh",
     "pml stats clear",
     "pml trust",
+    "pml trust project",
 }
 """They read no settings, or must work while the file has other problems, which they say."""
 
@@ -47,6 +48,9 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml schema": ["a__b"],
     "pml search": ["a file"],
     "pml eval": ["--queries", "queries.jsonl"],
+    "pml trust approve": ["a"],
+    "pml trust reject": ["a"],
+    "pml trust show": ["a"],
     "pml upstreams login": ["a"],
     "pml upstreams logout": ["a"],
     "pml upstreams logs": ["a"],

@@ -100,9 +100,9 @@ def test_an_intent_of_the_project_is_used_where_tools_are_selected_by_one(home: 
 
 def test_a_trusted_project_file_that_changes_has_to_be_trusted_again(home: Path, tmp_path: Path) -> None:
     (tmp_path / ".pml.yaml").write_text("gateway: {blacklisted_tools: []}\n")
-    pml("trust")
+    pml("trust", "project")
     warnings = wizard("--matters", "accuracy", "--intent", "convert units", "--yes")["warnings"]
-    assert any("run `pml trust` again" in warning for warning in warnings)
+    assert any("run `pml trust project` again" in warning for warning in warnings)
 
 
 def test_clients_that_search_themselves_are_taken_into_account(home: Path) -> None:

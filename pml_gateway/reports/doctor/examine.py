@@ -25,6 +25,7 @@ from pml_gateway.reports.doctor.gateways import gateways, listener_on
 from pml_gateway.reports.doctor.search import index, manifest, model
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
 from pml_gateway.reports.doctor.tools import checked_shallowly, tools
+from pml_gateway.reports.doctor.trust import trust
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
 from pml_gateway.text import counted
@@ -122,6 +123,9 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         found += tools(settings, gateway.state.catalog, silent)
         exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
         found += checked_shallowly(gateway.state.catalog, exceeded)
+        progress("reading what servers say of themselves")
+        await gateway.judge_unread()
+        found += trust(gateway.warden)
         found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
     return found
 

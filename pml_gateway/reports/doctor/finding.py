@@ -29,6 +29,7 @@ class Area(StrEnum):
     COMMANDS = "commands"
     SERVERS = "servers"
     TOOLS = "tools"
+    TRUST = "trust"
     SEARCH = "search"
     CLIENTS = "clients"
     GATEWAYS = "gateways"

@@ -1,0 +1,174 @@
+"""Trains the lint's classifier, one command: python models/build_lint.py [--data ../shared/data].
+
+Reads `poison/tools.jsonl` and `train/mcp_docs.jsonl` from the data, and our own sentences beside the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix, vstack
+from sklearn.linear_model import LogisticRegression
+
+from pml_gateway.trust.classifier import FEATURES, HASHED, MATCHES, TRAITS_FROM, WEIGHTS_FILE, Classifier
+from pml_gateway.trust.lint import known_of, sentences_of
+from pml_gateway.trust.passages import passages_of
+from pml_gateway.trust.reveal import reveal
+from pml_gateway.types import JsonObject
+
+HERE = Path(__file__).resolve().parent
+LINT = HERE / "lint"
+DATA = Path(os.environ.get("PML_DATA", HERE.parents[1] / "shared" / "data"))
+
+REGULARISATION = 0.3
+SHARE_OF_WORDS = 0.5
+"""Single words weigh less than kinds of words, which reach texts that nobody has written yet."""
+
+ATTACK_WEIGHT = 3.0
+OWN_WEIGHT = 2.0
+HARD_WEIGHT = 2.0
+"""Of harmless definitions that use the words of attacks."""
+
+FULL_SOURCE = 30
+"""Rows of a source up to which each counts in full; larger ones are damped, so that none sets the tone."""
+
+ROUNDS = 4
+"""Rounds of picking, for each attack, the sentence that made it one, and training again."""
+
+THRESHOLD = 0.5
+"""Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
+
+Features = set[int]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A definition as the features of its sentences."""
+
+    sentences: tuple[Features, ...]
+    is_risky: bool
+    weight: float = 1.0
+
+
+def features(definition: JsonObject, before: JsonObject | None = None, strangers: Sequence[str] = ()) -> list[Features]:
+    """The features of each sentence, of new ones only where there is a definition before."""
+    known = known_of(before) if before is not None else frozenset()
+    return [
+        found
+        for passage in passages_of(definition)[0]
+        if passage.text not in known
+        for sentence in sentences_of(passage, reveal(passage.text), known, strangers)
+        if (found := sentence.features())
+    ]
+
+
+def poison_rows(data: Path) -> list[dict[str, Any]]:
+    """The labelled rows."""
+    return [json.loads(line) for line in (data / "poison" / "tools.jsonl").open(encoding="utf-8")]
+
+
+def labelled(rows: Sequence[dict[str, Any]]) -> list[Example]:
+    """Rows as examples, in their order; lookalike names have no text to learn from."""
+    attacks = Counter(row["source"] for row in rows if row["label"] == "attack")
+    found = []
+    for row in rows:
+        is_attack = row["label"] == "attack"
+        weight = min(1.0, (FULL_SOURCE / attacks[row["source"]]) ** 0.5) if is_attack else _harmless_weight(row)
+        weight *= 0.5 if row.get("style") == "overt" else 1.0
+        strangers = [peer["tool"]["name"].lower() for peer in row.get("peers", []) if peer["server"] != row["server"]]
+        sentences = () if row.get("style") == "name_only" else features(row["tool"], row.get("before"), strangers)
+        found.append(Example(tuple(sentences), is_attack, weight))
+    return found
+
+
+def _harmless_weight(row: dict[str, Any]) -> float:
+    return HARD_WEIGHT if row["class"] == "hard_negative" else 1.0
+
+
+def unlabelled(data: Path) -> dict[str, list[Example]]:
+    """Real tools by server, taken as harmless."""
+    found: dict[str, list[Example]] = {}
+    for line in (data / "train" / "mcp_docs.jsonl").open(encoding="utf-8"):
+        row = json.loads(line)
+        tool = {key: row.get(old) for key, old in _KEYS.items() if row.get(old)}
+        found.setdefault(row["server"], []).append(Example(tuple(features(tool)), False))
+    return found
+
+
+_KEYS = {"name": "name", "description": "description", "inputSchema": "input_schema"}
+
+
+def own_sentences() -> list[Example]:
+    """Our own: `risky.txt` and `harmless.txt`, a text a line; `in: default TEXT` stands where it says."""
+    return [
+        Example(tuple(features(_definition(line))), is_risky, 1.0 if is_risky else OWN_WEIGHT)
+        for file, is_risky in (("risky.txt", True), ("harmless.txt", False))
+        for line in (LINT / file).read_text(encoding="utf-8").splitlines()
+        if line and not (is_risky and line.startswith("# "))
+    ]
+
+
+def _definition(line: str) -> JsonObject:
+    if not line.startswith("in: "):
+        return {"description": line}
+    _, place, text = line.split(" ", 2)
+    if place == "property":
+        return {"inputSchema": {"properties": {text: {}}}}
+    return {"inputSchema": {"properties": {"value": {place: text if place == "default" else [text]}}}}
+
+
+def train(examples: Sequence[Example], threshold: float = THRESHOLD) -> Classifier:
+    """Fit the weights; an attack counts by the one of its sentences that sounds worst."""
+    scale = np.ones(FEATURES)
+    scale[HASHED:] = SHARE_OF_WORDS
+    harmless = _matrix([found for each in examples if not each.is_risky for found in each.sentences], scale)
+    harmless_weights = [each.weight for each in examples if not each.is_risky for _ in each.sentences]
+    bags = [each for each in examples if each.is_risky and each.sentences]
+    picked = [max(bag.sentences, key=_rules_and_length) for bag in bags]
+    weights = np.concatenate([[ATTACK_WEIGHT * bag.weight for bag in bags], harmless_weights])
+    labels = np.concatenate([np.ones(len(bags)), np.zeros(len(harmless_weights))])
+    coefficients, intercept = np.zeros(FEATURES), 0.0
+    for _ in range(ROUNDS):
+        model = LogisticRegression(C=REGULARISATION, max_iter=300, solver="liblinear", random_state=0)
+        model.fit(vstack([_matrix(picked, scale), harmless]), labels, sample_weight=weights)
+        coefficients, intercept = model.coef_[0] * scale, float(model.intercept_[0])
+        picked = [max(bag.sentences, key=lambda found: coefficients[list(found)].sum()) for bag in bags]
+    return Classifier(np.append(coefficients, intercept - threshold).astype(np.float32))
+
+
+def _rules_and_length(found: Features) -> tuple[int, int]:
+    return sum(MATCHES <= each < TRAITS_FROM for each in found), len(found)
+
+
+def _matrix(rows: Sequence[Features], scale: npt.NDArray[np.float64]) -> Any:
+    columns = [sorted(row) for row in rows]
+    indices = np.fromiter((column for row in columns for column in row), dtype=np.int64)
+    pointers = np.cumsum([0, *(len(row) for row in columns)])
+    return csr_matrix((scale[indices], indices, pointers), shape=(len(rows), FEATURES))
+
+
+def main() -> None:
+    """Train on everything and write the weights."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, default=DATA)
+    arguments = parser.parse_args()
+    rows = poison_rows(arguments.data)
+    examples = [*labelled(rows), *chain.from_iterable(unlabelled(arguments.data).values()), *own_sentences()]
+    classifier = train(examples)
+    np.save(LINT / WEIGHTS_FILE, classifier.weights.astype(np.float16))
+    print(f"{len(examples)} definitions, {np.count_nonzero(classifier.weights)} weights: {LINT / WEIGHTS_FILE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`pml trust lint`: what is risky in the words of servers, or of definitions in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import ExitCode, fail, note, printable, say, wrapped
+from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.text import counted, suggestion
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.catalog.manifest import ManifestEntry
+    from pml_gateway.trust.lint import Linter
+    from pml_gateway.trust.verdict import Peer, Subject, Verdict
+
+MAX_LINE = 8 * 1024 * 1024
+"""Bytes of one line; a definition of this size is no definition."""
+
+BATCH = 200
+"""Lines that are judged together and printed before the next are read."""
+
+INDENT = " " * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One definition to judge, under the id that its verdict is printed with."""
+
+    id: str
+    subject: Subject
+    peers: tuple[Peer, ...] = ()
+
+
+def lint(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|SERVER]",
+            help="JSON lines (`-` is stdin), or a server; all of them by default.",
+            autocompletion=server_names,
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge tool definitions: hidden instructions, exfiltration, orders about other tools, hidden characters.
+
+    A file has a line for each definition: {"id", "server", "tool": {...}, "before"?: {...}, "peers"?: [...]}. Of
+    servers it is what they listed last. Exits with 0 if nothing is risky, with 1 otherwise.
+
+    Example: pml trust lint github
+    """
+    try:
+        risky, total = _print(_cases(target, Command(config, as_json=as_json)), as_json=as_json)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    if not as_json:
+        note(f"{counted(total, 'definition')}, {risky:,} risky")
+    raise typer.Exit(ExitCode.FAILED if risky else ExitCode.OK)
+
+
+def _cases(target: str | None, command: Command) -> Iterator[Case]:
+    if target == "-":
+        yield from _of_lines(sys.stdin.buffer, "stdin")
+    elif target is not None and Path(target).is_file():
+        with Path(target).open("rb") as lines:
+            yield from _of_lines(lines, target)
+    else:
+        yield from _of_servers(target, command)
+
+
+def _of_lines(lines: BinaryIO, name: str) -> Iterator[Case]:
+    number = 0
+    while line := lines.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise UsageError(f"line {number} of {name} is longer than {MAX_LINE:,} bytes", hint="one definition a line")
+        if line.strip():
+            yield _case(line, number, name)
+
+
+def _case(line: bytes, number: int, name: str) -> Case:
+    # The index stack takes a while to import, which `pml --help` never needs.
+    from pml_gateway.trust.verdict import Subject, SubjectKind
+
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} of {name} is no JSON: {error}", hint="one JSON object a line") from error
+    tool = row.get("tool") if isinstance(row, dict) else None
+    if not isinstance(tool, dict):
+        raise UsageError(
+            f"line {number} of {name} has no `tool`",
+            hint='a line is {"id": "...", "server": "...", "tool": {"name": "...", "description": "..."}}',
+        )
+    before = row.get("before")
+    if before is not None and not isinstance(before, dict):
+        raise UsageError(f"line {number} of {name}: `before` is no object", hint="the earlier definition, or nothing")
+    subject = Subject(SubjectKind.TOOL, str(row.get("server", "")), tool, before)
+    return Case(str(row.get("id", number)), subject, tuple(_peers(row.get("peers"))))
+
+
+def _peers(listed: object) -> Iterator[Peer]:
+    """Tools of other servers, each `{"server", "tool": {...}}` or `{"server", "name", "description"?}`."""
+    from pml_gateway.trust.verdict import Peer
+
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, dict):
+            inner = each.get("tool")
+            tool = inner if isinstance(inner, dict) else each
+            yield Peer(str(each.get("server", "")), str(tool.get("name", "")), str(tool.get("description") or ""))
+
+
+def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
+    from pml_gateway.catalog.manifest import ManifestFile
+    from pml_gateway.trust.verdict import Peer
+
+    settings = command.load().settings
+    if target is not None and target not in settings.servers:
+        raise UsageError(
+            f"{target} is neither a file nor a configured server{suggestion(target, settings.servers)}",
+            hint="pml tools lists what servers have",
+        )
+    naming = settings.naming
+    paths = command.paths
+    entries = ManifestFile.of(paths.manifest_dir, command.identity, naming.prefix, naming.max_length).load().entries
+    known = {server: entry for server, entry in entries.items() if server in settings.servers}
+    wanted = [target] if target is not None else list(settings.servers)
+    peers = tuple(
+        Peer(server, str(tool.get("name", "")), str(tool.get("description") or ""))
+        for server, entry in known.items()
+        for tool in entry.tools
+    )
+    for server in wanted:
+        if server not in known:
+            note(f"{server} has not been listed yet: pml refresh {server}")
+            continue
+        yield from _of_entry(server, known[server], peers)
+
+
+def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Iterator[Case]:
+    from pml_gateway.trust.verdict import Subject, SubjectKind
+
+    said: list[tuple[SubjectKind, JsonObject]] = [(SubjectKind.TOOL, tool) for tool in entry.tools]
+    said += [(SubjectKind.PROMPT, prompt) for prompt in entry.offers.prompts]
+    said += [(SubjectKind.RESOURCE, resource) for resource in entry.offers.resources]
+    said += [(SubjectKind.TEMPLATE, template) for template in entry.offers.templates]
+    if entry.offers.instructions:
+        own: JsonObject = {"instructions": entry.offers.instructions, "name": entry.server_name}
+        said.append((SubjectKind.INSTRUCTIONS, own))
+    for kind, definition in said:
+        name = definition.get("name", "") if kind is not SubjectKind.INSTRUCTIONS else "instructions"
+        yield Case(f"{server}:{name}", Subject(kind, server, definition), peers)
+
+
+def _print(cases: Iterator[Case], *, as_json: bool) -> tuple[int, int]:
+    from pml_gateway.trust.lint import Linter
+
+    linter = Linter()
+    risky = total = 0
+    while batch := list(islice(cases, BATCH)):
+        for case, verdict in zip(batch, _verdicts(linter, batch), strict=True):
+            total += 1
+            risky += verdict.is_risky
+            if as_json:
+                sys.stdout.write(json.dumps(_as_json(case, verdict)) + "\n")
+            elif verdict.is_risky:
+                _show(case, verdict)
+    return risky, total
+
+
+def _verdicts(linter: Linter, batch: list[Case]) -> list[Verdict]:
+    """Cases with the same peers are of one catalog and judged together; others each for itself."""
+    if all(case.peers is batch[0].peers for case in batch):
+        return linter.judge([case.subject for case in batch], batch[0].peers)
+    return [linter.judge([case.subject], case.peers)[0] for case in batch]
+
+
+def _as_json(case: Case, verdict: Verdict) -> JsonObject:
+    return {
+        "id": case.id,
+        "verdict": "risky" if verdict.is_risky else "ok",
+        "score": verdict.score,
+        "classes": [each.value for each in verdict.classes],
+        "reasons": [
+            {"class": reason.risk_class.value, "where": reason.where, "text": reason.text} for reason in verdict.reasons
+        ],
+    }
+
+
+def _show(case: Case, verdict: Verdict) -> None:
+    say(" ".join(printable(case.id).split()), style="bold")
+    for reason in verdict.reasons:
+        where = " ".join(printable(reason.where).split())
+        say(f"  {reason.risk_class.value.replace('_', ' ')}{f' in {where}' if where else ''}", style="red")
+        for line in wrapped(reason.text, reserved=len(INDENT)):
+            say(f"{INDENT}{line}")

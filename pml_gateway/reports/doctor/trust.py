@@ -1,0 +1,54 @@
+"""Doctor: definitions that wait for their owner's decision, and pins that cannot be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.text import counted
+from pml_gateway.trust.identity import SERVER
+from pml_gateway.trust.warden import Warden
+
+MAX_NAMED = 5
+
+
+def trust(warden: Warden) -> Iterator[Finding]:
+    """What is held back, what was accepted unread and looks risky, and a file of pins that is of no use."""
+    if warden.file.problem:
+        yield Finding(
+            Area.TRUST,
+            Severity.WARNING,
+            "",
+            f"{warden.file.problem}: what is accepted and held back is forgotten at every end",
+            "make the folder writable, and see that the disk is not full",
+        )
+    is_quiet = True
+    for server, pins in warden.servers.items():
+        if pins.held:
+            is_quiet = False
+            names = _names([key[1] if key != SERVER else "the server itself" for key in pins.held])
+            yield Finding(
+                Area.TRUST,
+                Severity.WARNING,
+                server,
+                f"{counted(len(pins.held), 'definition')} held back: {names}",
+                "pml trust list, then pml trust approve or pml trust reject",
+            )
+        flagged = [key[1] or "the server itself" for key, forms in pins.accepted.items() for f in forms if f.is_flagged]
+        if flagged:
+            is_quiet = False
+            yield Finding(
+                Area.TRUST,
+                Severity.WARNING,
+                server,
+                f"{counted(len(flagged), 'accepted definition')} may be risky: {_names(flagged)}",
+                "pml trust show NAME, then pml trust approve NAME or pml trust reject NAME",
+            )
+    if is_quiet and warden.servers:
+        pinned = sum(len(pins.accepted) for pins in warden.servers.values())
+        yield Finding(Area.TRUST, Severity.OK, "", f"{counted(pinned, 'definition')} pinned; none is held back")
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,410 @@
+"""Admission: which definitions of what servers listed may be served; changes are judged before any client sees them.
+
+What is not admitted is left out of the listings that the catalog is built from, so that nothing behind it can tell it
+from what does not exist. Where only text is held back, the form that was accepted takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from pml_gateway.catalog.manifest import ManifestEntry
+from pml_gateway.config.settings import TrustSettings
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.listing import Difference, Offers
+from pml_gateway.telemetry.events import DefinitionsDecided
+from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
+from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+VARIES_FROM = 3
+"""Accepted forms from which a definition is said to differ at every connection, once; after that nothing is said."""
+
+MAX_ABSENT = 5_000
+"""Pins of one server that are kept of what it no longer lists, the newest: it may come back."""
+
+_KINDS: Mapping[str, SubjectKind] = {
+    "tools": SubjectKind.TOOL,
+    "prompts": SubjectKind.PROMPT,
+    "templates": SubjectKind.TEMPLATE,
+}
+"""The lists whose definitions are pinned."""
+
+_UNREAD = Verdict(True, 1.0, (Reason(RiskClass.OBFUSCATED_TEXT, "", "the lint could not read it"),))
+
+
+class Judge(Protocol):
+    """Says which definitions are risky."""
+
+    def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
+        """One verdict per subject, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one server listed, and what it is; `is_old` if it was served before there were pins.
+
+    `lost_pins` if it was pinned, and what was accepted is not known any more.
+    """
+
+    entry: ManifestEntry
+    identity: Identity
+    is_old: bool = False
+    lost_pins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What may be served, the pins after that, and what there is to tell."""
+
+    entries: Mapping[str, ManifestEntry]
+    pins: Pins
+    news: tuple[DefinitionsDecided, ...] = ()
+
+
+def admit(
+    heard: Mapping[str, Heard],
+    policy: TrustSettings,
+    pins: Pins,
+    judge: Judge,
+    *,
+    now: float,
+    digest_of: Callable[[JsonObject], str] = digest,
+) -> Admission:
+    """What may be served of what these servers listed. Judging takes its time: call it in a thread.
+
+    Args:
+        heard: by server id, what each listed.
+        policy: what becomes of changes and of new servers.
+        pins: what was accepted before.
+        judge: asked about changes only, and under `trust.changes: risky`.
+        now: Unix seconds, noted with what is new.
+        digest_of: `definition.digest`, remembered.
+    """
+    reviews = [_Review(server, each, policy, pins, now, digest_of) for server, each in heard.items()]
+    waiting = [(review, item) for review in reviews for item in review.unjudged]
+    if waiting:
+        peers = [peer for review in reviews for peer in review.peers()]
+        verdicts = judged(judge, [review.subject(item) for review, item in waiting], peers)
+        for (review, item), verdict in zip(waiting, verdicts, strict=True):
+            review.settle(item, verdict)
+    news: list[DefinitionsDecided] = []
+    entries: dict[str, ManifestEntry] = {}
+    for review in reviews:
+        entries[review.server] = review.admitted_entry()
+        pins = review.pinned_into(pins)
+        news += review.news()
+    return Admission(entries, pins, tuple(news))
+
+
+def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -> list[Verdict]:
+    """A verdict for each subject; what a judge fails on is risky."""
+    try:
+        return judge.judge(subjects, peers)
+    # What servers wrote must stop neither the gateway nor the other servers' changes.
+    except Exception as fault:
+        if len(subjects) > 1:
+            return [verdict for subject in subjects for verdict in judged(judge, [subject], peers)]
+        shown = logger.isEnabledFor(logging.DEBUG)
+        logger.error("%s while judging a definition of %s", type(fault).__name__, subjects[0].server, exc_info=shown)
+        return [_UNREAD]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One definition as a server lists it."""
+
+    key: Key
+    definition: JsonObject
+    digest: str
+
+
+class _Review:
+    """Decides about the definitions of one server."""
+
+    def __init__(
+        self,
+        server: str,
+        heard: Heard,
+        policy: TrustSettings,
+        pins: Pins,
+        now: float,
+        digest_of: Callable[[JsonObject], str],
+    ) -> None:
+        self.server = server
+        self._heard = heard
+        self._policy = policy
+        self._known = pins.known
+        self._now = now
+        self._digest_of = digest_of
+        pinned = pins.of(server, heard.identity)
+        self._is_old = pinned is None and heard.is_old
+        self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
+        self._pins = pinned or ServerPins(server, heard.identity.what)
+        self._decided: dict[Key, Form | Held | None] = {}
+        self._waiting: dict[Key, tuple[_Item, Because]] = {}
+        self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
+        self._items: dict[Key, _Item] = {SERVER: self._record}
+        for kind, definition in self._listed():
+            # Of equal names the first counts, as it does for the catalog.
+            key = (kind, name_of(kind, definition))
+            if key not in self._items:
+                self._items[key] = _Item(key, definition, digest_of(definition))
+        for item in self._items.values():
+            self._decide(item)
+
+    @property
+    def unjudged(self) -> list[_Item]:
+        """What waits for a verdict."""
+        return [item for item, _ in self._waiting.values()]
+
+    def peers(self) -> Iterator[Peer]:
+        """The tools that are served, whose names others may take."""
+        for item in self._items.values():
+            is_served = isinstance(self._decided.get(item.key), Form)
+            if item.key[0] is SubjectKind.TOOL and (is_served or item.key in self._pins.accepted):
+                yield peer_of(self.server, item.key[1], item.definition)
+
+    def subject(self, item: _Item) -> Subject:
+        """What the judge is asked."""
+        latest = self._pins.latest(item.key)
+        before = latest.definition if latest is not None else None
+        return subject_of(self.server, item.key, item.definition, before)
+
+    def settle(self, item: _Item, verdict: Verdict) -> None:
+        """Decide by a verdict."""
+        _, because = self._waiting.pop(item.key)
+        self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
+
+    def admitted_entry(self) -> ManifestEntry:
+        """The listing without what is held back; the very same object where nothing is."""
+        entry = self._heard.entry
+        record = self._served(self._record)
+        if record is None and SERVER in self._pins.accepted:
+            # Another version or package than the accepted one: nothing of it was.
+            return replace(entry, tools=(), offers=Offers(), differences={})
+        tools = self._admitted("tools", entry.tools)
+        offers = self._admitted_offers(entry.offers)
+        if record is None:
+            offers = replace(offers, resources=(), instructions="")
+        elif record["instructions"] != offers.instructions:
+            offers = replace(offers, instructions=record["instructions"])
+        differences = {key: self._admitted_difference(each) for key, each in entry.differences.items()}
+        is_same = tools is entry.tools and offers is entry.offers
+        if is_same and all(differences[key] is each for key, each in entry.differences.items()):
+            return entry
+        return replace(entry, tools=tools, offers=offers, differences=differences)
+
+    def pinned_into(self, pins: Pins) -> Pins:
+        """The pins with what was decided here."""
+        own = self._pins
+        forms: dict[Key, Form] = {}
+        held: dict[Key, tuple[Held, ...]] = {}
+        for item in self._items.values():
+            match self._decided[item.key]:
+                case Form() as form if own.form(item.key, form.digest) is None:
+                    forms[item.key] = form
+                case Held() as each:
+                    held[item.key] = (each,)
+                    is_new = own.waiting(item.key, item.digest) is None
+                    if is_new and each.verdict is not None and each.verdict.is_risky:
+                        pins = pins.knowing(nameless_digest(item.definition), is_rejected=False)
+        own = own.with_forms(forms.items()) if forms else own
+        held = self._held_with(held, own)
+        own = replace(own, held=held) if held != own.held else own
+        fingerprint = self._heard.identity.fingerprint
+        if fingerprint not in own.fingerprints:
+            own = replace(own, fingerprints=(*own.fingerprints, fingerprint)[-MAX_FINGERPRINTS:])
+        absent = own.accepted.keys() - self._items.keys()
+        if len(absent) > MAX_ABSENT:
+            dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
+            own = replace(own, accepted={key: forms for key, forms in own.accepted.items() if key not in dropped})
+        return pins.having(own)
+
+    def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
+        """What is held back here and now, and what another gateway was listed after this one was."""
+        merged: dict[Key, tuple[Held, ...]] = {}
+        for key in [*own.held, *(key for key in held if key not in own.held)]:
+            mine = {each.digest: each for each in held.get(key, ())}
+            newer = [
+                each for each in own.held.get(key, ()) if each.digest in mine or each.at > self._heard.entry.listed_at
+            ]
+            kept = [mine.pop(each.digest, each) for each in newer]
+            if kept or mine:
+                merged[key] = (*kept, *mine.values())[-MAX_HELD:]
+        return merged
+
+    def news(self) -> Iterator[DefinitionsDecided]:
+        """What the owner is told of, one event for all that came out alike."""
+        told: dict[str, list[tuple[_Item, Verdict | None]]] = {}
+        for item in self._items.values():
+            match self._decided[item.key]:
+                case Form() as form if self._pins.form(item.key, form.digest) is None:
+                    outcome = self._accepted_as(item.key, form)
+                    if outcome:
+                        told.setdefault(outcome, []).append((item, form.verdict))
+                case Held() as each if self._pins.waiting(item.key, each.digest) is None:
+                    outcome = "quarantined" if self._served(item) is None else "held_back"
+                    told.setdefault(outcome, []).append((item, each.verdict))
+        for outcome, items in told.items():
+            classes = (str(each) for _, verdict in items if verdict is not None for each in verdict.classes)
+            yield DefinitionsDecided(
+                self.server,
+                outcome,
+                tuple((str(item.key[0]), item.key[1], item.digest) for item, _ in items),
+                tuple(dict.fromkeys(classes)),
+            )
+
+    def _listed(self) -> Iterator[tuple[SubjectKind, JsonObject]]:
+        entry = self._heard.entry
+        for tools, offers in [(entry.tools, entry.offers)] + [(d.tools, d.offers) for d in entry.differences.values()]:
+            for attribute, kind in _KINDS.items():
+                for definition in tools if attribute == "tools" else getattr(offers, attribute):
+                    yield kind, definition
+
+    def _decide(self, item: _Item) -> None:
+        """What becomes of a definition, as far as nobody has to be asked."""
+        pins, policy = self._pins, self._policy
+        waiting = pins.waiting(item.key, item.digest)
+        form = pins.form(item.key, item.digest)
+        if not item.digest:
+            self._set(item, Because.UNREADABLE)
+        elif pins.refuses(item.key, item.digest):
+            self._decided[item.key] = None
+        elif form is not None:
+            self._decided[item.key] = form
+        elif waiting is None and self._has_returned(item):
+            self._set(item, Because.RETURNED)
+        elif self._is_old:
+            self._set(item, Accepted.UPGRADE)
+        elif self._is_new or (waiting is not None and waiting.because is Because.NEW_SERVER):
+            accepts = policy.new_servers == "accept"
+            self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
+        elif waiting is not None and waiting.because is Because.RETURNED and policy.changes != "accept":
+            self._decided[item.key] = waiting
+        else:
+            self._decide_change(item, waiting.verdict if waiting is not None else None)
+
+    def _decide_change(self, item: _Item, verdict: Verdict | None) -> None:
+        because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
+        match self._policy.changes:
+            case "accept":
+                self._set(item, Accepted.POLICY)
+            case "review":
+                self._set(item, because, verdict)
+            case "risky":
+                if verdict is None and item.key == SERVER and not self._says_something_new(item):
+                    verdict = Verdict()
+                if verdict is not None:
+                    self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
+                else:
+                    self._waiting[item.key] = (item, because)
+
+    def _says_something_new(self, record: _Item) -> bool:
+        latest = self._pins.latest(SERVER)
+        before = latest.definition if latest is not None else {}
+        return any(before.get(key, "") != record.definition[key] for key in ("instructions", "name"))
+
+    def _has_returned(self, item: _Item) -> bool:
+        if not self._known or item.key[0] is SubjectKind.INSTRUCTIONS:
+            return False
+        was_rejected = self._known.get(nameless_digest(item.definition))
+        return was_rejected is True or (was_rejected is False and self._policy.changes != "accept")
+
+    def _set(self, item: _Item, reason: Accepted | Because, verdict: Verdict | None = None) -> None:
+        decided: Form | Held
+        if isinstance(reason, Accepted):
+            decided = Form(item.definition, item.digest, reason, self._now, verdict)
+        else:
+            before = self._pins.waiting(item.key, item.digest)
+            # What is nested too deep to be compared is nested too deep to be written as well.
+            kept = item.definition if item.digest else {}
+            decided = Held(kept, item.digest, reason, self._now, verdict)
+            if before is not None:
+                decided = replace(before, because=reason, verdict=verdict or before.verdict)
+        self._decided[item.key] = decided
+
+    def _accepted_as(self, key: Key, form: Form) -> str:
+        match form.how:
+            case Accepted.NEW_SERVER:
+                return "new_server"
+            case Accepted.UPGRADE:
+                return ""
+        forms = len(self._pins.accepted.get(key, ())) + 1
+        if forms < VARIES_FROM:
+            return "accepted"
+        return "varies" if forms == VARIES_FROM else ""
+
+    def _served(self, item: _Item) -> JsonObject | None:
+        """What is served for a listed definition: itself, an accepted form that differs in text, or nothing."""
+        if isinstance(self._decided[item.key], Form):
+            return item.definition
+        for form in reversed(self._pins.accepted.get(item.key, ())):
+            if item.digest and differs_in_text_only(form.definition, item.definition):
+                return form.definition
+        return None
+
+    @cached_property
+    def _gone(self) -> frozenset[tuple[str, str]]:
+        """What nobody is served, as (list, name)."""
+        lists = {kind: attribute for attribute, kind in _KINDS.items()}
+        return frozenset(
+            (lists[item.key[0]], item.key[1])
+            for item in self._items.values()
+            if item.key != SERVER and self._served(item) is None
+        )
+
+    def _admitted(self, attribute: str, listed: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        kind = _KINDS[attribute]
+        names = dict.fromkeys(name_of(kind, definition) for definition in listed)
+        served = [self._served(self._items[kind, name]) for name in names]
+        is_same = len(served) == len(listed) and all(now is then for now, then in zip(served, listed, strict=True))
+        return listed if is_same else tuple(each for each in served if each is not None)
+
+    def _admitted_offers(self, offers: Offers) -> Offers:
+        prompts = self._admitted("prompts", offers.prompts)
+        templates = self._admitted("templates", offers.templates)
+        is_same = prompts is offers.prompts and templates is offers.templates
+        return offers if is_same else replace(offers, prompts=prompts, templates=templates)
+
+    def _admitted_difference(self, difference: Difference) -> Difference:
+        tools, offers = self._admitted("tools", difference.tools), self._admitted_offers(difference.offers)
+        # What nobody is served is missing for nobody in particular.
+        missing = tuple(each for each in difference.missing if each not in self._gone)
+        if tools is difference.tools and offers is difference.offers and missing == difference.missing:
+            return difference
+        return Difference(tools, offers, missing)
+
+
+def _record(heard: Heard, pins: ServerPins) -> JsonObject:
+    """What a server says of itself; what it leaves out this time is as it was."""
+    latest, entry = pins.latest(SERVER), heard.entry
+    before = latest.definition if latest is not None else {}
+    return {
+        "instructions": entry.offers.instructions,
+        "name": entry.server_name or before.get("name", ""),
+        "version": entry.server_version or before.get("version", ""),
+        "package": heard.identity.package.name,
+        "package_version": heard.identity.package.version,
+    }
+
+
+def peer_of(server: str, name: str, definition: JsonObject) -> Peer:
+    """A tool as others may pose as it."""
+    return Peer(server, name, str(definition.get("description") or ""))
+
+
+def subject_of(server: str, key: Key, definition: JsonObject, before: JsonObject | None = None) -> Subject:
+    """What a judge is asked about one definition."""
+    if key == SERVER:
+        said = {name: definition.get(name, "") for name in ("instructions", "name", "version")}
+        said_before = None if before is None else {name: before.get(name, "") for name in said}
+        return Subject(key[0], server, said, said_before)
+    return Subject(key[0], server, definition, before)

@@ -1,0 +1,184 @@
+"""What a server is by its configuration, and the hashes by which definitions are known again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from urllib.parse import urlsplit
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.trust.verdict import SubjectKind
+from pml_gateway.types import JsonObject
+
+_NODE = frozenset({"npx", "bunx", "pnpx"})
+_PYTHON = frozenset({"uvx", "pipx"})
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_SUBCOMMANDS = {
+    "npm": ("exec",),
+    "pnpm": ("dlx",),
+    "yarn": ("dlx",),
+    "bun": ("x",),
+    "uv": ("tool", "run"),
+    "pipx": ("run",),
+    "docker": ("run",),
+    "podman": ("run",),
+    "nerdctl": ("run",),
+}
+"""What follows a command that can do more than run a package."""
+
+_NAMES_PACKAGE = frozenset({"-p", "--package", "--from", "--spec"})
+_TAKES_VALUE = frozenset({"--with", "--python", "--index-url", "--registry", "--cache", "-c", "--index"})
+_FLAGS_OF_CONTAINERS = frozenset(
+    {"-i", "-t", "-it", "-ti", "-d", "--rm", "--init", "--interactive", "--tty", "--detach", "--privileged", "-P"}
+    | {"--read-only", "--publish-all", "--quiet", "-q", "--no-healthcheck"}
+)
+"""Options of `docker run` without a value; every other one takes the next word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What a package runner starts; the version is what the command line says, which may be nothing or a tag."""
+
+    name: str = ""
+    version: str = ""
+
+
+NO_PACKAGE = Package()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a server is; `what` stays when its arguments or the version of its package change."""
+
+    what: str
+    fingerprint: str
+    package: Package = NO_PACKAGE
+
+
+def identity_of(definition: UpstreamDefinition) -> Identity:
+    """The identity of a configured server."""
+    package = package_of(definition.command or "", definition.args)
+    if package.name:
+        what: object = ["package", package.name]
+    elif definition.url is not None:
+        # Without the query, which may carry a key.
+        parts = urlsplit(definition.url)
+        what = ["url", parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path]
+    else:
+        script = next((word for word in definition.args if not word.startswith("-")), "")
+        what = ["command", definition.command, script]
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+    return Identity(digest, definition.fingerprint(), package)
+
+
+def package_of(command: str, args: Sequence[str]) -> Package:
+    """The package and version that a command line names, if its command runs packages."""
+    runner, words = PurePath(command.replace("\\", "/")).name.lower(), list(args)
+    if runner in ("cmd", "cmd.exe") and len(words) > 1 and words[0].lower() == "/c":
+        runner, words = PurePath(words[1]).name.lower(), words[2:]
+    runner = runner.removesuffix(".exe").removesuffix(".cmd")
+    wanted = _SUBCOMMANDS.get(runner, ())
+    if tuple(words[: len(wanted)]) != wanted or not (wanted or runner in _NODE | _PYTHON):
+        return NO_PACKAGE
+    words = words[len(wanted) :]
+    if runner in _CONTAINERS:
+        return _image(_first(words, lambda word: word not in _FLAGS_OF_CONTAINERS))
+    named = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in _NAMES_PACKAGE), None)
+    text = named or _first(words, _TAKES_VALUE.__contains__)
+    return _python(text) if runner in _PYTHON or runner == "uv" else _node(text)
+
+
+def _first(words: Sequence[str], takes_value: Callable[[str], bool]) -> str:
+    """The first word that is neither an option nor the value of one."""
+    is_value = False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word.startswith("-") and len(word) > 1:
+            is_value = "=" not in word and takes_value(word)
+        else:
+            return word
+    return ""
+
+
+def _node(text: str) -> Package:
+    at = text.find("@", 1)
+    return Package(text, "") if at < 0 else Package(text[:at], text[at + 1 :])
+
+
+def _python(text: str) -> Package:
+    for mark in ("==", "@", ">=", "~="):
+        name, found, version = text.partition(mark)
+        if found and name:
+            return Package(name, version)
+    return Package(text, "")
+
+
+def _image(text: str) -> Package:
+    name, _, digest = text.partition("@")
+    head, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        head, tag = name, ""
+    return Package(head, digest or tag)
+
+
+Key = tuple[SubjectKind, str]
+"""A definition's kind and its own name (or URI template) at its server."""
+
+SERVER: Key = (SubjectKind.INSTRUCTIONS, "")
+"""What a server says of itself: instructions, name and version, with the package that its command line names."""
+
+NAMED_BY: Mapping[SubjectKind, str] = {
+    SubjectKind.TOOL: "name",
+    SubjectKind.PROMPT: "name",
+    SubjectKind.TEMPLATE: "uriTemplate",
+}
+"""Where a pinned definition names itself. Resources come and go with what a server holds, and are not pinned."""
+
+_TEXTS = frozenset({"description", "title", "instructions"})
+"""What a model reads and no call depends on."""
+
+_NAMES = frozenset({"name", "uriTemplate"})
+
+MIN_RECOGNISED = 24
+"""Characters of description from which a definition is recognised under another name: shorter ones are alike by
+chance."""
+
+DIGEST_LENGTH = 32
+
+DEPTH_OF_FILES = 50
+"""Levels around a definition in files: what has a hash can also be written there."""
+
+
+def name_of(kind: SubjectKind, definition: JsonObject) -> str:
+    """The own name of a definition; a server may send anything as one."""
+    return str(definition.get(NAMED_BY[kind]) or "")
+
+
+def digest(definition: JsonObject) -> str:
+    """A hash of the definition, whatever the order of its keys; none of what is nested too deep to be read."""
+    wrapped: object = definition
+    for _ in range(DEPTH_OF_FILES):
+        wrapped = [wrapped]
+    try:
+        text = json.dumps(wrapped, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def nameless_digest(definition: JsonObject) -> str:
+    """A hash that stays when the definition comes back under another name; none of what says too little."""
+    if len(str(definition.get("description") or "")) < MIN_RECOGNISED:
+        return ""
+    return digest({key: value for key, value in definition.items() if key not in _NAMES})
+
+
+def differs_in_text_only(before: JsonObject, after: JsonObject) -> bool:
+    """Whether calls go on as before, because only what is read changed."""
+    return digest({key: value for key, value in before.items() if key not in _TEXTS}) == digest(
+        {key: value for key, value in after.items() if key not in _TEXTS}
+    )

@@ -1,0 +1,372 @@
+"""Pins: the definitions that were accepted and those held back, on disk, shared by every gateway on this home."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pml_gateway.files import locked, write_atomically
+from pml_gateway.log import get_logger
+from pml_gateway.trust.identity import Identity, Key
+from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+FORMAT = 1
+
+LOCK_SECONDS = 10.0
+"""The lock is held for milliseconds; a gateway that does not get it decides by what it knows."""
+
+MAX_FORMS = 8
+"""Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
+
+MAX_HELD = 8
+"""Forms of one definition that wait at the same time, the newest."""
+
+MAX_FINGERPRINTS = 16
+
+MAX_KNOWN = 5_000
+"""Definitions that are recognised under another name or server; the oldest go first."""
+
+
+class Accepted(StrEnum):
+    """How a form came to be accepted."""
+
+    UPGRADE = "upgrade"
+    """It was served before there were pins."""
+    NEW_SERVER = "new_server"
+    """Its server was new, and `trust.new_servers` accepts those."""
+    NOT_RISKY = "not_risky"
+    POLICY = "policy"
+    """`trust.changes` accepts every change."""
+    OWNER = "owner"
+
+
+class Because(StrEnum):
+    """Why a definition is held back."""
+
+    CHANGED = "changed"
+    NEW = "new"
+    NEW_SERVER = "new_server"
+    RETURNED = "returned"
+    """It was held back or rejected before, under another name or at another server."""
+    UNREADABLE = "unreadable"
+    """It is nested too deep to be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One accepted form of a definition; `verdict` is what the lint said, once it was asked."""
+
+    definition: JsonObject
+    digest: str
+    how: Accepted
+    at: float
+    verdict: Verdict | None = None
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether it was accepted without its owner's word, and the lint warns of it."""
+        return self.how is not Accepted.OWNER and self.verdict is not None and self.verdict.is_risky
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A form that is held back, or was rejected; `at` says since when (Unix seconds)."""
+
+    definition: JsonObject
+    digest: str
+    because: Because
+    at: float
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPins:
+    """The pins of one server, which is known by its id and by what it is."""
+
+    server: str
+    what: str
+    fingerprints: tuple[str, ...] = ()
+    """How it was configured, in one gateway or several."""
+    accepted: Mapping[Key, tuple[Form, ...]] = field(default_factory=dict)
+    held: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+    """Gateways that share the pins may each see a form of its own."""
+    rejected: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+
+    def form(self, key: Key, digest: str) -> Form | None:
+        """The accepted form of this hash."""
+        return next((form for form in self.accepted.get(key, ()) if form.digest == digest), None)
+
+    @property
+    def forms(self) -> Iterator[Form]:
+        """All accepted forms."""
+        return (form for forms in self.accepted.values() for form in forms)
+
+    def latest(self, key: Key) -> Form | None:
+        """The form that was accepted last."""
+        forms = self.accepted.get(key, ())
+        return forms[-1] if forms else None
+
+    def waiting(self, key: Key, digest: str) -> Held | None:
+        """The form of this hash that is held back."""
+        return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
+
+    def refuses(self, key: Key, digest: str) -> bool:
+        """Whether the owner rejected exactly this definition."""
+        return any(each.digest == digest for each in self.rejected.get(key, ()))
+
+    def with_forms(self, forms: Iterable[tuple[Key, Form]]) -> ServerPins:
+        """These pins with more accepted forms, which are held back and rejected no longer."""
+        accepted, held, rejected = dict(self.accepted), dict(self.held), dict(self.rejected)
+        for key, form in forms:
+            others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
+            accepted[key] = (*others, form)[-MAX_FORMS:]
+            for others_of in (held, rejected):
+                if key in others_of:
+                    others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
+        return replace(self, accepted=accepted, held=_filled(held), rejected=_filled(rejected))
+
+    def rejecting(self, key: Key, held: Held) -> ServerPins:
+        """These pins with a definition rejected, which is accepted or waits no longer."""
+        was_accepted = self.form(key, held.digest) is not None
+        # Who rejects what is served wants none of it; who rejects a change wants what was there before.
+        accepted = {each: forms for each, forms in self.accepted.items() if each != key or not was_accepted}
+        rejected = tuple(each for each in self.rejected.get(key, ()) if each.digest != held.digest)
+        waiting = tuple(each for each in self.held.get(key, ()) if each.digest != held.digest)
+        return replace(
+            self,
+            accepted=accepted,
+            held=_filled({**self.held, key: waiting}),
+            rejected={**self.rejected, key: (*rejected, held)},
+        )
+
+
+def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
+    return {key: each for key, each in kept.items() if each}
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The pins of one configuration: by server id and what the server is, and what is recognised anywhere.
+
+    `known` has hashes without the name, of what was rejected (true) or held back as risky (false).
+    """
+
+    servers: Mapping[tuple[str, str], ServerPins] = field(default_factory=dict)
+    known: Mapping[str, bool] = field(default_factory=dict)
+
+    def of(self, server: str, identity: Identity) -> ServerPins | None:
+        """The pins of a configured server; one that was configured alike under another id is the same, renamed."""
+        found = self.servers.get((server, identity.what))
+        if found is not None:
+            return found
+        alike = (each for each in self.servers.values() if identity.fingerprint in each.fingerprints)
+        same = next((each for each in alike if each.what == identity.what), None)
+        return None if same is None else replace(same, server=server)
+
+    def having(self, pins: ServerPins) -> Pins:
+        """These pins with those of one server."""
+        key = (pins.server, pins.what)
+        return self if self.servers.get(key) == pins else replace(self, servers={**self.servers, key: pins})
+
+    def knowing(self, nameless: str, *, is_rejected: bool) -> Pins:
+        """These pins, which recognise one more definition under another name or server."""
+        if not nameless or self.known.get(nameless) in (True, is_rejected):
+            return self
+        known = {**self.known, nameless: is_rejected}
+        return replace(self, known=dict(list(known.items())[-MAX_KNOWN:]))
+
+    def forgetting(self, nameless: str) -> Pins:
+        """These pins, which recognise a definition no longer."""
+        return replace(self, known={key: value for key, value in self.known.items() if key != nameless})
+
+
+Stamp = tuple[int, int, int]
+"""What tells one state of a file from another."""
+
+
+class PinsFile:
+    """The pins of one configuration on disk; what cannot be written is remembered for as long as this process lives."""
+
+    def __init__(self, directory: Path, identity: str) -> None:
+        self.path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+        self._seen: Stamp | None = None
+        self._pins = Pins()
+        self._is_unsaved = False
+        self.problem = ""
+        """Why the pins could not be written or read, if they could not."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether another process wrote the file since it was read or written here."""
+        return self._stamp() != self._seen
+
+    @property
+    def needs_writing(self) -> bool:
+        """Whether there was no file when it was looked for last, or it lacks what this process knows."""
+        return self._seen is None or self._is_unsaved
+
+    def load(self) -> Pins:
+        """The pins on disk; those remembered where nothing else was written since, or the file is of no use."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return self._pins
+        self._seen = stamp
+        if stamp is None:
+            return self._pins
+        try:
+            # A hook in Python lets other threads have their turn while the whole file is read.
+            self._pins = _decoded(json.loads(self.path.read_bytes(), object_hook=_unchanged))
+            self.problem, self._is_unsaved = "", False
+        except OSError as error:
+            self.problem = f"{self.path} cannot be read ({error.strerror or error})"
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            # What this process knew still holds; one that knew nothing judges everything anew.
+            self.problem = f"{self.path} is damaged ({error})"
+            logger.error("%s; it is set aside, and what it accepted is judged anew", self.problem)
+            self._set_aside()
+        return self._pins
+
+    def change(self, change: Callable[[Pins], Pins]) -> Pins:
+        """Change the pins on disk, and give them as they are then.
+
+        Raises:
+            OSError: they could not be written; this process goes by the changed ones all the same.
+        """
+        is_changed = False
+        try:
+            with locked(self.path, LOCK_SECONDS):
+                self.path.parent.chmod(0o700)
+                before = self.load()
+                self._pins = change(before)
+                is_changed = True
+                if self._seen is not None:
+                    # One that cannot be read must not be replaced: others may have written into it.
+                    self.path.open("rb").close()
+                if self._pins != before or self.needs_writing:
+                    write_atomically(self.path, _written(self._pins))
+                self._seen = self._stamp()
+                self.problem, self._is_unsaved = "", False
+        except OSError as error:
+            if not is_changed:
+                self._pins = change(self.load())
+            self._is_unsaved = True
+            self.problem = f"{self.path} cannot be written ({error.strerror or error})"
+            raise
+        return self._pins
+
+    def _set_aside(self) -> None:
+        try:
+            self.path.replace(self.path.with_suffix(".damaged"))
+            self._seen = None
+        except OSError:
+            return
+
+    def _stamp(self) -> Stamp | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _unchanged(value: JsonObject) -> JsonObject:
+    return value
+
+
+def _written(pins: Pins) -> str:
+    """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
+    servers = ",".join(_written_server(each) for each in pins.servers.values())
+    return f'{{"format":{FORMAT},"known":{_json(dict(pins.known))},"servers":[{servers}]}}'
+
+
+def _written_server(pins: ServerPins) -> str:
+    accepted = ",".join([_json([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
+    held = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
+    rejected = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
+    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)},"fingerprints":{_json(pins.fingerprints)}'
+    return f'{{{identity},"accepted":[{accepted}],"held":[{held}],"rejected":[{rejected}]}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _encoded_form(form: Form) -> JsonObject:
+    return {
+        "definition": form.definition,
+        "digest": form.digest,
+        "how": form.how,
+        "at": form.at,
+        "verdict": encoded_verdict(form.verdict),
+    }
+
+
+def _encoded_held(held: Held) -> JsonObject:
+    return {
+        "definition": held.definition,
+        "digest": held.digest,
+        "because": held.because,
+        "at": held.at,
+        "verdict": encoded_verdict(held.verdict),
+    }
+
+
+def encoded_verdict(verdict: Verdict | None) -> JsonObject | None:
+    """A verdict as JSON."""
+    if verdict is None:
+        return None
+    reasons = [{"class": each.risk_class, "where": each.where, "text": each.text} for each in verdict.reasons]
+    return {"risky": verdict.is_risky, "score": verdict.score, "reasons": reasons}
+
+
+def _decoded(raw: JsonObject) -> Pins:
+    if raw["format"] != FORMAT:
+        raise ValueError(f"format {raw['format']!r} instead of {FORMAT}")
+    servers = [
+        ServerPins(
+            str(each["server"]),
+            str(each["what"]),
+            tuple(map(str, each["fingerprints"])),
+            {_key(*key): tuple(map(_form, forms)) for *key, forms in each["accepted"]},
+            {_key(*key): tuple(map(_held, held)) for *key, held in each["held"]},
+            {_key(*key): tuple(map(_held, held)) for *key, held in each["rejected"]},
+        )
+        for each in raw["servers"]
+    ]
+    known = {str(key): bool(value) for key, value in raw["known"].items()}
+    return Pins({(each.server, each.what): each for each in servers}, known)
+
+
+def _key(kind: str, name: str) -> Key:
+    return SubjectKind(kind), str(name)
+
+
+def _form(raw: JsonObject) -> Form:
+    definition = _object(raw["definition"])
+    return Form(definition, str(raw["digest"]), Accepted(raw["how"]), float(raw["at"]), _verdict(raw["verdict"]))
+
+
+def _held(raw: JsonObject) -> Held:
+    definition = _object(raw["definition"])
+    return Held(definition, str(raw["digest"]), Because(raw["because"]), float(raw["at"]), _verdict(raw["verdict"]))
+
+
+def _object(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} where a definition belongs")
+    return value
+
+
+def _verdict(raw: JsonObject | None) -> Verdict | None:
+    if raw is None:
+        return None
+    reasons = (Reason(RiskClass(each["class"]), str(each["where"]), str(each["text"])) for each in raw["reasons"])
+    return Verdict(bool(raw["risky"]), float(raw["score"]), tuple(reasons))

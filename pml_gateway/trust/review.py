@@ -1,0 +1,201 @@
+"""What waits for the owner, how it differs from what was accepted, and what becomes of the pins by his word."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
+from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.verdict import SubjectKind, Verdict
+from pml_gateway.types import JsonObject
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+
+MAX_COMPARED = 20_000
+"""Characters of a text that are compared word by word; a longer one is shown before and after."""
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One place that differs: `before` is None where it was added, `after` where it was removed; texts as JSON."""
+
+    where: str
+    before: str | None
+    after: str | None
+    is_text: bool = False
+
+    @property
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """The text in pieces, each marked `+`, `-` or a blank for what stays."""
+        before, after = self.before or "", self.after or ""
+        if max(len(before), len(after)) > MAX_COMPARED:
+            return (("-", before), ("+", after))
+        old, new = _WORDS.findall(before), _WORDS.findall(after)
+        pieces: list[tuple[str, str]] = []
+        for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if what == "equal":
+                pieces.append((" ", "".join(old[a:b])))
+                continue
+            if a < b:
+                pieces.append(("-", "".join(old[a:b])))
+            if c < d:
+                pieces.append(("+", "".join(new[c:d])))
+        return tuple(pieces)
+
+
+def changes(before: JsonObject, after: JsonObject) -> list[Change]:
+    """Every place in which two definitions differ, in the order of the new one."""
+    return list(_changes("", before, after))
+
+
+def _changes(where: str, before: Any, after: Any) -> Iterator[Change]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*after, *(key for key in before if key not in after)]:
+            yield from _changes(_joined(where, key), before.get(key, _NOTHING), after.get(key, _NOTHING))
+    elif isinstance(before, list) and isinstance(after, list) and not _are_plain(before, after):
+        for at in range(max(len(before), len(after))):
+            old, new = (each[at] if at < len(each) else _NOTHING for each in (before, after))
+            yield from _changes(f"{where}[{at}]", old, new)
+    elif before is _NOTHING or after is _NOTHING or _written(before) != _written(after):
+        yield Change(where, _shown(before), _shown(after), isinstance(before, str) and isinstance(after, str))
+
+
+def _are_plain(*lists: list[Any]) -> bool:
+    """Whether lists hold nothing that has places of its own, such as names of required parameters."""
+    return all(not isinstance(each, dict | list) for one in lists for each in one)
+
+
+def _joined(where: str, key: str) -> str:
+    name = key if re.fullmatch(r"[\w$-]+", key) else json.dumps(key)
+    return f"{where}.{name}" if where else name
+
+
+def _shown(value: Any) -> str | None:
+    if value is _NOTHING:
+        return None
+    return value if isinstance(value, str) else _written(value)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+class State(StrEnum):
+    """How a definition stands."""
+
+    HELD = "held"
+    FLAGGED = "flagged"
+    """Accepted with its server, and risky by the lint: served until it is rejected."""
+    REJECTED = "rejected"
+    ACCEPTED = "accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One definition of a configured server, as its owner looks at it; `before` is what was accepted last."""
+
+    server: str
+    identity: Identity
+    key: Key
+    state: State
+    digest: str
+    definition: JsonObject
+    before: JsonObject | None
+    because: str
+    at: float
+    verdict: Verdict | None
+
+    @property
+    def source(self) -> str:
+        """`server:name` of a tool; others say what they are."""
+        kind, name = self.key
+        if self.key == SERVER:
+            return self.server
+        return f"{self.server}:{name}" if kind is SubjectKind.TOOL else f"{self.server}:{kind}:{name}"
+
+    @property
+    def changes(self) -> list[Change]:
+        """What differs from what was accepted last; all of it where nothing was."""
+        return changes(self.before or {}, self.definition)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name as the owner may write it is this one's."""
+        own = self.key[1]
+        names = {self.source, f"{self.server}:{own}", f"{self.server}__{own}", own}
+        return name == self.server if self.key == SERVER else name in names
+
+
+def cases(pins: Pins, servers: Mapping[str, UpstreamDefinition]) -> list[Case]:
+    """Everything that is pinned of these servers; what waits for a decision comes first."""
+    found: list[Case] = []
+    for server, definition in servers.items():
+        identity = identity_of(definition)
+        own = pins.of(server, identity)
+        if own is not None:
+            found += _cases(own, identity)
+    order = list(State)
+    return sorted(found, key=lambda case: order.index(case.state))
+
+
+def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
+    found: list[Case] = []
+
+    def add(key: Key, state: State, each: Form | Held, before: JsonObject | None) -> None:
+        why = each.how if isinstance(each, Form) else each.because
+        args = (pins.server, identity, key, state, each.digest, each.definition, before, str(why), each.at)
+        found.append(Case(*args, each.verdict))
+
+    for key, all_held in pins.held.items():
+        latest = pins.latest(key)
+        for held in reversed(all_held):
+            add(key, State.HELD, held, None if latest is None else latest.definition)
+    for key, all_rejected in pins.rejected.items():
+        latest = pins.latest(key)
+        for held in all_rejected:
+            add(key, State.REJECTED, held, None if latest is None else latest.definition)
+    for key, forms in pins.accepted.items():
+        for form in reversed(forms):
+            add(key, State.FLAGGED if form.is_flagged else State.ACCEPTED, form, None)
+    return found
+
+
+def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
+    """The pins with exactly these definitions accepted by their owner."""
+    for case in chosen:
+        own = _own(pins, case)
+        form = Form(case.definition, case.digest, Accepted.OWNER, now, case.verdict)
+        pins = pins.having(own.with_forms([(case.key, form)])).forgetting(nameless_digest(case.definition))
+    return pins
+
+
+def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
+    """The pins with exactly these definitions refused, here and under any other name or server."""
+    for case in chosen:
+        own = _own(pins, case)
+        held = Held(case.definition, case.digest, Because.CHANGED, now, case.verdict)
+        pins = pins.having(own.rejecting(case.key, held))
+        if case.key != SERVER:
+            pins = pins.knowing(nameless_digest(case.definition), is_rejected=True)
+    return pins
+
+
+def _own(pins: Pins, case: Case) -> ServerPins:
+    return pins.of(case.server, case.identity) or ServerPins(case.server, case.identity.what)
+
+
+def named(known: Sequence[Case], name: str) -> list[Case]:
+    """The definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it."""
+    found = [case for case in known if case.source == name] or [case for case in known if case.is_called(name)]
+    start, at, digest = name.rpartition("@")
+    if found or not at:
+        return found
+    return [case for case in named(known, start) if digest and case.digest.startswith(digest)]

@@ -1,0 +1,254 @@
+"""The rules: orders, secrecy and exfiltration as sequences of kinds of words, each with the class it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pml_gateway.secrets.masking import KNOWN_CREDENTIAL, RANDOM
+from pml_gateway.trust.lexicon import Kind, Reading
+from pml_gateway.trust.verdict import RiskClass
+
+_GAP = re.compile(r"~(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A sequence of kinds within one sentence.
+
+    In `pattern`, kinds stand in upper case, `|` between alternatives, `~3` for up to three words between. One that
+    does not `suffice` is evidence for the classifier and no more. `unless` names kinds that excuse it earlier in the
+    sentence: who explains or detects an order does not give it.
+    """
+
+    name: str
+    risk_class: RiskClass
+    pattern: str
+    suffices: bool = True
+    unless: str = ""
+
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern over the letters of a reading."""
+        parts = []
+        for part in self.pattern.split():
+            gap = _GAP.fullmatch(part)
+            parts.append(f"[^|]{{0,{gap[1]}}}" if gap else f"[{''.join(Kind[each].value for each in part.split('|'))}]")
+        return re.compile("".join(parts))
+
+
+R = RiskClass
+E = "EXAMPLE"
+RULES = (
+    # Orders that put themselves in the place of others.
+    Rule("override", R.HIDDEN_INSTRUCTION, "IGNORE ~3 PRIOR|ALL ~4 RULES|PROMPT", unless=E),
+    Rule("override-prior", R.HIDDEN_INSTRUCTION, "IGNORE ~2 ALL ~1 PRIOR", unless=E),
+    Rule(
+        "override-rules",
+        R.PRIVILEGE_ESCALATION,
+        "IGNORE|DISABLE ~3 SAFETY|SYSTEM ~2 RULES|PROMPT|SAFETY|APPROVAL",
+        unless=E,
+    ),
+    Rule("override-yours", R.PRIVILEGE_ESCALATION, "IGNORE ~1 YOU ~2 RULES|PROMPT|SAFETY", unless=E),
+    Rule("override-any", R.HIDDEN_INSTRUCTION, "IGNORE ~4 RULES|PROMPT", suffices=False),
+    Rule("override-user", R.HIDDEN_INSTRUCTION, "IGNORE ~2 USER ~3 MESSAGE|CONTENT|RULES|CALL", unless=E),
+    Rule("override-told", R.HIDDEN_INSTRUCTION, "IGNORE ~2 ALL|PRIOR ~3 YOU", suffices=False),
+    Rule(
+        "reveal-prompt",
+        R.DATA_EXFILTRATION,
+        "TELL|SEND|PUT|READ|ANSWER ~3 YOU|SYSTEM|HIDDEN ~3 PROMPT|RULES",
+        suffices=False,
+    ),
+    Rule("obey-new", R.HIDDEN_INSTRUCTION, "OBEY ~6 RULES|COMMAND", suffices=False),
+    Rule("now-you-are", R.PRIVILEGE_ESCALATION, "YOU ~4 ADMIN", suffices=False),
+    Rule("mark-override", R.HIDDEN_INSTRUCTION, "MARK ~12 IGNORE|STEAL|EVIL", unless=E),
+    Rule("mark-file", R.DATA_EXFILTRATION, "MARK ~14 FILE"),
+    Rule("mark-secret", R.DATA_EXFILTRATION, "MARK ~10 READ|SEND|PUT|STEAL|COLLECT ~6 SECRET|TALK|PERSONAL"),
+    Rule("mark-admin", R.PRIVILEGE_ESCALATION, "MARK ~4 YOU ~3 ADMIN"),
+    Rule(
+        "mark-order",
+        R.HIDDEN_INSTRUCTION,
+        "MARK ~6 MUST|BEFORE|WHENEVER|NOT|CALL|READ|SEND|OBEY|MODEL|FIRST",
+        suffices=False,
+    ),
+    Rule("mark-model", R.HIDDEN_INSTRUCTION, "MARK ~2 MODEL", suffices=False),
+    # Secrecy.
+    Rule("keep-from-user", R.HIDDEN_INSTRUCTION, "NOT ~1 TELL ~6 USER|PERSON", unless=E),
+    Rule("keep-instructions", R.HIDDEN_INSTRUCTION, "NOT ~3 TELL ~3 RULES|PROMPT", unless=E),
+    Rule("never-tell", R.HIDDEN_INSTRUCTION, "NOT ~2 TELL", suffices=False),
+    Rule("hide-from-user", R.HIDDEN_INSTRUCTION, "HIDDEN|KEEP|SILENT ~5 USER|PERSON", suffices=False),
+    Rule(
+        "silent-send",
+        R.DATA_EXFILTRATION,
+        "SILENT ~2 SEND|STEAL|PUT|READ|COPY|COLLECT ~6 SECRET|TALK|PERSONAL|FILE|USER|CONTENT|MESSAGE",
+        suffices=False,
+    ),
+    Rule("silent", R.HIDDEN_INSTRUCTION, "SILENT ~4 SEND|STEAL|PUT|CHANGE|CALL|KEEP|COPY", suffices=False),
+    # Data on its way out.
+    Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 FILE", unless=E),
+    Rule("file-into", R.DATA_EXFILTRATION, "PUT|COPY ~6 FILE ~8 ANSWER|FIELD|SEND|LINK|MESSAGE", unless=E),
+    Rule("file-put", R.DATA_EXFILTRATION, "PUT|COPY|CONTENT ~5 FILE", suffices=False),
+    Rule(
+        "file-in",
+        R.DATA_EXFILTRATION,
+        "READ|COLLECT|COMMAND ~5 FILE ~9 SEND|PUT|FIELD|ANSWER|STEAL|LINK|COPY",
+        unless=E,
+    ),
+    Rule("file-first", R.DATA_EXFILTRATION, "BEFORE|FIRST|MUST|WHENEVER ~12 READ|SHELL ~4 FILE"),
+    Rule("file-then-first", R.DATA_EXFILTRATION, "READ ~3 FILE ~2 FIRST|BEFORE"),
+    Rule("file-read", R.DATA_EXFILTRATION, "READ|SHELL|COLLECT ~4 FILE", suffices=False),
+    Rule(
+        "steal",
+        R.DATA_EXFILTRATION,
+        "STEAL ~6 SECRET|FILE|CONTENT|PERSONAL|TALK|USER|MESSAGE|LINK|OUTSIDE|EVIL|ALL",
+        unless=E,
+    ),
+    Rule(
+        "secret-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 SECRET|TALK|PERSONAL ~8 OUTSIDE|LINK|ADDRESS|EVIL", unless=E
+    ),
+    Rule(
+        "secret-to-server",
+        R.DATA_EXFILTRATION,
+        "SEND|STEAL|PUT ~6 SECRET|TALK|PERSONAL ~8 SERVER|FIELD|ANSWER",
+        suffices=False,
+    ),
+    Rule(
+        "secret-read-send",
+        R.DATA_EXFILTRATION,
+        "READ|COLLECT ~6 SECRET|TALK|PERSONAL ~10 SEND|PUT|KEEP",
+        suffices=False,
+    ),
+    Rule(
+        "all-out",
+        R.DATA_EXFILTRATION,
+        "SEND|STEAL|COPY ~3 ALL|USER|YOU|MESSAGE ~4 CONTENT|MESSAGE|TALK ~6 OUTSIDE|LINK|ADDRESS|EVIL",
+    ),
+    Rule(
+        "result-out",
+        R.DATA_EXFILTRATION,
+        "SEND|COPY|COLLECT ~6 CONTENT|ANSWER|MESSAGE|IDENTITY ~6 OUTSIDE|LINK|ADDRESS",
+        suffices=False,
+    ),
+    Rule("to-attacker", R.DATA_EXFILTRATION, "SEND|PUT|COPY|SHELL|CHANGE|CALL|READ|KEEP ~8 EVIL", unless=E),
+    Rule("talk-in-field", R.DATA_EXFILTRATION, "PUT|SEND ~5 TALK|PROMPT", suffices=False),
+    Rule("talk-all", R.DATA_EXFILTRATION, "ALL ~3 TALK|MESSAGE ~6 FIELD|ANSWER|SEND|PUT", suffices=False),
+    Rule("copied", R.TOOL_SHADOWING, "COPY ~8 ADDRESS|EVIL", suffices=False),
+    Rule("always-copied", R.TOOL_SHADOWING, "MUST|WHENEVER ~8 COPY ~12 ADDRESS|EVIL"),
+    Rule("redirected", R.TOOL_SHADOWING, "SEND|CHANGE ~3 ALL ~2 MESSAGE|SEND|MONEY ~4 ADDRESS|EVIL|LINK|OUTSIDE"),
+    Rule("money", R.TOOL_SHADOWING, "CHANGE|INSTEAD ~3 MONEY", suffices=False),
+    # Other servers' tools.
+    Rule("peer-order", R.TOOL_SHADOWING, "CALL|INSTEAD|BEFORE|WHENEVER|MUST|CHANGE ~4 PEER", unless=E),
+    Rule("peer-changed", R.TOOL_SHADOWING, "PEER ~8 MUST|CHANGE|INSTEAD|COPY|PREFER|OUTDATED|SEND|IGNORE"),
+    Rule("tool-changed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~5 NAME|TOOL ~8 CHANGE|COPY|STEAL", suffices=False),
+    Rule("tool-addressed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~4 NAME|PEER ~10 ADDRESS|EVIL"),
+    Rule("tool-first", R.CROSS_TOOL_MANIPULATION, "BEFORE ~4 NAME|TOOL ~8 CALL|FIRST|MUST", suffices=False),
+    Rule("tool-order", R.CROSS_TOOL_MANIPULATION, "CALL ~3 NAME ~6 BEFORE|FIRST", suffices=False),
+    Rule("tool-command", R.CROSS_TOOL_MANIPULATION, "CALL|WHENEVER ~4 NAME|COMMAND ~6 SHELL|FILE", suffices=False),
+    # This one before all others.
+    Rule(
+        "prefer-this",
+        R.PREFERENCE_MANIPULATION,
+        "PREFER|CALL|MUST ~5 TOOL ~5 INSTEAD|BEFORE ~2 ALL|OTHER",
+        suffices=False,
+    ),
+    Rule("others-outdated", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~4 OUTDATED"),
+    Rule("others-not", R.PREFERENCE_MANIPULATION, "NOT ~1 CALL|PREFER ~2 OTHER ~1 TOOL"),
+    Rule("others-must-not", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~3 MUST|NOT ~2 NOT|CALL", suffices=False),
+    Rule(
+        "before-others",
+        R.PREFERENCE_MANIPULATION,
+        "CALL|PREFER ~5 BEFORE|INSTEAD ~2 ALL ~2 OTHER|TOOL|MESSAGE",
+        unless=E,
+    ),
+    Rule("always-first", R.PREFERENCE_MANIPULATION, "MUST ~3 CALL|PREFER ~5 FIRST|BEFORE", suffices=False),
+    Rule("every-time", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 ALL ~2 MESSAGE|TALK|SESSION", suffices=False),
+    # Credentials.
+    Rule("ask-secret", R.CREDENTIAL_REQUEST, "ASK ~2 USER|PERSON ~8 SECRET|PERSONAL", unless=E),
+    Rule("user-gives", R.CREDENTIAL_REQUEST, "USER ~5 PUT|ASK|MUST|SEND ~5 SECRET|PERSONAL", suffices=False),
+    Rule("needs-secret", R.CREDENTIAL_REQUEST, "MUST ~3 USER ~3 SECRET|PERSONAL", suffices=False),
+    # Consent and rights.
+    Rule("no-approval", R.PRIVILEGE_ESCALATION, "NOT|DISABLE ~4 APPROVAL", suffices=False),
+    Rule(
+        "approval-off",
+        R.PRIVILEGE_ESCALATION,
+        "DISABLE|IGNORE ~3 APPROVAL|SAFETY ~5 SESSION|ALL|MODEL|USER|TOOL",
+        suffices=False,
+    ),
+    Rule("granted", R.PRIVILEGE_ESCALATION, "GRANT ~3 ADMIN", suffices=False),
+    # Commands.
+    Rule("shell", R.PRIVILEGE_ESCALATION, "CALL|BEFORE|FIRST|MUST ~6 SHELL", suffices=False),
+    Rule("shell-out", R.DATA_EXFILTRATION, "SHELL ~6 LINK|EVIL|FILE", suffices=False),
+    Rule("destroy", R.HIDDEN_INSTRUCTION, "BEFORE|FIRST|IGNORE|SILENT ~8 DESTROY ~2 ALL", suffices=False),
+    # Later.
+    Rule("after-approval", R.RUG_PULL, "LATER ~8 SILENT|CHANGE|STEAL|CALL|COMMAND", suffices=False),
+)
+
+_COMPILED = tuple((rule, rule.compiled()) for rule in RULES)
+_EXCUSES = {
+    rule.name: re.compile(f"[{''.join(Kind[each].value for each in rule.unless.split('|'))}]")
+    for rule in RULES
+    if rule.unless
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A rule that fits, and its first and last (exclusive) token."""
+
+    rule: Rule
+    start: int
+    end: int
+
+
+def matches(reading: Reading) -> Iterator[Match]:
+    """Each rule where it fits first, and does not stand excused."""
+    letters = reading.letters
+    for rule, pattern in _COMPILED:
+        for found in pattern.finditer(letters):
+            excuse = _EXCUSES.get(rule.name)
+            if excuse is not None and excuse.search(letters, letters.rfind("|", 0, found.start()) + 1, found.start()):
+                continue
+            yield Match(rule, found.start(), found.end())
+            break
+
+
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
+_ASSIGNED = re.compile(
+    r"(?:api[_-]?key|token|secret|passw(?:or)?d|pwd|access[_-]?key|bearer)[\"']?(?:\s?[:=]\s?|\s)[\"'`]?([A-Za-z0-9_+/.=!@#$%^&*-]{16,200})",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"\b[a-z][a-z0-9+]{2,20}://[^\s:/@]{1,64}:([^\s:/@]{6,100})@[\w.-]{1,100}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"your|example|sample|placeholder|xxx|\*\*\*|\.\.\.|<|\{|\$|dummy|fake|change|insert|redacted|(?:passw(?:or)?d|secret|token|user|pass|mypass|test)\d{0,4}$|^(.)\1+$",
+    re.IGNORECASE,
+)
+MIN_DISTINCT = 9
+"""Different characters of a real key; fewer are a pattern that somebody typed."""
+
+
+def secrets_in(text: str) -> Iterator[str]:
+    """Credentials that stand in a text as they are; placeholders are none."""
+    for found in _PRIVATE_KEY.finditer(text):
+        yield found[0]
+    for found in KNOWN_CREDENTIAL.finditer(text):
+        is_token = not found[0].startswith("eyJ") or found[0].count(".") == JWT_DOTS
+        if is_token and len(found[0]) >= MIN_KEY and _is_random(found[0]):
+            yield found[0]
+    for pattern in (_ASSIGNED, _LOGIN):
+        for found in pattern.finditer(text):
+            if _is_random(found[1]) and (pattern is _LOGIN or RANDOM.search(found[1])):
+                yield found[1]
+
+
+MIN_KEY = 20
+JWT_DOTS = 2
+
+
+def _is_random(value: str) -> bool:
+    body = value.strip("=.-_")
+    return (
+        len(set(body)) >= (MIN_DISTINCT if len(body) >= MIN_KEY else 6)
+        and any(character.isdigit() for character in body)
+        and not _PLACEHOLDER.search(value)
+        and "://" not in value
+    )

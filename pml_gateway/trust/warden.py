@@ -1,0 +1,266 @@
+"""The warden of one gateway: admits what its servers list, keeps the pins, and has the lint read what came unread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pml_gateway.catalog.manifest import ManifestEntry
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import TrustSettings
+from pml_gateway.log import get_logger
+from pml_gateway.telemetry.events import DefinitionsDecided
+from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, peer_of, subject_of
+from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
+from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
+from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+MAX_VERDICTS = 100_000
+"""Verdicts that this process remembers, so that what goes back and forth is judged once; the oldest go first."""
+
+
+def shipped_judge() -> Judge:
+    """The lint."""
+    # It takes 0.06 s to import, which a start with unchanged tools never needs.
+    from pml_gateway.trust.lint import Linter
+
+    return Linter()
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Definitions that the lint has not read: server, what it is, which definition, and the form of it."""
+
+    places: tuple[tuple[str, str, Key, Form | Held], ...]
+    peers: tuple[Peer, ...]
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """What the lint is asked."""
+        return [subject_of(server, key, each.definition) for server, _, key, each in self.places]
+
+    def slices(self, count: int) -> Iterator[Unread]:
+        """The same in parts."""
+        for start in range(0, len(self.places), count):
+            yield replace(self, places=self.places[start : start + count])
+
+
+class Warden:
+    """Admits listings. All but the properties may block: call it in a thread, from one at a time."""
+
+    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = shipped_judge) -> None:
+        self._file = file
+        self._make_judge = make_judge
+        self._verdicts: dict[str, Verdict] = {}
+        self._digests: dict[int, tuple[JsonObject, str]] = {}
+        self._unpinned: tuple[frozenset[str], bool] = (frozenset(), False)
+        self._pins = Pins()
+        self._servers: dict[str, ServerPins] = {}
+        self._news: list[DefinitionsDecided] = []
+        self._told = ""
+
+    @property
+    def file(self) -> PinsFile:
+        """Where the pins lie."""
+        return self._file
+
+    @property
+    def servers(self) -> Mapping[str, ServerPins]:
+        """The pins of the servers that are configured now, by id."""
+        return self._servers
+
+    @property
+    def awaits_review(self) -> bool:
+        """Whether anything is held back until the owner decides."""
+        return any(pins.held for pins in self._servers.values())
+
+    def expect(self, remembered: Collection[str], *, were_pinned: bool) -> None:
+        """Say what was served before this start: what was never pinned is taken as accepted, once.
+
+        Where it was pinned and the pins are lost, it is judged as a change is.
+        """
+        self._unpinned = (frozenset(remembered), were_pinned)
+
+    def admit(
+        self, entries: Mapping[str, ManifestEntry], definitions: Mapping[str, UpstreamDefinition], policy: TrustSettings
+    ) -> Mapping[str, ManifestEntry]:
+        """What may be served of these listings, by server id."""
+        remembered, were_pinned = self._unpinned
+        heard = {
+            server: Heard(
+                entry,
+                identity_of(definitions[server]),
+                is_old=server in remembered and not were_pinned,
+                lost_pins=server in remembered and were_pinned,
+            )
+            for server, entry in entries.items()
+        }
+        last: list[Admission] = []
+
+        def decided(pins: Pins) -> Pins:
+            last.append(admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest))
+            return last[-1].pins
+
+        before = self._file.load()
+        if decided(before) is not before or (heard and self._file.needs_writing):
+            self._keep(decided)
+        self._news += [*self._owners_word(heard, before), *last[-1].news]
+        self._pins = last[-1].pins
+        self._servers = {
+            server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
+        }
+        self._unpinned = (frozenset(), False)
+        listed = {id(each) for entry in entries.values() for each in _definitions(entry)}
+        self._digests = {key: known for key, known in self._digests.items() if key in listed}
+        return last[-1].entries
+
+    def _owners_word(self, heard: Mapping[str, Heard], now: Pins) -> Iterator[DefinitionsDecided]:
+        """What the owner decided since the last time, by another process."""
+        if now is self._pins:
+            return
+        for server, each in heard.items():
+            before, after = self._servers.get(server), now.of(server, each.identity)
+            if before is None or after is None or before is after:
+                continue
+            approved = [
+                (str(key[0]), key[1], form.digest)
+                for key, forms in after.accepted.items()
+                for form in forms
+                if form.how is Accepted.OWNER and not _owners(before.form(key, form.digest))
+            ]
+            rejected = [
+                (str(key[0]), key[1], held.digest)
+                for key, all_held in after.rejected.items()
+                for held in all_held
+                if not before.refuses(key, held.digest)
+            ]
+            for outcome, definitions in (("approved", approved), ("rejected", rejected)):
+                if definitions:
+                    yield DefinitionsDecided(server, outcome, tuple(definitions))
+
+    def unread(self) -> Unread:
+        """What was accepted or held back without asking the lint."""
+        places = tuple(
+            (pins.server, pins.what, key, each) for pins in self._servers.values() for key, each in _unread(pins)
+        )
+        peers = tuple(
+            peer_of(server, name, forms[-1].definition)
+            for server, pins in self._servers.items()
+            for (kind, name), forms in pins.accepted.items()
+            if kind is SubjectKind.TOOL
+        )
+        return Unread(places, peers)
+
+    def read(self, unread: Unread) -> None:
+        """Have the lint read definitions; `note` keeps what it says."""
+        judged(self, unread.subjects, unread.peers)
+
+    def note(self, unread: Unread) -> None:
+        """Keep what the lint says of what was accepted or held back without it; tells of what is risky."""
+        verdicts = judged(self, unread.subjects, unread.peers)
+        found = {
+            (server, what, key, each.digest): verdict
+            for (server, what, key, each), verdict in zip(unread.places, verdicts, strict=True)
+        }
+        self._keep(lambda pins: _with_verdicts(pins, found))
+        self._pins = self._file.load()
+        self._servers = {key: self._pins.servers.get((key, each.what), each) for key, each in self._servers.items()}
+        flagged: dict[str, list[tuple[Key, str, Verdict]]] = {}
+        for (server, _, key, own), verdict in found.items():
+            pins = self._servers.get(server)
+            form = None if pins is None else pins.form(key, own)
+            if form is not None and form.is_flagged:
+                flagged.setdefault(server, []).append((key, own, verdict))
+        for server, forms in flagged.items():
+            classes = (str(each) for _, _, verdict in forms for each in verdict.classes)
+            names = tuple((str(key[0]), key[1], own) for key, own, _ in forms)
+            self._news.append(DefinitionsDecided(server, "flagged", names, tuple(dict.fromkeys(classes))))
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether anything was accepted or held back that the lint has not read."""
+        return any(True for pins in self._servers.values() for _ in _unread(pins))
+
+    def take_news(self) -> list[DefinitionsDecided]:
+        """What there is to tell since the last time."""
+        news, self._news = self._news, []
+        return news
+
+    def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
+        """Verdicts of the lint, each found once."""
+        keys = [_subject_key(subject) for subject in subjects]
+        new = {key: subject for key, subject in zip(keys, subjects, strict=True) if key not in self._verdicts}
+        if new:
+            found = self._judge.judge(list(new.values()), peers)
+            self._verdicts |= dict(zip(new, found, strict=True))
+        answer = [self._verdicts[key] for key in keys]
+        self._verdicts = dict(list(self._verdicts.items())[-MAX_VERDICTS:])
+        return answer
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return self._make_judge()
+
+    def _keep(self, change: Callable[[Pins], Pins]) -> None:
+        try:
+            self._file.change(change)
+        except OSError:
+            if self._file.problem != self._told:
+                logger.warning(
+                    "%s; what is accepted and held back is forgotten when this gateway ends", self._file.problem
+                )
+        self._told = self._file.problem
+
+    def _digest(self, definition: JsonObject) -> str:
+        known = self._digests.get(id(definition))
+        if known is None or known[0] is not definition:
+            known = self._digests[id(definition)] = (definition, digest(definition))
+        return known[1]
+
+
+def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
+    found = [*entry.tools, *entry.offers.prompts, *entry.offers.templates]
+    for each in entry.differences.values():
+        found += [*each.tools, *each.offers.prompts, *each.offers.templates]
+    return found
+
+
+def _owners(form: Form | None) -> bool:
+    return form is not None and form.how is Accepted.OWNER
+
+
+def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | Held]]:
+    for key, forms in pins.accepted.items():
+        yield from ((key, form) for form in forms if form.verdict is None)
+    for key, all_held in pins.held.items():
+        yield from ((key, held) for held in all_held if held.verdict is None and held.definition)
+
+
+def _subject_key(subject: Subject) -> str:
+    before = "" if subject.before is None else digest(subject.before)
+    return f"{subject.kind}\0{subject.server}\0{digest(subject.definition)}\0{before}"
+
+
+def _with_verdicts(pins: Pins, found: Mapping[tuple[str, str, Key, str], Verdict]) -> Pins:
+    changed: dict[tuple[str, str], ServerPins] = {}
+    for (server, what, key, own), verdict in found.items():
+        each = changed.get((server, what)) or pins.servers.get((server, what))
+        if each is None:
+            continue
+        forms = tuple(replace(f, verdict=verdict) if f.digest == own else f for f in each.accepted.get(key, ()))
+        if forms:
+            each = replace(each, accepted={**each.accepted, key: forms})
+        if (held := each.waiting(key, own)) is not None:
+            read = tuple(replace(h, verdict=verdict) if h.digest == own else h for h in each.held[key])
+            each = replace(each, held={**each.held, key: read})
+            if verdict.is_risky:
+                pins = pins.knowing(nameless_digest(held.definition), is_rejected=False)
+        changed[server, what] = each
+    for each in changed.values():
+        pins = pins.having(each)
+    return pins
