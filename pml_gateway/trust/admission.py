@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
 from pml_gateway.catalog.manifest import ManifestEntry
@@ -61,12 +62,37 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A server all of whose definitions were accepted: as long as neither they nor its pins change, nothing does."""
+
+    heard: Heard
+    pins: ServerPins
+
+    def holds(self, heard: Heard, pins: Pins) -> bool:
+        """Whether this server still lists what was accepted of it."""
+        then, now = self.heard.entry, heard.entry
+        return (
+            pins.of(self.pins.server, heard.identity) is self.pins
+            and heard.identity == self.heard.identity
+            and now.tools is then.tools
+            and (now.server_name, now.server_version) == (then.server_name, then.server_version)
+            and (now.offers, now.differences) == (then.offers, then.differences)
+        )
+
+    def peers(self) -> Iterator[Peer]:
+        """The tools that are served."""
+        for tool in self.heard.entry.tools:
+            yield peer_of(self.pins.server, name_of(SubjectKind.TOOL, tool), tool)
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """What may be served, the pins after that, and what there is to tell."""
+    """What may be served, the pins after that, what there is to tell, and what need not be looked at again."""
 
     entries: Mapping[str, ManifestEntry]
     pins: Pins
     news: tuple[DefinitionsDecided, ...] = ()
+    settled: Mapping[str, Settled] = field(default_factory=dict)
 
 
 def admit(
@@ -77,6 +103,7 @@ def admit(
     *,
     now: float,
     digest_of: Callable[[JsonObject], str] = digest,
+    settled: Mapping[str, Settled] = MappingProxyType({}),
 ) -> Admission:
     """What may be served of what these servers listed. Judging takes its time: call it in a thread.
 
@@ -86,22 +113,31 @@ def admit(
         pins: what was accepted before.
         judge: asked about changes only, and under `trust.changes: risky`.
         now: Unix seconds, noted with what is new.
-        digest_of: `definition.digest`, remembered.
+        digest_of: `identity.digest`, remembered.
+        settled: the servers that were settled after the admission before.
     """
-    reviews = [_Review(server, each, policy, pins, now, digest_of) for server, each in heard.items()]
+    known = {server: each for server, each in settled.items() if server in heard and each.holds(heard[server], pins)}
+    reviews = [
+        _Review(server, each, policy, pins, now, digest_of) for server, each in heard.items() if server not in known
+    ]
     waiting = [(review, item) for review in reviews for item in review.unjudged]
     if waiting:
         peers = [peer for review in reviews for peer in review.peers()]
+        peers += [peer for each in known.values() for peer in each.peers()]
         verdicts = judged(judge, [review.subject(item) for review, item in waiting], peers)
         for (review, item), verdict in zip(waiting, verdicts, strict=True):
             review.settle(item, verdict)
     news: list[DefinitionsDecided] = []
-    entries: dict[str, ManifestEntry] = {}
+    entries = {server: each.entry for server, each in heard.items()}
     for review in reviews:
+        entry = entries[review.server]
         entries[review.server] = review.admitted_entry()
         pins = review.pinned_into(pins)
         news += review.news()
-    return Admission(entries, pins, tuple(news))
+        own = pins.of(review.server, heard[review.server].identity)
+        if entries[review.server] is entry and own is not None and not own.held:
+            known[review.server] = Settled(heard[review.server], own)
+    return Admission(entries, pins, tuple(news), known)
 
 
 def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -> list[Verdict]:

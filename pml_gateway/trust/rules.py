@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -87,6 +88,7 @@ RULES = (
     # Data on its way out.
     Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 FILE", unless=E),
     Rule("file-into", R.DATA_EXFILTRATION, "PUT|COPY ~6 FILE ~8 ANSWER|FIELD|SEND|LINK|MESSAGE", unless=E),
+    Rule("file-text", R.DATA_EXFILTRATION, "PUT|COPY ~3 CONTENT ~3 FILE", unless=E),
     Rule("file-put", R.DATA_EXFILTRATION, "PUT|COPY|CONTENT ~5 FILE", suffices=False),
     Rule(
         "file-in",
@@ -96,7 +98,7 @@ RULES = (
     ),
     Rule("file-first", R.DATA_EXFILTRATION, "BEFORE|FIRST|MUST|WHENEVER ~12 READ|SHELL ~4 FILE"),
     Rule("file-then-first", R.DATA_EXFILTRATION, "READ ~3 FILE ~2 FIRST|BEFORE"),
-    Rule("file-read", R.DATA_EXFILTRATION, "READ|SHELL|COLLECT ~4 FILE", suffices=False),
+    Rule("file-read", R.DATA_EXFILTRATION, "READ|SHELL|COLLECT ~4 FILE", unless=E),
     Rule(
         "steal",
         R.DATA_EXFILTRATION,
@@ -129,12 +131,14 @@ RULES = (
         "SEND|COPY|COLLECT ~6 CONTENT|ANSWER|MESSAGE|IDENTITY ~6 OUTSIDE|LINK|ADDRESS",
         suffices=False,
     ),
-    Rule("to-attacker", R.DATA_EXFILTRATION, "SEND|PUT|COPY|SHELL|CHANGE|CALL|READ|KEEP ~8 EVIL", unless=E),
+    Rule("to-attacker", R.DATA_EXFILTRATION, "SEND|PUT|COPY|SHELL|CHANGE ~8 EVIL", unless=E),
     Rule("talk-in-field", R.DATA_EXFILTRATION, "PUT|SEND ~5 TALK|PROMPT", suffices=False),
     Rule("talk-all", R.DATA_EXFILTRATION, "ALL ~3 TALK|MESSAGE ~6 FIELD|ANSWER|SEND|PUT", suffices=False),
     Rule("copied", R.TOOL_SHADOWING, "COPY ~8 ADDRESS|EVIL", suffices=False),
     Rule("always-copied", R.TOOL_SHADOWING, "MUST|WHENEVER ~8 COPY ~12 ADDRESS|EVIL"),
     Rule("redirected", R.TOOL_SHADOWING, "SEND|CHANGE ~3 ALL ~2 MESSAGE|SEND|MONEY ~4 ADDRESS|EVIL|LINK|OUTSIDE"),
+    Rule("money-later", R.TOOL_SHADOWING, "WHENEVER ~10 CHANGE|INSTEAD ~2 MONEY"),
+    Rule("answer-replaced", R.TOOL_SHADOWING, "NAME ~12 INSTEAD|CHANGE ~3 ANSWER", suffices=False),
     Rule("money", R.TOOL_SHADOWING, "CHANGE|INSTEAD ~3 MONEY", suffices=False),
     # Other servers' tools.
     Rule("peer-order", R.TOOL_SHADOWING, "CALL|INSTEAD|BEFORE|WHENEVER|MUST|CHANGE ~4 PEER", unless=E),
@@ -143,17 +147,17 @@ RULES = (
     Rule("tool-addressed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~4 NAME|PEER ~10 ADDRESS|EVIL"),
     Rule("tool-first", R.CROSS_TOOL_MANIPULATION, "BEFORE ~4 NAME|TOOL ~8 CALL|FIRST|MUST", suffices=False),
     Rule("tool-order", R.CROSS_TOOL_MANIPULATION, "CALL ~3 NAME ~6 BEFORE|FIRST", suffices=False),
-    Rule("tool-command", R.CROSS_TOOL_MANIPULATION, "CALL|WHENEVER ~4 NAME|COMMAND ~6 SHELL|FILE", suffices=False),
+    Rule("tool-command", R.CROSS_TOOL_MANIPULATION, "CALL|WHENEVER ~4 NAME|COMMAND ~6 SHELL|FILE", unless=E),
     # This one before all others.
     Rule(
         "prefer-this",
         R.PREFERENCE_MANIPULATION,
         "PREFER|CALL|MUST ~5 TOOL ~5 INSTEAD|BEFORE ~2 ALL|OTHER",
-        suffices=False,
+        unless=E,
     ),
     Rule("others-outdated", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~4 OUTDATED"),
     Rule("others-not", R.PREFERENCE_MANIPULATION, "NOT ~1 CALL|PREFER ~2 OTHER ~1 TOOL"),
-    Rule("others-must-not", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~3 MUST|NOT ~2 NOT|CALL", suffices=False),
+    Rule("others-must-not", R.PREFERENCE_MANIPULATION, "OTHER ~2 TOOL ~3 MUST|NOT ~2 NOT|CALL", unless=E),
     Rule(
         "before-others",
         R.PREFERENCE_MANIPULATION,
@@ -163,9 +167,10 @@ RULES = (
     Rule("always-first", R.PREFERENCE_MANIPULATION, "MUST ~3 CALL|PREFER ~5 FIRST|BEFORE", suffices=False),
     Rule("every-time", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 ALL ~2 MESSAGE|TALK|SESSION", suffices=False),
     # Credentials.
-    Rule("ask-secret", R.CREDENTIAL_REQUEST, "ASK ~2 USER|PERSON ~8 SECRET|PERSONAL", unless=E),
+    Rule("ask-secret", R.CREDENTIAL_REQUEST, "ASK|PROMPT ~2 USER|PERSON ~8 SECRET|PERSONAL", unless=E),
+    Rule("give-me", R.CREDENTIAL_REQUEST, "USER ~4 YOU ~3 SECRET|PERSONAL", unless=E),
     Rule("user-gives", R.CREDENTIAL_REQUEST, "USER ~5 PUT|ASK|MUST|SEND ~5 SECRET|PERSONAL", suffices=False),
-    Rule("needs-secret", R.CREDENTIAL_REQUEST, "MUST ~3 USER ~3 SECRET|PERSONAL", suffices=False),
+    Rule("needs-secret", R.CREDENTIAL_REQUEST, "MUST ~3 USER ~3 SECRET|PERSONAL", unless=E),
     # Consent and rights.
     Rule("no-approval", R.PRIVILEGE_ESCALATION, "NOT|DISABLE ~4 APPROVAL", suffices=False),
     Rule(
@@ -177,13 +182,18 @@ RULES = (
     Rule("granted", R.PRIVILEGE_ESCALATION, "GRANT ~3 ADMIN", suffices=False),
     # Commands.
     Rule("shell", R.PRIVILEGE_ESCALATION, "CALL|BEFORE|FIRST|MUST ~6 SHELL", suffices=False),
-    Rule("shell-out", R.DATA_EXFILTRATION, "SHELL ~6 LINK|EVIL|FILE", suffices=False),
+    Rule("shell-out", R.DATA_EXFILTRATION, "SHELL ~6 LINK|EVIL|FILE", unless=E),
     Rule("destroy", R.HIDDEN_INSTRUCTION, "BEFORE|FIRST|IGNORE|SILENT ~8 DESTROY ~2 ALL", suffices=False),
     # Later.
     Rule("after-approval", R.RUG_PULL, "LATER ~8 SILENT|CHANGE|STEAL|CALL|COMMAND", suffices=False),
 )
 
 _COMPILED = tuple((rule, rule.compiled()) for rule in RULES)
+_STARTING: defaultdict[str, list[int]] = defaultdict(list)
+"""The rules that begin with a letter: most texts have few letters, so that few rules are tried."""
+for _number, _rule in enumerate(RULES):
+    for _kind in _rule.pattern.split()[0].split("|"):
+        _STARTING[Kind[_kind].value].append(_number)
 _EXCUSES = {
     rule.name: re.compile(f"[{''.join(Kind[each].value for each in rule.unless.split('|'))}]")
     for rule in RULES
@@ -203,7 +213,8 @@ class Match:
 def matches(reading: Reading) -> Iterator[Match]:
     """Each rule where it fits first, and does not stand excused."""
     letters = reading.letters
-    for rule, pattern in _COMPILED:
+    for number in sorted({number for letter in set(letters) for number in _STARTING.get(letter, ())}):
+        rule, pattern = _COMPILED[number]
         for found in pattern.finditer(letters):
             excuse = _EXCUSES.get(rule.name)
             if excuse is not None and excuse.search(letters, letters.rfind("|", 0, found.start()) + 1, found.start()):
@@ -236,7 +247,11 @@ def secrets_in(text: str) -> Iterator[str]:
             yield found[0]
     for pattern in (_ASSIGNED, _LOGIN):
         for found in pattern.finditer(text):
-            if _is_random(found[1]) and (pattern is _LOGIN or RANDOM.search(found[1])):
+            if pattern is _LOGIN:
+                is_real = _is_mixed(found[1])
+            else:
+                is_real = _is_random(found[1]) and RANDOM.search(found[1]) is not None
+            if is_real:
                 yield found[1]
 
 
@@ -244,10 +259,19 @@ MIN_KEY = 20
 JWT_DOTS = 2
 
 
+def _is_mixed(password: str) -> bool:
+    """Whether a password of a URL is more than a word."""
+    kinds = (any(map(test, password)) for test in (str.isdigit, str.isupper, str.islower))
+    return sum(kinds) > 1 and len(set(password)) >= MIN_MIXED and not _PLACEHOLDER.search(password)
+
+
+MIN_MIXED = 6
+
+
 def _is_random(value: str) -> bool:
     body = value.strip("=.-_")
     return (
-        len(set(body)) >= (MIN_DISTINCT if len(body) >= MIN_KEY else 6)
+        len(set(body)) >= MIN_DISTINCT
         and any(character.isdigit() for character in body)
         and not _PLACEHOLDER.search(value)
         and "://" not in value

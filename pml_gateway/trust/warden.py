@@ -12,7 +12,7 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, peer_of, subject_of
+from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, peer_of, subject_of
 from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
@@ -61,6 +61,7 @@ class Warden:
         self._unpinned: tuple[frozenset[str], bool] = (frozenset(), False)
         self._pins = Pins()
         self._servers: dict[str, ServerPins] = {}
+        self._settled: Mapping[str, Settled] = {}
         self._news: list[DefinitionsDecided] = []
         self._told = ""
 
@@ -103,14 +104,16 @@ class Warden:
         last: list[Admission] = []
 
         def decided(pins: Pins) -> Pins:
-            last.append(admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest))
+            last.append(
+                admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest, settled=self._settled)
+            )
             return last[-1].pins
 
         before = self._file.load()
         if decided(before) is not before or (heard and self._file.needs_writing):
             self._keep(decided)
         self._news += [*self._owners_word(heard, before), *last[-1].news]
-        self._pins = last[-1].pins
+        self._pins, self._settled = last[-1].pins, last[-1].settled
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
         }

@@ -84,6 +84,34 @@ def test_what_did_not_change_is_the_very_same_listing_and_judges_nothing() -> No
     assert (again.news, judge.asked) == ((), [])
 
 
+def test_what_is_settled_is_looked_at_again_as_soon_as_anything_about_it_changes() -> None:
+    listed = heard(tool())
+    first = step(listed)
+
+    def again(given: Heard, pins: Pins) -> Admission:
+        return admit({"a": given}, TrustSettings(), pins, Words(), now=1.0, digest_of=never, settled=first.settled)
+
+    def never(_: object) -> str:
+        raise LookupError
+
+    relisted = heard(*listed.entry.tools)
+    same = replace(relisted, entry=replace(relisted.entry, tools=listed.entry.tools, listed_at=9.0))
+    assert again(same, first.pins).entries["a"] is same.entry
+    own = first.pins.servers["a", "w"]
+    rejected = first.pins.having(own.rejecting(NOTE, Held(tool(), digest(tool()), Because.CHANGED, 1.0)))
+    for other, pins in (
+        (heard(tool()), first.pins),
+        (heard(tool(), version="2"), first.pins),
+        (heard(*listed.entry.tools, offers=Offers(instructions="x")), first.pins),
+        (replace(listed, identity=Identity("w", "other")), first.pins),
+        (listed, rejected),
+    ):
+        with pytest.raises(LookupError):
+            again(other, pins)
+    held = step(heard(tool(description=POISON)), first.pins)
+    assert held.settled == {}
+
+
 def test_a_harmless_change_is_served_at_once_and_told() -> None:
     changed = step(heard(tool(description="Takes a note, quickly.")), step(heard(tool())).pins)
     assert served(changed)[0]["description"] == "Takes a note, quickly."
