@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.lint import Linter
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]

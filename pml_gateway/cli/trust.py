@@ -67,6 +67,9 @@ def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.envir
     )
 
 
+SHOWN_OF_DIGEST = 12
+"""Characters by which one form of a definition is named."""
+
 WAITING = frozenset({"held", "flagged"})
 """States of definitions that the owner may want to decide about."""
 
@@ -103,7 +106,7 @@ trust_app = typer.Typer(name="trust", cls=TrustGroup, no_args_is_help=False)
 
 NamesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="server:tool, server__tool, or a server for what it says of itself."),
+    typer.Argument(metavar="NAME", help="server:tool, server__tool, or a server for what it says of itself."),
 ]
 ServerOption = Annotated[
     str | None,
@@ -181,14 +184,18 @@ def show(
     if as_json:
         print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
         return
-    say(f"{chosen.source}: {chosen.state}, {_because(chosen)}", style="bold")
+    say(f"{chosen.source}: {chosen.state}, {_BECAUSE.get(chosen.because, chosen.because)}", style="bold")
+    spans: dict[tuple[str, str], list[str]] = {}
     for reason in chosen.verdict.reasons if chosen.verdict is not None else ():
-        say(f"  {reason.risk_class} in {reason.where or 'the definition'}:")
-        _print_indented(Text(printable(reason.text)))
+        spans.setdefault((reason.where, reason.text), []).append(reason.risk_class)
+    for (where, text), classes in spans.items():
+        say(f"! {where or 'the whole'}: {', '.join(classes)}", style="yellow")
+        _print_indented(Text(printable(text)))
     for change in chosen.changes:
         _print_change(change)
     if chosen.state in WAITING:
-        note(f"pml trust approve {chosen.source}, or pml trust reject {chosen.source}")
+        exact = f"{chosen.source}@{chosen.digest[:SHOWN_OF_DIGEST]}"
+        note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
 
 
 @trust_app.command("approve")
@@ -235,6 +242,9 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
                 raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
         else:
             chosen = [_chosen(known, name) for name in names] if names else waiting
+        unreadable = [case.source for case in chosen if not case.digest]
+        if unreadable and outcome == "approved":
+            raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
         change = approved if outcome == "approved" else rejected
         try:
             _pins_file(command).change(lambda pins: change(pins, chosen, time.time()))
@@ -247,7 +257,7 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
         print_json({outcome: [_as_json(case) for case in chosen]})
         return
     for case in chosen:
-        say(f"{outcome}: {case.source}")
+        say(f"{outcome}: {case.source}@{case.digest[:SHOWN_OF_DIGEST]}")
     if not chosen:
         note("nothing waits for your decision")
 
@@ -283,6 +293,10 @@ def _chosen(known: list[Case], name: str) -> Case:
         raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
     if len(sources) > 1:
         raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
+    held = [case for case in found if case.state == "held"]
+    if len(held) > 1:
+        forms = ", ".join(f"{case.source}@{case.digest[:SHOWN_OF_DIGEST]}" for case in held)
+        raise UsageError(f"several forms of {sources[0]} wait", hint=f"name one of them: {forms}")
     return found[0]
 
 
@@ -295,7 +309,7 @@ def _as_json(case: Case) -> JsonObject:
         "state": case.state.value,
         "because": case.because,
         "since": datetime.fromtimestamp(case.at, UTC).isoformat(timespec="seconds"),
-        "sha256": case.digest,
+        "digest": case.digest,
         "reasons": [{"class": each.risk_class, "where": each.where, "text": each.text} for each in reasons],
         "changes": [{"where": each.where, "before": each.before, "after": each.after} for each in case.changes]
         if case.before is not None

@@ -21,8 +21,8 @@ from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.manifest import ManifestEntry
-    from pml_gateway.trust.lint import Linter, Peer, Subject
-    from pml_gateway.trust.verdict import Verdict
+    from pml_gateway.trust.lint import Linter
+    from pml_gateway.trust.verdict import Peer, Subject, Verdict
 
 MAX_LINE = 8 * 1024 * 1024
 """Bytes of one line; a definition of this size is no definition."""
@@ -92,7 +92,7 @@ def _of_lines(lines: BinaryIO, name: str) -> Iterator[Case]:
 
 def _case(line: bytes, number: int, name: str) -> Case:
     # The index stack takes a while to import, which `pml --help` never needs.
-    from pml_gateway.trust.lint import Subject, SubjectKind
+    from pml_gateway.trust.verdict import Subject, SubjectKind
 
     try:
         row: Any = json.loads(line)
@@ -113,7 +113,7 @@ def _case(line: bytes, number: int, name: str) -> Case:
 
 def _peers(listed: object) -> Iterator[Peer]:
     """Tools of other servers, each `{"server", "tool": {...}}` or `{"server", "name", "description"?}`."""
-    from pml_gateway.trust.lint import Peer
+    from pml_gateway.trust.verdict import Peer
 
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict):
@@ -124,7 +124,7 @@ def _peers(listed: object) -> Iterator[Peer]:
 
 def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
     from pml_gateway.catalog.manifest import ManifestFile
-    from pml_gateway.trust.lint import Peer
+    from pml_gateway.trust.verdict import Peer
 
     settings = command.load().settings
     if target is not None and target not in settings.servers:
@@ -150,7 +150,7 @@ def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
 
 
 def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Iterator[Case]:
-    from pml_gateway.trust.lint import Subject, SubjectKind
+    from pml_gateway.trust.verdict import Subject, SubjectKind
 
     said: list[tuple[SubjectKind, JsonObject]] = [(SubjectKind.TOOL, tool) for tool in entry.tools]
     said += [(SubjectKind.PROMPT, prompt) for prompt in entry.offers.prompts]

@@ -22,6 +22,7 @@ READING_ORDER = (
     "settings",
     "operations",
     "security",
+    "trust",
     "troubleshooting",
     "figures",
 )

@@ -32,9 +32,8 @@ from pml_gateway.state.store import Store
 from pml_gateway.telemetry.events import Events
 from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.trust.admission import Judge
-from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.pins import PinsFile
-from pml_gateway.trust.warden import Warden
+from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -426,7 +425,7 @@ async def open_gateway(
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
     events: Events | None = None,
-    make_judge: Callable[[], Judge] = Linter,
+    make_judge: Callable[[], Judge] = shipped_judge,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 

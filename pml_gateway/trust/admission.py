@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
 from pml_gateway.catalog.manifest import ManifestEntry
@@ -18,9 +19,8 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
-from pml_gateway.trust.lint import Peer, Subject, SubjectKind
-from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 VARIES_FROM = 3
 """Accepted forms from which a definition is said to differ at every connection, once; after that nothing is said."""
 
-MAX_ABSENT = 1_000
+MAX_ABSENT = 5_000
 """Pins of one server that are kept of what it no longer lists, the newest: it may come back."""
 
 _KINDS: Mapping[str, SubjectKind] = {
@@ -62,12 +62,37 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A server all of whose definitions were accepted: as long as neither they nor its pins change, nothing does."""
+
+    heard: Heard
+    pins: ServerPins
+
+    def holds(self, heard: Heard, pins: Pins) -> bool:
+        """Whether this server still lists what was accepted of it."""
+        then, now = self.heard.entry, heard.entry
+        return (
+            pins.of(self.pins.server, heard.identity) is self.pins
+            and heard.identity == self.heard.identity
+            and now.tools is then.tools
+            and (now.server_name, now.server_version) == (then.server_name, then.server_version)
+            and (now.offers, now.differences) == (then.offers, then.differences)
+        )
+
+    def peers(self) -> Iterator[Peer]:
+        """The tools that are served."""
+        for tool in self.heard.entry.tools:
+            yield peer_of(self.pins.server, name_of(SubjectKind.TOOL, tool), tool)
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """What may be served, the pins after that, and what there is to tell."""
+    """What may be served, the pins after that, what there is to tell, and what need not be looked at again."""
 
     entries: Mapping[str, ManifestEntry]
     pins: Pins
     news: tuple[DefinitionsDecided, ...] = ()
+    settled: Mapping[str, Settled] = field(default_factory=dict)
 
 
 def admit(
@@ -78,6 +103,7 @@ def admit(
     *,
     now: float,
     digest_of: Callable[[JsonObject], str] = digest,
+    settled: Mapping[str, Settled] = MappingProxyType({}),
 ) -> Admission:
     """What may be served of what these servers listed. Judging takes its time: call it in a thread.
 
@@ -87,22 +113,31 @@ def admit(
         pins: what was accepted before.
         judge: asked about changes only, and under `trust.changes: risky`.
         now: Unix seconds, noted with what is new.
-        digest_of: `definition.digest`, remembered.
+        digest_of: `identity.digest`, remembered.
+        settled: the servers that were settled after the admission before.
     """
-    reviews = [_Review(server, each, policy, pins, now, digest_of) for server, each in heard.items()]
+    known = {server: each for server, each in settled.items() if server in heard and each.holds(heard[server], pins)}
+    reviews = [
+        _Review(server, each, policy, pins, now, digest_of) for server, each in heard.items() if server not in known
+    ]
     waiting = [(review, item) for review in reviews for item in review.unjudged]
     if waiting:
         peers = [peer for review in reviews for peer in review.peers()]
+        peers += [peer for each in known.values() for peer in each.peers()]
         verdicts = judged(judge, [review.subject(item) for review, item in waiting], peers)
         for (review, item), verdict in zip(waiting, verdicts, strict=True):
             review.settle(item, verdict)
     news: list[DefinitionsDecided] = []
-    entries: dict[str, ManifestEntry] = {}
+    entries = {server: each.entry for server, each in heard.items()}
     for review in reviews:
+        entry = entries[review.server]
         entries[review.server] = review.admitted_entry()
         pins = review.pinned_into(pins)
         news += review.news()
-    return Admission(entries, pins, tuple(news))
+        own = pins.of(review.server, heard[review.server].identity)
+        if entries[review.server] is entry and own is not None and not own.held:
+            known[review.server] = Settled(heard[review.server], own)
+    return Admission(entries, pins, tuple(news), known)
 
 
 def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -> list[Verdict]:
@@ -148,7 +183,7 @@ class _Review:
         pinned = pins.of(server, heard.identity)
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
-        self._pins = pinned or ServerPins(server, heard.identity.what, heard.identity.fingerprint)
+        self._pins = pinned or ServerPins(server, heard.identity.what)
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
@@ -207,27 +242,40 @@ class _Review:
         """The pins with what was decided here."""
         own = self._pins
         forms: dict[Key, Form] = {}
-        held: dict[Key, Held] = {}
+        held: dict[Key, tuple[Held, ...]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
                 case Form() as form if own.form(item.key, form.digest) is None:
                     forms[item.key] = form
                 case Held() as each:
-                    held[item.key] = each
-                    if each.verdict is not None and each.verdict.is_risky:
+                    held[item.key] = (each,)
+                    is_new = own.waiting(item.key, item.digest) is None
+                    if is_new and each.verdict is not None and each.verdict.is_risky:
                         pins = pins.knowing(nameless_digest(item.definition), is_rejected=False)
         own = own.with_forms(forms.items()) if forms else own
+        held = self._held_with(held, own)
         own = replace(own, held=held) if held != own.held else own
-        own = (
-            own
-            if own.fingerprint == self._heard.identity.fingerprint
-            else replace(own, fingerprint=self._heard.identity.fingerprint)
-        )
+        fingerprint = self._heard.identity.fingerprint
+        if fingerprint not in own.fingerprints:
+            own = replace(own, fingerprints=(*own.fingerprints, fingerprint)[-MAX_FINGERPRINTS:])
         absent = own.accepted.keys() - self._items.keys()
         if len(absent) > MAX_ABSENT:
             dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
             own = replace(own, accepted={key: forms for key, forms in own.accepted.items() if key not in dropped})
         return pins.having(own)
+
+    def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
+        """What is held back here and now, and what another gateway was listed after this one was."""
+        merged: dict[Key, tuple[Held, ...]] = {}
+        for key in [*own.held, *(key for key in held if key not in own.held)]:
+            mine = {each.digest: each for each in held.get(key, ())}
+            newer = [
+                each for each in own.held.get(key, ()) if each.digest in mine or each.at > self._heard.entry.listed_at
+            ]
+            kept = [mine.pop(each.digest, each) for each in newer]
+            if kept or mine:
+                merged[key] = (*kept, *mine.values())[-MAX_HELD:]
+        return merged
 
     def news(self) -> Iterator[DefinitionsDecided]:
         """What the owner is told of, one event for all that came out alike."""
@@ -238,7 +286,7 @@ class _Review:
                     outcome = self._accepted_as(item.key, form)
                     if outcome:
                         told.setdefault(outcome, []).append((item, form.verdict))
-                case Held() as each if self._pins.held.get(item.key) != each:
+                case Held() as each if self._pins.waiting(item.key, each.digest) is None:
                     outcome = "quarantined" if self._served(item) is None else "held_back"
                     told.setdefault(outcome, []).append((item, each.verdict))
         for outcome, items in told.items():
@@ -260,15 +308,14 @@ class _Review:
     def _decide(self, item: _Item) -> None:
         """What becomes of a definition, as far as nobody has to be asked."""
         pins, policy = self._pins, self._policy
-        held = pins.held.get(item.key)
-        waiting = held if held is not None and held.digest == item.digest else None
+        waiting = pins.waiting(item.key, item.digest)
         form = pins.form(item.key, item.digest)
-        if pins.refuses(item.key, item.digest):
+        if not item.digest:
+            self._set(item, Because.UNREADABLE)
+        elif pins.refuses(item.key, item.digest):
             self._decided[item.key] = None
         elif form is not None:
             self._decided[item.key] = form
-        elif not item.digest:
-            self._set(item, Because.UNREADABLE)
         elif waiting is None and self._has_returned(item):
             self._set(item, Because.RETURNED)
         elif self._is_old:
@@ -312,12 +359,12 @@ class _Review:
         if isinstance(reason, Accepted):
             decided = Form(item.definition, item.digest, reason, self._now, verdict)
         else:
-            before = self._pins.held.get(item.key)
+            before = self._pins.waiting(item.key, item.digest)
             # What is nested too deep to be compared is nested too deep to be written as well.
             kept = item.definition if item.digest else {}
             decided = Held(kept, item.digest, reason, self._now, verdict)
-            if before is not None and (before.digest, before.because) == (item.digest, reason):
-                decided = before if verdict is None else replace(before, verdict=verdict)
+            if before is not None:
+                decided = replace(before, because=reason, verdict=verdict or before.verdict)
         self._decided[item.key] = decided
 
     def _accepted_as(self, key: Key, form: Form) -> str:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.trust.lint import SubjectKind
+from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.types import JsonObject
 
 _NODE = frozenset({"npx", "bunx", "pnpx"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.fuzz import token_sort_ratio
@@ -17,7 +16,7 @@ from pml_gateway.trust.lexicon import Kind, Reading, read
 from pml_gateway.trust.passages import MAX_CHARACTERS, Passage, passages_of
 from pml_gateway.trust.reveal import Revealed, reveal
 from pml_gateway.trust.rules import Match, matches, secrets_in
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 RISKY = 0.5
@@ -29,37 +28,6 @@ CERTAIN = 0.95
 MAX_REASONS = 12
 MAX_SPAN = 240
 """Characters of a reason's text."""
-
-
-class SubjectKind(StrEnum):
-    """What a server says of itself."""
-
-    TOOL = "tool"
-    PROMPT = "prompt"
-    RESOURCE = "resource"
-    TEMPLATE = "template"
-    INSTRUCTIONS = "instructions"
-    """The definition is `{"instructions": text, "name": server name, "version": ...}`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One definition in a server's own words; `before` is what was accepted, where it is a change of that."""
-
-    kind: SubjectKind
-    server: str
-    definition: JsonObject
-    before: JsonObject | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A tool of another server, which a definition may take the name of or give orders about."""
-
-    server: str
-    name: str
-    description: str = ""
-    """Tells a tool that poses as this one from one that is called alike by chance."""
 
 
 @dataclass(frozen=True, slots=True)

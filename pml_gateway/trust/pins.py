@@ -13,8 +13,7 @@ from typing import Any
 from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.trust.identity import Identity, Key
-from pml_gateway.trust.lint import SubjectKind
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -26,6 +25,11 @@ LOCK_SECONDS = 10.0
 
 MAX_FORMS = 8
 """Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
+
+MAX_HELD = 8
+"""Forms of one definition that wait at the same time, the newest."""
+
+MAX_FINGERPRINTS = 16
 
 MAX_KNOWN = 5_000
 """Definitions that are recognised under another name or server; the oldest go first."""
@@ -89,9 +93,11 @@ class ServerPins:
 
     server: str
     what: str
-    fingerprint: str
+    fingerprints: tuple[str, ...] = ()
+    """How it was configured, in one gateway or several."""
     accepted: Mapping[Key, tuple[Form, ...]] = field(default_factory=dict)
-    held: Mapping[Key, Held] = field(default_factory=dict)
+    held: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+    """Gateways that share the pins may each see a form of its own."""
     rejected: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
 
     def form(self, key: Key, digest: str) -> Form | None:
@@ -108,6 +114,10 @@ class ServerPins:
         forms = self.accepted.get(key, ())
         return forms[-1] if forms else None
 
+    def waiting(self, key: Key, digest: str) -> Held | None:
+        """The form of this hash that is held back."""
+        return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
+
     def refuses(self, key: Key, digest: str) -> bool:
         """Whether the owner rejected exactly this definition."""
         return any(each.digest == digest for each in self.rejected.get(key, ()))
@@ -118,25 +128,28 @@ class ServerPins:
         for key, form in forms:
             others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
             accepted[key] = (*others, form)[-MAX_FORMS:]
-            if key in held and held[key].digest == form.digest:
-                del held[key]
-            if key in rejected:
-                rejected[key] = tuple(each for each in rejected[key] if each.digest != form.digest)
-        return replace(
-            self, accepted=accepted, held=held, rejected={key: each for key, each in rejected.items() if each}
-        )
+            for others_of in (held, rejected):
+                if key in others_of:
+                    others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
+        return replace(self, accepted=accepted, held=_filled(held), rejected=_filled(rejected))
 
     def rejecting(self, key: Key, held: Held) -> ServerPins:
         """These pins with a definition rejected, which is accepted or waits no longer."""
-        forms = tuple(each for each in self.accepted.get(key, ()) if each.digest != held.digest)
-        accepted = {each: kept for each, kept in self.accepted.items() if each != key}
+        was_accepted = self.form(key, held.digest) is not None
+        # Who rejects what is served wants none of it; who rejects a change wants what was there before.
+        accepted = {each: forms for each, forms in self.accepted.items() if each != key or not was_accepted}
         rejected = tuple(each for each in self.rejected.get(key, ()) if each.digest != held.digest)
+        waiting = tuple(each for each in self.held.get(key, ()) if each.digest != held.digest)
         return replace(
             self,
-            accepted={**accepted, key: forms} if forms else accepted,
-            held={each: kept for each, kept in self.held.items() if each != key or kept.digest != held.digest},
+            accepted=accepted,
+            held=_filled({**self.held, key: waiting}),
             rejected={**self.rejected, key: (*rejected, held)},
         )
+
+
+def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
+    return {key: each for key, each in kept.items() if each}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +167,7 @@ class Pins:
         found = self.servers.get((server, identity.what))
         if found is not None:
             return found
-        alike = (each for each in self.servers.values() if each.fingerprint == identity.fingerprint)
+        alike = (each for each in self.servers.values() if identity.fingerprint in each.fingerprints)
         same = next((each for each in alike if each.what == identity.what), None)
         return None if same is None else replace(same, server=server)
 
@@ -186,6 +199,7 @@ class PinsFile:
         self.path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
         self._seen: Stamp | None = None
         self._pins = Pins()
+        self._is_unsaved = False
         self.problem = ""
         """Why the pins could not be written or read, if they could not."""
 
@@ -195,12 +209,12 @@ class PinsFile:
         return self._stamp() != self._seen
 
     @property
-    def is_missing(self) -> bool:
-        """Whether there was no file when it was looked for last."""
-        return self._seen is None
+    def needs_writing(self) -> bool:
+        """Whether there was no file when it was looked for last, or it lacks what this process knows."""
+        return self._seen is None or self._is_unsaved
 
     def load(self) -> Pins:
-        """The pins on disk; those remembered where nothing else was written since, none of a damaged file."""
+        """The pins on disk; those remembered where nothing else was written since, or the file is of no use."""
         stamp = self._stamp()
         if stamp == self._seen:
             return self._pins
@@ -209,15 +223,14 @@ class PinsFile:
             return self._pins
         try:
             # A hook in Python lets other threads have their turn while the whole file is read.
-            raw = json.loads(self.path.read_bytes(), object_hook=_unchanged)
-            self._pins = _decoded(raw)
-            self.problem = ""
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            # What this process knew still holds; another one judges everything anew.
-            self.problem = f"{self.path} is unreadable ({error})"
-            logger.error(
-                "%s; definitions that were accepted are judged anew, and the file is written again", self.problem
-            )
+            self._pins = _decoded(json.loads(self.path.read_bytes(), object_hook=_unchanged))
+            self.problem, self._is_unsaved = "", False
+        except OSError as error:
+            self.problem = f"{self.path} cannot be read ({error.strerror or error})"
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            # What this process knew still holds; one that knew nothing judges everything anew.
+            self.problem = f"{self.path} is damaged ({error})"
+            logger.error("%s; it is set aside, and what it accepted is judged anew", self.problem)
             self._set_aside()
         return self._pins
 
@@ -227,19 +240,24 @@ class PinsFile:
         Raises:
             OSError: they could not be written; this process goes by the changed ones all the same.
         """
+        is_changed = False
         try:
             with locked(self.path, LOCK_SECONDS):
                 self.path.parent.chmod(0o700)
                 before = self.load()
                 self._pins = change(before)
-                if self._pins != before or self._seen is None:
-                    write_atomically(self.path, json.dumps(_encoded(self._pins), separators=(",", ":")))
+                is_changed = True
+                if self._seen is not None:
+                    # One that cannot be read must not be replaced: others may have written into it.
+                    self.path.open("rb").close()
+                if self._pins != before or self.needs_writing:
+                    write_atomically(self.path, _written(self._pins))
                 self._seen = self._stamp()
-                self.problem = ""
+                self.problem, self._is_unsaved = "", False
         except OSError as error:
-            if self._seen != self._stamp():
-                self.load()
-            self._pins = change(self._pins)
+            if not is_changed:
+                self._pins = change(self.load())
+            self._is_unsaved = True
             self.problem = f"{self.path} cannot be written ({error.strerror or error})"
             raise
         return self._pins
@@ -263,22 +281,22 @@ def _unchanged(value: JsonObject) -> JsonObject:
     return value
 
 
-def _encoded(pins: Pins) -> JsonObject:
-    return {
-        "format": FORMAT,
-        "known": dict(pins.known),
-        "servers": [
-            {
-                "server": each.server,
-                "what": each.what,
-                "fingerprint": each.fingerprint,
-                "accepted": [[*key, [_encoded_form(form) for form in forms]] for key, forms in each.accepted.items()],
-                "held": [[*key, _encoded_held(held)] for key, held in each.held.items()],
-                "rejected": [[*key, [_encoded_held(held) for held in all]] for key, all in each.rejected.items()],
-            }
-            for each in pins.servers.values()
-        ],
-    }
+def _written(pins: Pins) -> str:
+    """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
+    servers = ",".join(_written_server(each) for each in pins.servers.values())
+    return f'{{"format":{FORMAT},"known":{_json(dict(pins.known))},"servers":[{servers}]}}'
+
+
+def _written_server(pins: ServerPins) -> str:
+    accepted = ",".join([_json([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
+    held = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
+    rejected = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
+    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)},"fingerprints":{_json(pins.fingerprints)}'
+    return f'{{{identity},"accepted":[{accepted}],"held":[{held}],"rejected":[{rejected}]}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _encoded_form(form: Form) -> JsonObject:
@@ -316,9 +334,9 @@ def _decoded(raw: JsonObject) -> Pins:
         ServerPins(
             str(each["server"]),
             str(each["what"]),
-            str(each["fingerprint"]),
+            tuple(map(str, each["fingerprints"])),
             {_key(*key): tuple(map(_form, forms)) for *key, forms in each["accepted"]},
-            {_key(*key): _held(held) for *key, held in each["held"]},
+            {_key(*key): tuple(map(_held, held)) for *key, held in each["held"]},
             {_key(*key): tuple(map(_held, held)) for *key, held in each["rejected"]},
         )
         for each in raw["servers"]

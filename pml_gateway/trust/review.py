@@ -12,9 +12,8 @@ from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
-from pml_gateway.trust.lint import SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -155,15 +154,16 @@ def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
         args = (pins.server, identity, key, state, each.digest, each.definition, before, str(why), each.at)
         found.append(Case(*args, each.verdict))
 
-    for key, held in pins.held.items():
+    for key, all_held in pins.held.items():
         latest = pins.latest(key)
-        add(key, State.HELD, held, None if latest is None else latest.definition)
+        for held in reversed(all_held):
+            add(key, State.HELD, held, None if latest is None else latest.definition)
     for key, all_rejected in pins.rejected.items():
         latest = pins.latest(key)
         for held in all_rejected:
             add(key, State.REJECTED, held, None if latest is None else latest.definition)
     for key, forms in pins.accepted.items():
-        for form in forms:
+        for form in reversed(forms):
             add(key, State.FLAGGED if form.is_flagged else State.ACCEPTED, form, None)
     return found
 
@@ -189,9 +189,13 @@ def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
 
 
 def _own(pins: Pins, case: Case) -> ServerPins:
-    return pins.of(case.server, case.identity) or ServerPins(case.server, case.identity.what, case.identity.fingerprint)
+    return pins.of(case.server, case.identity) or ServerPins(case.server, case.identity.what)
 
 
 def named(known: Sequence[Case], name: str) -> list[Case]:
-    """The definitions that a name means: whole ones first, then own names alone."""
-    return [case for case in known if case.source == name] or [case for case in known if case.is_called(name)]
+    """The definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it."""
+    found = [case for case in known if case.source == name] or [case for case in known if case.is_called(name)]
+    start, at, digest = name.rpartition("@")
+    if found or not at:
+        return found
+    return [case for case in named(known, start) if digest and case.digest.startswith(digest)]

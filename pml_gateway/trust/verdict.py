@@ -1,9 +1,11 @@
-"""What the lint says of one definition, and why."""
+"""What the lint is asked about a definition, and what it says of it, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from pml_gateway.types import JsonObject
 
 
 class RiskClass(StrEnum):
@@ -43,3 +45,34 @@ class Verdict:
     def classes(self) -> tuple[RiskClass, ...]:
         """The classes of the reasons, each once, in the order found."""
         return tuple(dict.fromkeys(reason.risk_class for reason in self.reasons))
+
+
+class SubjectKind(StrEnum):
+    """What a server says of itself."""
+
+    TOOL = "tool"
+    PROMPT = "prompt"
+    RESOURCE = "resource"
+    TEMPLATE = "template"
+    INSTRUCTIONS = "instructions"
+    """The definition is `{"instructions": text, "name": server name, "version": ...}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One definition in a server's own words; `before` is what was accepted, where it is a change of that."""
+
+    kind: SubjectKind
+    server: str
+    definition: JsonObject
+    before: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A tool of another server, which a definition may take the name of or give orders about."""
+
+    server: str
+    name: str
+    description: str = ""
+    """Tells a tool that poses as this one from one that is called alike by chance."""

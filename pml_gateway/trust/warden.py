@@ -12,17 +12,24 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, admit, judged, peer_of, subject_of
+from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, peer_of, subject_of
 from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
-from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Verdict
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
 MAX_VERDICTS = 100_000
 """Verdicts that this process remembers, so that what goes back and forth is judged once; the oldest go first."""
+
+
+def shipped_judge() -> Judge:
+    """The lint."""
+    # It takes 0.06 s to import, which a start with unchanged tools never needs.
+    from pml_gateway.trust.lint import Linter
+
+    return Linter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Unread:
 class Warden:
     """Admits listings. All but the properties may block: call it in a thread, from one at a time."""
 
-    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = Linter) -> None:
+    def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = shipped_judge) -> None:
         self._file = file
         self._make_judge = make_judge
         self._verdicts: dict[str, Verdict] = {}
@@ -54,6 +61,7 @@ class Warden:
         self._unpinned: tuple[frozenset[str], bool] = (frozenset(), False)
         self._pins = Pins()
         self._servers: dict[str, ServerPins] = {}
+        self._settled: Mapping[str, Settled] = {}
         self._news: list[DefinitionsDecided] = []
         self._told = ""
 
@@ -96,14 +104,16 @@ class Warden:
         last: list[Admission] = []
 
         def decided(pins: Pins) -> Pins:
-            last.append(admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest))
+            last.append(
+                admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest, settled=self._settled)
+            )
             return last[-1].pins
 
         before = self._file.load()
-        if decided(before) is not before or (heard and self._file.is_missing):
+        if decided(before) is not before or (heard and self._file.needs_writing):
             self._keep(decided)
         self._news += [*self._owners_word(heard, before), *last[-1].news]
-        self._pins = last[-1].pins
+        self._pins, self._settled = last[-1].pins, last[-1].settled
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
         }
@@ -124,7 +134,7 @@ class Warden:
                 (str(key[0]), key[1], form.digest)
                 for key, forms in after.accepted.items()
                 for form in forms
-                if form.how is Accepted.OWNER and form not in before.accepted.get(key, ())
+                if form.how is Accepted.OWNER and not _owners(before.form(key, form.digest))
             ]
             rejected = [
                 (str(key[0]), key[1], held.digest)
@@ -223,10 +233,15 @@ def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
     return found
 
 
+def _owners(form: Form | None) -> bool:
+    return form is not None and form.how is Accepted.OWNER
+
+
 def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | Held]]:
     for key, forms in pins.accepted.items():
         yield from ((key, form) for form in forms if form.verdict is None)
-    yield from ((key, held) for key, held in pins.held.items() if held.verdict is None and held.definition)
+    for key, all_held in pins.held.items():
+        yield from ((key, held) for held in all_held if held.verdict is None and held.definition)
 
 
 def _subject_key(subject: Subject) -> str:
@@ -241,11 +256,11 @@ def _with_verdicts(pins: Pins, found: Mapping[tuple[str, str, Key, str], Verdict
         if each is None:
             continue
         forms = tuple(replace(f, verdict=verdict) if f.digest == own else f for f in each.accepted.get(key, ()))
-        held = each.held.get(key)
         if forms:
             each = replace(each, accepted={**each.accepted, key: forms})
-        if held is not None and held.digest == own:
-            each = replace(each, held={**each.held, key: replace(held, verdict=verdict)})
+        if (held := each.waiting(key, own)) is not None:
+            read = tuple(replace(h, verdict=verdict) if h.digest == own else h for h in each.held[key])
+            each = replace(each, held={**each.held, key: read})
             if verdict.is_risky:
                 pins = pins.knowing(nameless_digest(held.definition), is_rejected=False)
         changed[server, what] = each

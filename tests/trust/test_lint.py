@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.trust.lint import Linter, Peer, Subject, SubjectKind
+from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.passages import MAX_CHARACTERS, MAX_VALUES
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.trust.rules import secrets_in
-from pml_gateway.trust.verdict import RiskClass, Verdict
+from pml_gateway.trust.verdict import Peer, RiskClass, Subject, SubjectKind, Verdict
 
 CASES = [
     json.loads(line)

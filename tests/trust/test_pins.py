@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.trust.identity import NO_PACKAGE, SERVER, Identity, digest
-from pml_gateway.trust.lint import SubjectKind
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Reason, RiskClass, Verdict
+from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")
 RISKY = Verdict(True, 0.9, (Reason(RiskClass.RUG_PULL, "description", "x\ud800"),))
@@ -29,8 +28,8 @@ def held(text: str) -> Held:
 
 
 def server(name: str, *texts: str) -> ServerPins:
-    pins = ServerPins(name, "w", "f").with_forms([(NOTE, form(text)) for text in texts])
-    return ServerPins(name, "w", "f", pins.accepted, {SERVER: held("s")}, {NOTE: (held("r"),)})
+    pins = ServerPins(name, "w", ("f",)).with_forms([(NOTE, form(text)) for text in texts])
+    return ServerPins(name, "w", ("f",), pins.accepted, {SERVER: (held("s"),)}, {NOTE: (held("r"),)})
 
 
 def test_what_was_written_is_read_again_word_for_word(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_a_damaged_file_is_set_aside_and_what_is_known_still_holds(tmp_path: Pat
     known = file.change(lambda pins: pins.having(server("a", "one")))
     file.path.write_bytes(content)
     assert file.load() == known
-    assert file.is_missing
+    assert file.needs_writing
     assert file.path.with_suffix(".damaged").read_bytes() == content
     file.change(lambda pins: pins)
     assert PinsFile(tmp_path, "id").load() == known
@@ -106,6 +105,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
         file.change(lambda pins: pins.having(server("b", "two")))
     assert file.path.read_bytes() == before
     assert len(file.load().servers) == 2
+    monkeypatch.undo()
+    file.change(lambda pins: pins)
+    assert len(PinsFile(tmp_path, "id").load().servers) == 2, "written as soon as there is room"
+
+
+def test_a_file_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    PinsFile(tmp_path, "id").path.mkdir()
+    file = PinsFile(tmp_path, "id")
+    with pytest.raises(OSError, match="directory"):
+        file.change(lambda pins: pins.having(server("a", "one")))
+    assert file.path.is_dir()
+    assert set(file.load().servers) == {("a", "w")}
 
 
 def test_a_server_is_known_by_what_it_is_and_renamed_by_how_it_is_configured() -> None:
