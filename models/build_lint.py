@@ -45,7 +45,7 @@ FULL_SOURCE = 30
 ROUNDS = 4
 """Rounds of picking, for each attack, the sentence that made it one, and training again."""
 
-THRESHOLD = 0.5
+THRESHOLD = 0.75
 """Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
 
 Features = set[int]

@@ -78,6 +78,9 @@ class Kind(StrEnum):
     COLLECT = "$"
     PERSON = "%"
     IDENTITY = "&"
+    PRAISE = "="
+    SELF = "+"
+    WHICH_MODEL = "_"
 
 
 END = "|"
@@ -128,6 +131,8 @@ _WORDS: dict[Kind, str] = {
         pwd key certificate contraseña passwort cookie auth login""",
     Kind.PERSONAL: """ssn pii phi clipboard keystroke screenshot microphone webcam passport biometric personal
         private sensitive confidential medical dob cvc""",
+    Kind.PRAISE: "best greatest finest unrivalled unmatched unbeatable ultimate smartest perfect superior world-class",
+    Kind.SELF: "i my me mine i'm i've",
     Kind.IDENTITY: "hostname username fingerprint mac-address whoami geolocation location contacts contact",
     Kind.TALK: "conversation chat transcript history dialogue dialog chats conversations memory",
     Kind.SESSION: "session context thread turn history workflow",
@@ -153,10 +158,10 @@ _WORDS: dict[Kind, str] = {
         else alternate""",
     Kind.INSTEAD: """instead rather replace replacement replaces supersedes override substitute overriding
         superseding replacing over""",
-    Kind.PREFER: """prefer priority prioritize prioritise choose pick select best superior only exclusively
+    Kind.PREFER: """prefer priority prioritize prioritise choose pick select only exclusively
         exclusive highest favor favour preferred preferable rank highest-rated top-rated best-rated
         recommended authoritative sole top precedence favored trusted official reliable better
-        faster ultimate""",
+        faster """,
     Kind.OUTDATED: """outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure incorrect
         inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired""",
     Kind.APPROVAL: """approval consent confirmation permission confirm approve authorization authorisation
@@ -200,6 +205,8 @@ _WORDS: dict[Kind, str] = {
 }
 
 _PHRASES: dict[Kind, str] = {
+    Kind.WHICH_MODEL: "llm name, llm model name, calling model, model calling",
+    Kind.MODEL: "llm model, language model",
     Kind.PROMPT: """system prompt, developer message, system message, initial prompt""",
     Kind.ADMIN: """developer mode, debug mode, god mode, maintenance mode, full authority, admin access, root
         access""",
@@ -240,6 +247,9 @@ _PHRASES: dict[Kind, str] = {
 _MARKS = frozenset(
     [
         "important",
+        "information",
+        "message",
+        "task",
         "system",
         "secret",
         "instruction",
@@ -299,11 +309,11 @@ _TOKEN = re.compile(
     r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}"
     r"|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg"
     r"|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
-    r"|\b(?:id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)"
+    r"|\b(?:ssh-rsa|id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)"
     r"|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
     r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/"
     r"|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
-    r"|(?P<mark><!--|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>"
+    r"|(?P<mark><!--|\[//\]:\s?#|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>"
     r"|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})"
     r"(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
     r"|(?P<word>\d?[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
@@ -423,7 +433,7 @@ def _letter(found: re.Match[str], said: str, group: str | None, peers: Collectio
         case "shell":
             return Kind.SHELL
         case _:
-            if said.startswith(("<!--", "<|", "<<")):
+            if said.startswith(("<!--", "<|", "<<", "[//")):
                 return Kind.MARK
             inner = re.findall(r"[a-z]+", said)
             return Kind.MARK if inner and (inner[0] in _MARKS or inner[-1] in _MARKS) else PLAIN
@@ -462,7 +472,7 @@ def _phrases() -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     listed = ((phrase, kind) for kind, phrases in _PHRASES.items() for phrase in re.split(r",\s+", phrases))
     for phrase, kind in listed:
-        first, second = phrase.split(" ", 1)
+        first, second = phrase.rsplit(" ", 1)
         for form in (second, f"{second}s", f"{second[:-1]}ies" if second.endswith("y") else second):
             found[first, form] = kind.value
             found.setdefault((f"{first}s", form), kind.value)
