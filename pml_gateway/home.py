@@ -31,8 +31,9 @@ RESULTS = Place(
     "results", "stored results are kept in memory, also with references.store: disk, and end with this gateway"
 )
 AUTH = Place("auth", "a login that is renewed ends with this gateway, and has to be repeated after it")
+TRUST = Place("trust", "what was accepted and held back of servers' definitions is forgotten when this gateway ends")
 USAGE = Place("usage.db", "calls are not recorded, and pml stats and pml migrate do not know them")
-PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, USAGE)
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, USAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,8 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
         # Made here, because a folder that comes later is not watched; on a read-only home there is nothing to watch.
         pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = {pins, *(path.absolute() for path in (*loaded.files, *watched))}
-    directories = {path.parent for path in files if path.parent.is_dir()}
+    # Path.is_dir raises for what lies in a folder that may not be entered.
+    directories = {path.parent for path in files if os.path.isdir(path.parent)}  # noqa: PTH112 (see above)
     if not directories:
         return
     stop = anyio.Event()

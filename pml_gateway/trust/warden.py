@@ -10,15 +10,13 @@ from functools import cached_property
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
-from pml_gateway.log import get_logger
+from pml_gateway.home import TRUST, do_without
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, peer_of, subject_of
 from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
-
-logger = get_logger(__name__)
 
 MAX_VERDICTS = 100_000
 """Verdicts that this process remembers, so that what goes back and forth is judged once; the oldest go first."""
@@ -63,7 +61,6 @@ class Warden:
         self._servers: dict[str, ServerPins] = {}
         self._settled: Mapping[str, Settled] = {}
         self._news: list[DefinitionsDecided] = []
-        self._told = ""
 
     @property
     def file(self) -> PinsFile:
@@ -212,12 +209,8 @@ class Warden:
     def _keep(self, change: Callable[[Pins], Pins]) -> None:
         try:
             self._file.change(change)
-        except OSError:
-            if self._file.problem != self._told:
-                logger.warning(
-                    "%s; what is accepted and held back is forgotten when this gateway ends", self._file.problem
-                )
-        self._told = self._file.problem
+        except OSError as error:
+            do_without(TRUST, self._file.path, error)
 
     def _digest(self, definition: JsonObject) -> str:
         known = self._digests.get(id(definition))
