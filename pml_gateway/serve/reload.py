@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +32,7 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
         # Made here, because a folder that comes later is not watched; on a read-only home there is nothing to watch.
         pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = {pins, *(path.absolute() for path in (*loaded.files, *watched))}
-    # Path.is_dir raises for what lies in a folder that may not be entered.
-    directories = {path.parent for path in files if os.path.isdir(path.parent)}  # noqa: PTH112 (see above)
+    directories = {path.parent for path in files if _is_folder(path.parent)}
     if not directories:
         return
     stop = anyio.Event()
@@ -58,6 +56,14 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
         except (OSError, RuntimeError) as error:
             logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
         tasks.cancel_scope.cancel()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except PermissionError:
+        # It lies in a folder that may not be entered.
+        return False
 
 
 async def reload(gateway: Gateway, load: LoadSettings) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,16 @@ def test_verdicts_do_not_depend_on_the_order(cases: list[dict[str, Any]]) -> Non
 def test_no_text_is_read_more_than_in_proportion_to_its_length(unit: str) -> None:
     # A text that takes time in the square of its length would not end here within the test's patience.
     judge({"name": "t", "description": unit * (MAX_CHARACTERS // len(unit))})
+
+
+DATA = Path(os.environ.get("PML_DATA", "")) / "poison" / "tools.jsonl"
+
+
+@pytest.mark.skipif(not DATA.is_file(), reason="needs the labelled definitions")
+def test_the_shipped_weights_fit_the_lexicon_and_the_rules() -> None:
+    rows = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
+    flagged = {row["id"]: judge(row["tool"], row.get("before")).is_risky for row in rows}
+    poisoned = [flagged[row["id"]] for row in rows if row.get("style") == "poison"]
+    ordinary = [flagged[row["id"]] for row in rows if row["class"] == "ordinary"]
+    assert sum(poisoned) >= 0.92 * len(poisoned)
+    assert sum(ordinary) <= 0.01 * len(ordinary)
