@@ -10,13 +10,20 @@ from hypothesis import is_hypothesis_test, settings
 
 from pml_gateway.index.models import load_embedder
 from tests.e2e.install import Installation, InstallationError, install
-from tests.support.examples import HEAVY
+from tests.support.examples import HEAVY, profile
 from tests.support.skipping import unavailable
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For runs without end, as `benchmarks.run_fuzz` makes them."""
+    parser.addoption("--property-times", type=int, default=0, help="try every property so many times as often")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The heavy stage tries every property many times as often; modules read the profile when they are imported."""
-    if config.getoption("markexpr") == HEAVY:
+    if times := config.getoption("--property-times"):
+        settings.load_profile(profile(times))
+    elif config.getoption("markexpr") == HEAVY:
         settings.load_profile(HEAVY)
 
 

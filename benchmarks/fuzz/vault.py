@@ -20,12 +20,20 @@ PRIVATE = "/srv/private"
 _OBJECT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}}
 
 
+def is_private(uri: str) -> bool:
+    """Whether a careless server would open a private file for a URI."""
+    path = path_of(uri)
+    return path == PRIVATE or path.startswith(f"{PRIVATE}/")
+
+
 def path_of(uri: str) -> str:
     """The path that a careless server would open for a URI: tabs dropped, decoded twice, dots resolved."""
     cleaned = re.sub(r"[\t\r\n]", "", uri)
     try:
         parts = urlparse(cleaned)
     except ValueError:
+        return ""
+    if parts.scheme != "file":
         return ""
     return posixpath.normpath("/" + unquote(unquote(parts.path)).replace("\\", "/").lstrip("/"))
 
@@ -49,7 +57,7 @@ def answer(method: str, params: dict[str, Any], token: str) -> dict[str, Any]:
             return {"resourceTemplates": [{"uriTemplate": "file:///{+path}", "name": "files"}]}
         case "resources/read":
             uri = str(params.get("uri"))
-            text = token if path_of(uri).startswith(PRIVATE) else "public"
+            text = token if is_private(uri) else "public"
             return {"contents": [{"uri": uri, "text": text}]}
         case "prompts/list":
             return {"prompts": [{"name": "hello"}, {"name": "combination", "description": token}]}
@@ -57,7 +65,9 @@ def answer(method: str, params: dict[str, Any], token: str) -> dict[str, Any]:
             text = token if params.get("name") == "combination" else "hello"
             return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
         case "completion/complete":
-            private_ref = "combination" in json.dumps(params) or path_of(str(params.get("ref"))).startswith(PRIVATE)
+            ref = params.get("ref")
+            named = ref if isinstance(ref, dict) else {}
+            private_ref = named.get("name") == "combination" or is_private(str(named.get("uri")))
             return {"completion": {"values": [token] if private_ref else []}}
     return {}
 

@@ -9,9 +9,18 @@ HEAVY = "heavy"
 
 TIMES = 8
 
-settings.register_profile(HEAVY, max_examples=settings.get_profile("default").max_examples * TIMES, print_blob=True)
+USUAL = settings.get_profile("default").max_examples
+
+
+def profile(times: int, name: str = "times") -> str:
+    """The name of a profile in which every property is tried so many times as often."""
+    settings.register_profile(name, max_examples=USUAL * times, print_blob=True)
+    return name
+
+
+profile(TIMES, HEAVY)
 
 
 def examples(usual: int) -> int:
     """So many examples, and many times as many in the heavy profile."""
-    return usual * settings().max_examples // settings.get_profile("default").max_examples
+    return usual * settings().max_examples // USUAL
