@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.prompts_and_resources import build_offers
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.listing import Offers
 from pml_gateway.reports.doctor.finding import Severity
-from pml_gateway.reports.doctor.tools import tools
+from pml_gateway.reports.doctor.tools import idle_entries, tools
 from tests.catalog.listings import listing
 
 
@@ -24,3 +28,11 @@ def test_an_allowance_by_a_name_that_any_server_could_choose_is_told_with_the_on
         ),
         ("clients.bot.allow", "'github__*' matches no tool", wrong[1].fix),
     ]
+
+
+def test_rules_about_prompts_and_resources_are_not_taken_for_mistyped_tools() -> None:
+    offers = build_offers({"fs": Offers(prompts=({"name": "greet"},), resources=({"uri": "note:1"},))})
+    catalog = replace(build_catalog([listing("fs", "read")]), offers=offers)
+    denied = ["fs:greet", "fs__greet", "note:1", "file:///srv/private/*", "fs:gret"]
+    settings = Settings.model_validate({"clients": {"bot": {"key": "${env:KEY}", "deny": denied}}})
+    assert [entry for _, entry, _ in idle_entries(settings, catalog)] == ["fs:gret"]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.patterns import unmatched, without_grants
+from pml_gateway.exposure.patterns import compile_grants, compile_patterns, unmatched, without_grants
 from pml_gateway.exposure.validation import schema_digests
+from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
 
@@ -67,13 +68,24 @@ def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
 
 
 def idle_entries(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
-    """Entries without a tool, by key, with the tools that they name and do not give, since any server could."""
+    """Entries without a tool, by key, with the tools that they name and do not give, since any server could.
+
+    What is about prompts or resources is not among them.
+    """
     for key, entries, gives in _entries(settings):
         if gives:
             idle = without_grants(entries, catalog.tools, catalog.ownership)
-            yield from ((key, entry, named) for entry, named in idle.items())
         else:
-            yield from ((key, entry, []) for entry in unmatched(entries, catalog.tools))
+            idle = {entry: [] for entry in unmatched(entries, catalog.tools)}
+        yield from ((key, entry, named) for entry, named in idle.items() if not _is_about_offers(entry, catalog))
+
+
+def _is_about_offers(entry: str, catalog: Catalog) -> bool:
+    """Whether an entry means prompts or resources; a URI may be one that no server lists."""
+    if "://" in entry:
+        return True
+    view = OfferView(catalog.offers, compile_grants(["*"], catalog.ownership), (compile_patterns([entry]),))
+    return any(not view.permits(offer.upstream_id, offer.name) for offer in catalog.offers.offers)
 
 
 def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
