@@ -63,6 +63,7 @@ def assert_it_is_said_once(log: list[str], reason: str) -> None:
     assert not [line for line in log if " ERROR " in line or "Traceback" in line], log
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = tmp_path / "file" / "home"
@@ -100,6 +101,7 @@ def as_another(folder: Path) -> list[str]:
     return [setpriv, "--bounding-set", "-dac_override,-dac_read_search"]
 
 
+@pytest.mark.slow
 def test_a_folder_that_may_not_be_entered_is_done_without(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

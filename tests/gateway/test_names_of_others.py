@@ -21,7 +21,10 @@ STOLEN = (
     *("github", "workflows:release", "call_tool"),
 )
 CALLED = (*STOLEN, "mcp__github:create")
-CIRCUMSTANCES = ("starting", "disabled", "denied", "lacking", "there")
+CIRCUMSTANCES = (
+    pytest.param("starting", marks=pytest.mark.slow),
+    *("disabled", "denied", "lacking", "there"),
+)
 NAMINGS = ("always", "never")
 
 
