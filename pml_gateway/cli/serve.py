@@ -141,11 +141,12 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 async def _advise(gateway: Any) -> None:
     """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
     from pml_gateway.gateway.tool_list import list_tokens
-    from pml_gateway.reports.doctor.tools import idle_entries
+    from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()
-    for key, entry, named in idle_entries(state.settings, state.catalog) if state.catalog.tools else ():
+    away = kept_away(gateway.warden.servers)
+    for key, entry, named in idle_entries(state.settings, state.catalog, away) if state.catalog.tools else ():
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
             log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)
