@@ -19,6 +19,7 @@ from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
@@ -139,13 +140,18 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 
 
 async def _advise(gateway: Any) -> None:
-    """Say, once the tools are known, which list entries name none of them, and what full_proxy costs."""
+    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
     from pml_gateway.gateway.tool_list import list_tokens
-    from pml_gateway.reports.doctor.tools import idle_entries
+    from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()
-    for key, entry, named in idle_entries(state.settings, state.catalog) if state.catalog.tools else ():
+    waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
+    if waiting:
+        held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
+        log.get_logger(__name__).warning("%s: pml trust list", held)
+    away = kept_away(gateway.warden.servers)
+    for key, entry, named in idle_entries(state.settings, state.catalog, away) if state.catalog.tools else ():
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
             log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import INDENT, answers, fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import INDENT, ExitCode, answers, fail, note, print_json, print_table, printable, say, warn
 from pml_gateway.cli.trust_lint import lint
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import dotted, leaves
@@ -29,6 +29,7 @@ from pml_gateway.config.project import find_project_file
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
+from pml_gateway.text import nearest
 
 if TYPE_CHECKING:
     from pml_gateway.trust.pins import PinsFile
@@ -99,7 +100,10 @@ class TrustGroup(TyperGroup):
         first = next((word for word in args if not word.startswith("-")), None)
         if first in self.commands:
             return False
-        return not _OLD_OPTIONS.isdisjoint(args) or (first is not None and Path(first).is_dir())
+        if not _OLD_OPTIONS.isdisjoint(args):
+            return True
+        # A word that is neither a folder nor like a command is more likely a mistyped folder.
+        return first is not None and (Path(first).is_dir() or not nearest(first, self.commands))
 
 
 trust_app = typer.Typer(name="trust", cls=TrustGroup, no_args_is_help=False)
@@ -130,22 +134,27 @@ def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOpti
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     try:
-        waiting = [case for case in _known(Command(config)) if case.state in WAITING]
+        waiting: list[Case] | None = [case for case in _known(Command(config)) if case.state in WAITING]
         problem = ""
     except ConfigurationError as error:
-        waiting, problem = [], str(error)
+        # A project's file may be what is wrong with it, and how that stands is worth saying.
+        waiting, problem = None, str(error)
     if as_json:
         shown = None if file is None else {"file": str(file), "state": state}
-        print_json({"waiting": [_as_json(case) for case in waiting], "project": shown})
-        return
-    if waiting:
+        cases = None if waiting is None else [_as_json(case) for case in waiting]
+        print_json({"waiting": cases, "project": shown, **({"problem": problem} if problem else {})})
+        raise typer.Exit(ExitCode.CONFIGURATION if problem else ExitCode.OK)
+    if waiting is None:
+        warn(f"what waits for your decision is not known: {problem}")
+    elif waiting:
         _print_cases(waiting)
     else:
-        note(problem or "nothing waits for your decision")
+        note("nothing waits for your decision")
     if file is None:
         note(f"no {PROJECT_NAME} here")
     else:
         say(f"{file}: {state}")
+    raise typer.Exit(ExitCode.CONFIGURATION if problem else ExitCode.OK)
 
 
 @trust_app.command("list")
@@ -184,15 +193,13 @@ def show(
     if as_json:
         print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
         return
-    say(f"{chosen.source}: {chosen.state}, {_BECAUSE.get(chosen.because, chosen.because)}", style="bold")
-    spans: dict[tuple[str, str], list[str]] = {}
-    for reason in chosen.verdict.reasons if chosen.verdict is not None else ():
-        spans.setdefault((reason.where, reason.text), []).append(reason.risk_class)
-    for (where, text), classes in spans.items():
-        say(f"! {where or 'the whole'}: {', '.join(classes)}", style="yellow")
-        _print_indented(Text(printable(text)))
+    say(f"{chosen.source}: {chosen.state}, {_said(chosen)}", style="bold")
+    for finding in chosen.verdict.findings if chosen.verdict is not None else ():
+        say(f"! {finding.where or 'the whole'}: {', '.join(finding.classes)}", style="yellow")
+        _print_indented(Text(printable(finding.text)))
     for change in chosen.changes:
-        _print_change(change)
+        if change.before or change.after:
+            _print_change(change)
     if chosen.state in WAITING:
         exact = f"{chosen.source}@{chosen.digest[:SHOWN_OF_DIGEST]}"
         note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
@@ -229,7 +236,7 @@ def reject_definitions(
 
 
 def _decide(names: list[str], server: str | None, outcome: str, command: Command, *, everything: bool) -> None:
-    from pml_gateway.trust.review import approved, rejected
+    from pml_gateway.trust.review import State, approved, rejected
 
     if sum((bool(names), server is not None, everything)) != 1:
         raise typer.BadParameter("name definitions, or use one of --server and --all", param_hint="NAME")
@@ -254,7 +261,8 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
                 hint="make the folder writable, and see that the disk is not full",
             ) from error
     if command.as_json:
-        print_json({outcome: [_as_json(case) for case in chosen]})
+        state = State.ACCEPTED if outcome == "approved" else State.REJECTED
+        print_json({outcome: [_as_json(replace(case, state=state)) for case in chosen]})
         return
     for case in chosen:
         say(f"{outcome}: {case.source}@{case.digest[:SHOWN_OF_DIGEST]}")
@@ -326,8 +334,11 @@ def _print_cases(shown: list[Case]) -> None:
 
 def _because(case: Case) -> str:
     classes = ", ".join(case.verdict.classes) if case.verdict is not None else ""
-    said = _BECAUSE.get(case.because, case.because)
-    return f"{said}: {classes}" if classes else said
+    return f"{_said(case)}: {classes}" if classes else _said(case)
+
+
+def _said(case: Case) -> str:
+    return "you rejected it" if case.state == "rejected" else _BECAUSE.get(case.because, case.because)
 
 
 def _print_change(change: Change) -> None:

@@ -130,7 +130,7 @@ def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
     if target is not None and target not in settings.servers:
         raise UsageError(
             f"{target} is neither a file nor a configured server{suggestion(target, settings.servers)}",
-            hint="pml tools lists what servers have",
+            hint="pml upstreams lists the servers",
         )
     naming = settings.naming
     paths = command.paths
@@ -201,8 +201,8 @@ def _as_json(case: Case, verdict: Verdict) -> JsonObject:
 
 def _show(case: Case, verdict: Verdict) -> None:
     say(" ".join(printable(case.id).split()), style="bold")
-    for reason in verdict.reasons:
-        where = " ".join(printable(reason.where).split())
-        say(f"  {reason.risk_class.value.replace('_', ' ')}{f' in {where}' if where else ''}", style="red")
-        for line in wrapped(reason.text, reserved=len(INDENT)):
+    for finding in verdict.findings:
+        where = " ".join(printable(finding.where).split())
+        say(f"  {', '.join(finding.classes)}{f' in {where}' if where else ''}", style="red")
+        for line in wrapped(finding.text, reserved=len(INDENT)):
             say(f"{INDENT}{line}")

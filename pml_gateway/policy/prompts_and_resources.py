@@ -17,6 +17,7 @@ _GLOB = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
 _FIRST_MASK = 0xF0000
 """Where characters begin that nobody uses, for globs in a URI that is being read."""
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?!\s*$)", re.IGNORECASE)
 _OPEN_HOST = re.compile(r"file://[^/\\*?\[]*(?=[*?\[])", re.IGNORECASE)
 
 
@@ -162,6 +163,26 @@ class UriRules:
             for separator in re.finditer("(?=(:|__))", entry):
                 if fnmatch.fnmatchcase(upstream_id, entry[: separator.start(1)]):
                     yield entry[separator.end(1) :]
+
+
+def is_about_offers(entry: str, rules: Rules, table: OfferTable, upstream_ids: Iterable[str]) -> bool:
+    """Whether an entry, compiled as `rules`, is about a listed prompt, resource or template, or any server's URIs.
+
+    A server may have resources that it does not list.
+    """
+    if any(
+        fnmatch.fnmatchcase(each, entry[: separator.start(1)]) and _SCHEME.match(entry, separator.end(1))
+        for separator in re.finditer("(?=(:|__))", entry)
+        for each in upstream_ids
+    ):
+        return True
+    uris = UriRules(rules, table.lookalikes, takes_bare=isinstance(rules, ToolPatterns))
+    return any(
+        uris.fits(offer.upstream_id, each)
+        for kind in OfferKind
+        for offer in table.of_kind(kind)
+        for each in (offer.name, *readings(offer.name))
+    )
 
 
 def _compiled(rules: Sequence[str]) -> ToolPatterns:

@@ -60,12 +60,12 @@ MAX_NAMED = 5
 """Definitions that one line names."""
 
 _SAID = {
-    "accepted": "changed, nothing risky",
-    "varies": "differ at every connection; further forms are accepted unsaid as long as they are not risky",
+    "accepted": "new or changed, nothing risky",
+    "varies": "changed again; further changes are accepted unsaid as long as nothing in them is risky",
     "held_back": "changed; the texts accepted before stay until you decide: pml trust list",
     "quarantined": "not served until you decide: pml trust list",
     "new_server": "accepted with a new server",
-    "flagged": "accepted with a server, and look risky: pml trust list",
+    "flagged": "accepted, though risky by the lint: pml trust list",
     "approved": "approved",
     "rejected": "rejected",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -51,11 +52,15 @@ def _hints(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Reas
     for hint, safe in (("readOnlyHint", True), ("destructiveHint", False)):
         said, says = before.get(hint), after.get(hint)
         if said is safe and says is not safe:
-            yield _reason(f"annotations.{hint}", f"{hint} was {said} and is {'left out' if says is None else says} now")
+            yield _reason(f"annotations.{hint}", f"{hint} was {_said(said)} and is {_said(says)} now")
         elif hint == "destructiveHint" and said is not True and says is True and before.get("readOnlyHint") is True:
-            yield _reason(f"annotations.{hint}", f"{hint} is {says} now")
+            yield _reason(f"annotations.{hint}", f"{hint} is {_said(says)} now")
         elif said is not None and says is safe and said is not safe:
-            yield _reason(f"annotations.{hint}", f"{hint} was {said} and claims {says} now")
+            yield _reason(f"annotations.{hint}", f"{hint} was {_said(said)} and claims {_said(says)} now")
+
+
+def _said(hint: object) -> str:
+    return "left out" if hint is None else json.dumps(hint)
 
 
 def _schema(before: Mapping[str, Any], after: Mapping[str, Any], where: str, depth: int) -> Iterator[Reason]:

@@ -34,6 +34,15 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """All that was found in the same words."""
+
+    where: str
+    text: str
+    classes: tuple[RiskClass, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The judgement of one definition; `score` is between 0 (nothing found) and 1."""
 
@@ -45,6 +54,21 @@ class Verdict:
     def classes(self) -> tuple[RiskClass, ...]:
         """The classes of the reasons, each once, in the order found."""
         return tuple(dict.fromkeys(reason.risk_class for reason in self.reasons))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The reasons as a person reads them: the same words once, and none that longer ones say as well."""
+        found: dict[tuple[str, str], dict[RiskClass, None]] = {}
+        for reason in self.reasons:
+            found.setdefault((reason.where, reason.text), {})[reason.risk_class] = None
+        return [
+            Finding(where, text, tuple(classes))
+            for (where, text), classes in found.items()
+            if not any(
+                place == where and text != longer and text in longer and classes.keys() <= others.keys()
+                for (place, longer), others in found.items()
+            )
+        ]
 
 
 class SubjectKind(StrEnum):

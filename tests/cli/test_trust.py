@@ -175,3 +175,19 @@ def test_pins_that_cannot_be_written_are_an_error(home: Path) -> None:
     lock.mkdir()
     assert "cannot be written" in pml("trust", "approve", "sync", code=78).stderr
     assert [file.read_bytes() for file in folder.glob("*.json")] == [kept]
+
+
+def test_a_configuration_that_does_not_load_is_no_all_clear(home: Path) -> None:
+    (home / "config.yaml").write_text("trust: {changes: maybe}\n")
+    said = pml("trust", "--json", code=78)
+    assert json.loads(said.stdout)["waiting"] is None
+    assert "'maybe'" in json.loads(said.stdout)["problem"]
+    shown = pml("trust", code=78)
+    assert shown.stdout == ""
+    assert "not known" in shown.stderr
+
+
+def test_decisions_answer_with_the_state_after_them(waiting: Path) -> None:
+    assert [each["state"] for each in pml_json("trust", "approve", "up:sync")["approved"]] == ["accepted"]
+    assert [each["state"] for each in pml_json("trust", "reject", "up:sync")["rejected"]] == ["rejected"]
+    assert "up:sync: rejected, you rejected it" in pml("trust", "show", "up:sync").stdout

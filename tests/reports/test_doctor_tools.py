@@ -30,9 +30,25 @@ def test_an_allowance_by_a_name_that_any_server_could_choose_is_told_with_the_on
     ]
 
 
-def test_rules_about_prompts_and_resources_are_not_taken_for_mistyped_tools() -> None:
-    offers = build_offers({"fs": Offers(prompts=({"name": "greet"},), resources=({"uri": "note:1"},))})
-    catalog = replace(build_catalog([listing("fs", "read")]), offers=offers)
-    denied = ["fs:greet", "fs__greet", "note:1", "file:///srv/private/*", "fs:gret"]
-    settings = Settings.model_validate({"clients": {"bot": {"key": "${env:KEY}", "deny": denied}}})
-    assert [entry for _, entry, _ in idle_entries(settings, catalog)] == ["fs:gret"]
+def test_a_rule_about_resources_prompts_or_what_is_kept_away_is_not_called_idle() -> None:
+    offers = Offers(
+        prompts=({"name": "brief"},),
+        resources=({"uri": "res://a", "name": "a"},),
+        templates=({"uriTemplate": "file:///{path}", "name": "any"},),
+        has_resources=True,
+    )
+    catalog = replace(build_catalog([listing("fs", "read")]), offers=build_offers({"fs": offers}))
+    deny = ["fs:brief", "fs:res://a", "fs:RES://a#x", "fs:file:///private/*", "f*:urn:x", "fs:gone", "fs__gone"]
+    settings = Settings.model_validate(
+        {
+            "servers": {"fs": {"command": "fs"}},
+            "gateway": {"blacklisted_tools": [*deny, "nowhere:file:///x", "fs:typo", "fs:"]},
+            "clients": {"bot": {"key": "${env:KEY}", "allow": ["fs:file:///public/*", "fs:brief", "fs:typo"]}},
+        }
+    )
+    assert [(key, entry) for key, entry, _ in idle_entries(settings, catalog, {"fs:gone", "fs__gone"})] == [
+        ("gateway.blacklisted_tools", "nowhere:file:///x"),
+        ("gateway.blacklisted_tools", "fs:typo"),
+        ("gateway.blacklisted_tools", "fs:"),
+        ("clients.bot.allow", "fs:typo"),
+    ]

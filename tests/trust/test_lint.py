@@ -15,7 +15,7 @@ from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.passages import MAX_CHARACTERS, MAX_VALUES
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.trust.rules import secrets_in
-from pml_gateway.trust.verdict import Peer, RiskClass, Subject, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Finding, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 
 CASES = [
     json.loads(line)
@@ -179,3 +179,20 @@ def test_the_shipped_weights_fit_the_lexicon_and_the_rules() -> None:
     ordinary = [flagged[row["id"]] for row in rows if row["class"] == "ordinary"]
     assert sum(poisoned) >= 0.92 * len(poisoned)
     assert sum(ordinary) <= 0.01 * len(ordinary)
+
+
+def test_a_person_reads_the_same_words_once() -> None:
+    def reason(risk_class: RiskClass, text: str, where: str = "description") -> Reason:
+        return Reason(risk_class, where, text)
+
+    hides, sends = RiskClass.HIDDEN_INSTRUCTION, RiskClass.DATA_EXFILTRATION
+    reasons = (
+        reason(hides, "not tell"),
+        reason(hides, "do not tell"),
+        reason(sends, "do not tell"),
+        reason(sends, "tell", "title"),
+    )
+    assert Verdict(is_risky=True, reasons=reasons).findings == [
+        Finding("description", "do not tell", (hides, sends)),
+        Finding("title", "tell", (sends,)),
+    ]

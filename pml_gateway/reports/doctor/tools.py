@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns, unmatched, without_grants
 from pml_gateway.exposure.validation import schema_digests
-from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.policy.prompts_and_resources import is_about_offers
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, nearest
+from pml_gateway.trust.pins import ServerPins
 
 MAX_NAMED = 3
+
+_FOR_TOOLS_ONLY = ("gateway.hybrid.", "gateway.namespaces.")
+"""Lists that say nothing of prompts and resources; the others hold for them too."""
 
 NAME_REPAIR = "name:"
 """How the catalog marks the repair of a name, among those of schemas."""
 
 
-def tools(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
+def tools(
+    settings: Settings, catalog: Catalog, silent: Sequence[str], kept_away: Collection[str] = ()
+) -> Iterator[Finding]:
     """Lists first, then repairs; `silent` servers have no known tools, so that entries may be theirs."""
     if not catalog.tools:
         return
-    wrong = list(_unmatched(settings, catalog, silent))
+    wrong = list(_unmatched(settings, catalog, silent, kept_away))
     yield from wrong
     if not wrong:
         yield Finding(Area.TOOLS, Severity.OK, "", f"{counted(len(catalog.tools), 'tool')}; every list entry names one")
@@ -67,30 +73,40 @@ def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
         yield f"clients.{name}.deny", client.deny, False
 
 
-def idle_entries(settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str, list[str]]]:
-    """Entries without a tool, by key, with the tools that they name and do not give, since any server could.
+def kept_away(pinned: Mapping[str, ServerPins]) -> frozenset[str]:
+    """The names of what is held back or rejected: it is in no catalog, and rules about it are right all the same."""
+    return frozenset(
+        f"{server}{separator}{name}"
+        for server, pins in pinned.items()
+        for _, name in (*pins.held, *pins.rejected)
+        for separator in (":", "__")
+    )
 
-    What is about prompts or resources is not among them.
-    """
+
+def idle_entries(
+    settings: Settings, catalog: Catalog, kept_away: Collection[str] = ()
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Entries that do nothing, by key, with the tools that they name and do not give, since any server could."""
     for key, entries, gives in _entries(settings):
         if gives:
             idle = without_grants(entries, catalog.tools, catalog.ownership)
         else:
             idle = {entry: [] for entry in unmatched(entries, catalog.tools)}
-        yield from ((key, entry, named) for entry, named in idle.items() if not _is_about_offers(entry, catalog))
+        for entry, named in idle.items():
+            if compile_patterns([entry]).matches_any(kept_away):
+                continue
+            if not key.startswith(_FOR_TOOLS_ONLY):
+                rules = compile_grants([entry], catalog.ownership) if gives else compile_patterns([entry])
+                if is_about_offers(entry, rules, catalog.offers, settings.servers):
+                    continue
+            yield key, entry, named
 
 
-def _is_about_offers(entry: str, catalog: Catalog) -> bool:
-    """Whether an entry means prompts or resources; a URI may be one that no server lists."""
-    if "://" in entry:
-        return True
-    view = OfferView(catalog.offers, compile_grants(["*"], catalog.ownership), (compile_patterns([entry]),))
-    return any(not view.permits(offer.upstream_id, offer.name) for offer in catalog.offers.offers)
-
-
-def _unmatched(settings: Settings, catalog: Catalog, silent: Sequence[str]) -> Iterator[Finding]:
+def _unmatched(
+    settings: Settings, catalog: Catalog, silent: Sequence[str], kept_away: Collection[str]
+) -> Iterator[Finding]:
     names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
-    for key, entry, named in idle_entries(settings, catalog):
+    for key, entry, named in idle_entries(settings, catalog, kept_away):
         if named:
             shown = ", ".join(named[:MAX_NAMED])
             what = f"{entry!r} gives no tool: any server could call one as it names {shown}, without a server"
