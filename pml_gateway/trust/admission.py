@@ -184,6 +184,8 @@ class _Review:
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
         self._pins = pinned or ServerPins(server, heard.identity.what)
+        # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
+        self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
@@ -228,11 +230,14 @@ class _Review:
             return replace(entry, tools=(), offers=Offers(), differences={})
         tools = self._admitted("tools", entry.tools)
         offers = self._admitted_offers(entry.offers)
+        differences = {key: self._admitted_difference(each) for key, each in entry.differences.items()}
         if record is None:
-            offers = replace(offers, resources=(), instructions="")
+            offers = _without_resources(offers)
+            differences = {
+                key: replace(each, offers=_without_resources(each.offers)) for key, each in differences.items()
+            }
         elif record["instructions"] != offers.instructions:
             offers = replace(offers, instructions=record["instructions"])
-        differences = {key: self._admitted_difference(each) for key, each in entry.differences.items()}
         is_same = tools is entry.tools and offers is entry.offers
         if is_same and all(differences[key] is each for key, each in entry.differences.items()):
             return entry
@@ -320,13 +325,18 @@ class _Review:
             self._set(item, Because.RETURNED)
         elif self._is_old:
             self._set(item, Accepted.UPGRADE)
-        elif self._is_new or (waiting is not None and waiting.because is Because.NEW_SERVER):
+        elif (
+            self._is_new or self._is_still_new(item) or (waiting is not None and waiting.because is Because.NEW_SERVER)
+        ):
             accepts = policy.new_servers == "accept"
             self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
         elif waiting is not None and waiting.because is Because.RETURNED and policy.changes != "accept":
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
+
+    def _is_still_new(self, item: _Item) -> bool:
+        return self._awaits_review and item.key not in self._pins.accepted
 
     def _decide_change(self, item: _Item, verdict: Verdict | None) -> None:
         because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
@@ -336,6 +346,10 @@ class _Review:
             case "review":
                 self._set(item, because, verdict)
             case "risky":
+                if item.key in self._pins.rejected and item.key not in self._pins.accepted:
+                    # Its owner wants none of it: a change that nothing is wrong with is no word of his.
+                    self._set(item, because, verdict)
+                    return
                 if verdict is None and item.key == SERVER and not self._says_something_new(item):
                     verdict = Verdict()
                 if verdict is not None:
@@ -417,6 +431,18 @@ class _Review:
         if tools is difference.tools and offers is difference.offers and missing == difference.missing:
             return difference
         return Difference(tools, offers, missing)
+
+
+def _without_resources(offers: Offers) -> Offers:
+    """What is left of an unaccepted server: nothing that is not accepted by itself, and no way to ask for more."""
+    has_resources = bool(offers.templates)
+    return replace(
+        offers,
+        resources=(),
+        instructions="",
+        has_resources=offers.has_resources and has_resources,
+        subscribes=offers.subscribes and has_resources,
+    )
 
 
 def _record(heard: Heard, pins: ServerPins) -> JsonObject:

@@ -176,7 +176,7 @@ def test_of_a_new_server_under_review_nothing_is_served_until_it_is_approved() -
     listed = heard(tool(), tool("other"), offers=offers)
     new = step(listed, new_servers="review")
     entry = new.entries["a"]
-    assert (entry.tools, entry.offers) == ((), Offers(has_prompts=True, has_resources=True))
+    assert (entry.tools, entry.offers) == ((), Offers(has_prompts=True))
     one = step(listed, approved(new.pins, NOTE), new_servers="review")
     assert served(one) == [tool()]
     assert one.entries["a"].offers.instructions == ""
@@ -363,3 +363,46 @@ def test_under_review_only_what_was_approved_is_served(listings: list[list[Any]]
         admission = step(heard(*listing), pins, changes="review")
         assert [each for each in served(admission) if each not in listings[0]] == []
         pins = admission.pins
+
+
+def test_a_new_server_that_awaits_review_gets_nothing_in_by_changing_meanwhile() -> None:
+    first = step(heard(tool()), new_servers="review")
+    assert served(first) == []
+    pins = first.pins
+    for changed in (
+        heard(tool(description="Takes a note!")),
+        heard(tool(), tool("other")),
+        heard(tool(), version="2"),
+        heard(),
+        heard(tool(description="Takes notes."), offers=Offers(instructions="Hello.")),
+    ):
+        later = step(changed, pins, new_servers="review")
+        assert served(later) == []
+        assert later.entries["a"].offers.instructions == ""
+        assert not later.pins.servers["a", "w"].accepted
+        pins = later.pins
+
+
+def test_resources_of_a_server_that_awaits_review_can_not_be_asked_for() -> None:
+    resource = {"uri": "note://a", "name": "a"}
+    offers = Offers(resources=(resource,), has_resources=True, subscribes=True)
+    differences = {"sampling": Difference(offers=offers)}
+    entry = step(heard(tool(), offers=offers, differences=differences), new_servers="review").entries["a"]
+    for each in (entry.offers, entry.differences["sampling"].offers):
+        assert not each.resources
+        assert not each.has_resources
+        assert not each.subscribes
+
+
+def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
+    first = step(heard(tool(), tool("fine")))
+    own = first.pins.servers["a", "w"]
+    form = own.accepted[NOTE][0]
+    pins = first.pins.having(own.rejecting(NOTE, Held(form.definition, form.digest, Because.CHANGED, 1.0)))
+    for _ in range(2):
+        later = step(heard(tool(description="Takes a note"), tool("fine")), pins)
+        assert served(later) == [tool("fine")]
+        pins = later.pins
+    assert (
+        served(step(heard(tool(description="Takes a note"), tool("fine")), approved(pins, NOTE)))[0]["name"] == "note"
+    )
