@@ -18,7 +18,16 @@ from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
+from pml_gateway.trust.identity import (
+    SERVER,
+    Identity,
+    Key,
+    differs_in_text_only,
+    digest,
+    likenesses_of,
+    name_of,
+    nameless_digest,
+)
 from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
 from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
@@ -212,9 +221,25 @@ class _Review:
 
     def subject(self, item: _Item) -> Subject:
         """What the judge is asked."""
-        latest = self._pins.latest(item.key)
+        latest = self._pins.latest(item.key) or self._renamed_from(item)
         before = latest.definition if latest is not None else None
         return subject_of(self.server, item.key, item.definition, before)
+
+    def _renamed_from(self, item: _Item) -> Form | None:
+        """What the server lists no longer and may list under this name now: spelled or described alike."""
+        return next(
+            (found for each in likenesses_of(item.key, item.definition) if (found := self._absent.get(each))), None
+        )
+
+    @cached_property
+    def _absent(self) -> dict[tuple[SubjectKind, str, str], Form]:
+        """What was accepted and is not listed now, by what it is known again by."""
+        return {
+            likeness: forms[-1]
+            for key, forms in self._pins.accepted.items()
+            if key not in self._items
+            for likeness in likenesses_of(key, forms[-1].definition)
+        }
 
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""

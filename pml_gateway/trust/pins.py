@@ -181,7 +181,10 @@ class Pins:
         if not nameless or self.known.get(nameless) in (True, is_rejected):
             return self
         known = {**self.known, nameless: is_rejected}
-        return replace(self, known=dict(list(known.items())[-MAX_KNOWN:]))
+        if len(known) > MAX_KNOWN:
+            # The owner's word stays longest: servers can list as much as they like that is risky.
+            known.pop(next((each for each, rejected in known.items() if not rejected), next(iter(known))))
+        return replace(self, known=known)
 
     def forgetting(self, nameless: str) -> Pins:
         """These pins, which recognise a definition no longer."""

@@ -406,3 +406,15 @@ def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
     assert (
         served(step(heard(tool(description="Takes a note"), tool("fine")), approved(pins, NOTE)))[0]["name"] == "note"
     )
+
+
+@pytest.mark.parametrize("renamed", [tool("No-te"), tool("other", "Takes a note, with the time of day.")])
+def test_a_renamed_tool_is_judged_as_a_change_of_what_it_was(renamed: dict[str, Any]) -> None:
+    before = tool() if renamed["name"] == "No-te" else tool(description=renamed["description"])
+    judge = Words()
+    first = step(heard(before, tool("fine")))
+    step(heard(renamed, tool("fine")), first.pins, judge)
+    assert [(each.definition, each.before) for each in judge.asked] == [(renamed, before)]
+    judge = Words()
+    step(heard(before, renamed, tool("fine")), first.pins, judge)
+    assert [each.before for each in judge.asked] == [None], "the other one is still there"
