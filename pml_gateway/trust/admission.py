@@ -237,14 +237,19 @@ class _Review:
         return {
             likeness: forms[-1]
             for key, forms in self._pins.accepted.items()
-            if key not in self._items
+            if key not in self._items and _is_sound(forms[-1])
             for likeness in likenesses_of(key, forms[-1].definition)
         }
 
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""
         _, because = self._waiting.pop(item.key)
-        self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
+        if verdict.is_risky:
+            self._set(item, because, verdict)
+            return
+        before = self._pins.latest(item.key)
+        # Only the difference was judged: what stayed of a form that is warned of, or was never read, is read anew.
+        self._set(item, Accepted.NOT_RISKY, verdict if before is None or _is_sound(before) else None)
 
     def admitted_entry(self) -> ManifestEntry:
         """The listing without what is held back; the very same object where nothing is."""
@@ -456,6 +461,11 @@ class _Review:
         if tools is difference.tools and offers is difference.offers and missing == difference.missing:
             return difference
         return Difference(tools, offers, missing)
+
+
+def _is_sound(form: Form) -> bool:
+    """Whether all of a form was read or approved, so that what stays of it needs no reading."""
+    return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_risky)
 
 
 def _without_resources(offers: Offers) -> Offers:

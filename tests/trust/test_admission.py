@@ -412,9 +412,32 @@ def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
 def test_a_renamed_tool_is_judged_as_a_change_of_what_it_was(renamed: dict[str, Any]) -> None:
     before = tool() if renamed["name"] == "No-te" else tool(description=renamed["description"])
     judge = Words()
-    first = step(heard(before, tool("fine")))
-    step(heard(renamed, tool("fine")), first.pins, judge)
+    pins = read(step(heard(before, tool("fine"))).pins, Verdict())
+    step(heard(renamed, tool("fine")), pins, judge)
     assert [(each.definition, each.before) for each in judge.asked] == [(renamed, before)]
     judge = Words()
-    step(heard(before, renamed, tool("fine")), first.pins, judge)
+    step(heard(before, renamed, tool("fine")), pins, judge)
     assert [each.before for each in judge.asked] == [None], "the other one is still there"
+
+
+def read(pins: Pins, verdict: Verdict) -> Pins:
+    """The pins once the lint has said this of everything that was accepted."""
+    own = pins.servers["a", "w"]
+    forms = {key: tuple(replace(form, verdict=verdict) for form in each) for key, each in own.accepted.items()}
+    return pins.having(replace(own, accepted=forms))
+
+
+def test_a_warning_is_not_shaken_off_by_changing_something_else() -> None:
+    class Differences(Words):
+        def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
+            verdicts = super().judge(subjects, peers)
+            return [Verdict() if each.before else verdict for each, verdict in zip(subjects, verdicts, strict=True)]
+
+    new = step(heard(tool(description=POISON))).pins
+    for first in (new, read(new, RISKY)):
+        later = step(heard(tool(description=f"{POISON}.")), first, Differences())
+        assert later.pins.servers["a", "w"].accepted[NOTE][-1].verdict is None, "it is read in full again"
+        renamed = step(heard(tool("other", POISON)), first, Differences())
+        assert served(renamed) == [], "under another name it is new"
+    sound = step(heard(tool(description="Takes notes.")), read(step(heard(tool())).pins, Verdict()), Differences())
+    assert sound.pins.servers["a", "w"].accepted[NOTE][-1].verdict == Verdict()
