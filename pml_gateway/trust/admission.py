@@ -28,7 +28,7 @@ from pml_gateway.trust.identity import (
     name_of,
     nameless_digest,
 )
-from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins, baseline
 from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
@@ -244,12 +244,27 @@ class _Review:
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""
         _, because = self._waiting.pop(item.key)
+        verdict = verdict if verdict.is_risky else self._since_baseline(item) or verdict
         if verdict.is_risky:
             self._set(item, because, verdict)
             return
         before = self._pins.latest(item.key)
         # Only the difference was judged: what stayed of a form that is warned of, or was never read, is read anew.
         self._set(item, Accepted.NOT_RISKY, verdict if before is None or _is_sound(before) else None)
+
+    def _since_baseline(self, item: _Item) -> Verdict | None:
+        """What many steps made risky that none of them was; None where there was one step only, or nothing."""
+        forms = self._pins.accepted.get(item.key, ())
+        if item.key == SERVER or not forms or (first := baseline(forms)) is forms[-1]:
+            return None
+        # It takes a while to import, which a start with unchanged tools never needs.
+        from pml_gateway.trust.changes import risky_changes
+
+        try:
+            reasons = tuple(risky_changes(first.definition, item.definition))
+        except RecursionError:
+            return _UNREAD
+        return Verdict(True, 1.0, reasons) if reasons else None
 
     def admitted_entry(self) -> ManifestEntry:
         """The listing without what is held back; the very same object where nothing is."""

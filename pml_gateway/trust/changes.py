@@ -32,6 +32,12 @@ _SENSITIVE = re.compile(
     r"access token|environment|env|cookies?|ssn|cvv|seed phrase|mnemonic|system prompt|sidenote|messages so far|"
     r"ssh|bcc)\b"
 )
+_TELLING = re.compile(
+    r"\b(?:(?:whole|entire|full|complete|this) conversation|conversation so far|transcript|chat history|"
+    r"private key|seed phrase|mnemonic|passphrase|system prompt|messages so far)\b"
+)
+"""What a description that changed says of what no honest parameter turns into; longer ones speak of secrets often."""
+
 _LIMITS = ("pattern", "maxLength", "maxItems", "maximum", "const", "format", "enum", "not")
 """Keywords that keep values within something."""
 
@@ -99,7 +105,7 @@ class _Comparison:
         for name in sorted((fields.keys() | required) - was_fields.keys() - was_required):
             words, inner = split_words(name).lower(), f"{where}.properties.{name}"
             for field in fields.get(name, [{}]):
-                described = f"{words} {_mapping(field).get('description', '')}".lower()[:MAX_DESCRIBED]
+                described = f"{words} {_description(field)}"
                 if (
                     _SENSITIVE.search(described)
                     or (name in required and _ASKS.search(words))
@@ -112,7 +118,11 @@ class _Comparison:
             if name in required - was_required and _ASKS.search(split_words(name).lower()):
                 yield _reason(f"{where}.properties.{name}", f"{name} has to be given now")
             inner = f"{where}.properties.{name}"
+            said = {_description(field) for field in was_fields[name]}
             for field in fields[name]:
+                asks = _TELLING.search(_description(field))
+                if asks and not any(asks[0] in each for each in (*said, split_words(name).lower())):
+                    yield _reason(f"{inner}.description", f"{name} asks for more now: {asks[0]}")
                 was = field if field in was_fields[name] else was_fields[name][0]
                 yield from self.reasons(_mapping(was), _mapping(field), inner, depth + 1)
         was_items = next((_mapping(part["items"]) for part in old if "items" in part), {})
@@ -143,6 +153,10 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 MAX_PARTS = 4_000
 """Parts of two schemas that are compared; a change of what has more is risky."""
+
+
+def _description(field: Any) -> str:
+    return str(_mapping(field).get("description", "")).lower()[:MAX_DESCRIBED]
 
 
 def _limits(before: Mapping[str, Any], after: Mapping[str, Any], where: str) -> Iterator[Reason]:

@@ -441,3 +441,20 @@ def test_a_warning_is_not_shaken_off_by_changing_something_else() -> None:
         assert served(renamed) == [], "under another name it is new"
     sound = step(heard(tool(description="Takes notes.")), read(step(heard(tool())).pins, Verdict()), Differences())
     assert sound.pins.servers["a", "w"].accepted[NOTE][-1].verdict == Verdict()
+
+
+def test_many_harmless_steps_are_held_back_once_they_are_risky_together() -> None:
+    def limited(length: int) -> Heard:
+        schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": length}}}
+        return heard({**tool(), "inputSchema": schema})
+
+    pins = step(limited(100)).pins
+    for _ in range(2):
+        for length in (200, 300, 400, 500, 600, 700, 800, 900, 950, 990):
+            admission = step(limited(length), pins)
+            assert served(admission) == list(limited(length).entry.tools)
+            pins = admission.pins
+    assert served(step(limited(5000), pins)) == []
+    assert served(step(limited(5000), approved(step(limited(5000), pins).pins, NOTE))) != []
+    longer = step(limited(5000), approved(step(limited(5000), pins).pins, NOTE)).pins
+    assert served(step(limited(9000), longer)) != [], "it is measured by what the owner approved"
