@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.text import escaped
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
 from pml_gateway.trust.verdict import SubjectKind, Verdict
@@ -206,4 +207,5 @@ def named(known: Sequence[Case], name: str) -> list[Case]:
 
 
 def _named(known: Sequence[Case], name: str) -> list[Case]:
-    return [case for case in known if case.source == name] or [case for case in known if case.is_called(name)]
+    whole = [case for case in known if name in (case.source, escaped(case.source))]
+    return whole or [case for case in known if case.is_called(name)]

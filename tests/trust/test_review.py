@@ -44,3 +44,7 @@ def test_a_tool_that_is_called_as_anothers_is_not_taken_for_it() -> None:
         assert meant(f"evil:{name}", pins) == [f"evil|{name}"]
     assert meant("plain", pins) == ["evil|plain"]
     assert meant("github", waiting("evil", "github"), waiting("github", "")) == ["github|"]
+
+
+def test_a_name_that_is_written_as_another_one_is_shown_means_both() -> None:
+    assert meant("evil:a\\nb", waiting("evil", "a\nb", "a\\nb")) == ["evil|a\nb", "evil|a\\nb"]
