@@ -275,10 +275,12 @@ class OfferTable:
     @cached_property
     def _origins(self) -> dict[str, set[str]]:
         """Upstream id to the origins of what it lists."""
-        origins: dict[str, set[str]] = {}
-        for offer in self._unaddressed:
-            origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
-        return origins
+        return _origins_of(self._unaddressed)
+
+    @cached_property
+    def _all_origins(self) -> dict[str, set[str]]:
+        """The same with what clients reach by its server only."""
+        return _origins_of(offer for offer in self.offers if offer.kind is not OfferKind.PROMPT)
 
     def _own_uri(self, upstream_id: str, uri: str) -> str:
         """The URI with which an upstream is asked: as it lists it, in canonical form if it does not."""
@@ -302,7 +304,20 @@ class OfferTable:
         ]
         close = [template.upstream_id for template in fitting if scheme_of(template.name)]
         loose = [template.upstream_id for template in fitting if not scheme_of(template.name)]
-        return [*owners, *close, *self._by_origin(uri, permits), *loose]
+        holders = self._holders(uri, form)
+        able = [*owners, *close, *self._by_origin(uri, permits), *loose]
+        # What a server has is nobody else's to answer for, where the client may not use that server's either.
+        return [each for each in able if each in holders] if holders else able
+
+    def _holders(self, uri: str, form: str) -> set[str]:
+        """The upstreams that say that a URI is theirs, whoever asks; an open scheme says nothing."""
+        templates = (offer for offer in self.of_kind(OfferKind.TEMPLATE) if scheme_of(offer.name))
+        holders = {
+            offer.upstream_id
+            for offer in templates
+            if matches_template(offer.name, uri) or matches_template(offer.name, form)
+        }
+        return holders.union(self._owners.get(form, ()))
 
     def _is_awaited(self, form: str) -> bool:
         """Whether a canonical URI is that of an upstream not heard of yet, in whose place nobody answers."""
@@ -322,9 +337,12 @@ class OfferTable:
             for upstream_id, said in self.upstreams.items()
             if said is not None and said.has_resources and permits(upstream_id, uri)
         ]
-        for part in origin(uri):
+        parts = origin(uri)
+        for part in parts:
             yield from (each for each in able if part in self._origins.get(each, ()))
-        if len(able) == 1:
+        # Another one's resources are not looked for at whoever is left, where the client may not use that one's.
+        knowing = {each for part in parts for each, known in self._all_origins.items() if part in known}
+        if len(able) == 1 and (not knowing or able[0] in knowing):
             yield able[0]
 
 
@@ -362,6 +380,13 @@ def build_offers(
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}
             offers.append(Offer(kind, upstream_id, name, public, definition))
     return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
+
+
+def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:
+    origins: dict[str, set[str]] = {}
+    for offer in offers:
+        origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
+    return origins
 
 
 def _awaited(

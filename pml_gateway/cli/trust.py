@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from pml_gateway.config.project import find_project_file
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.text import nearest
+from pml_gateway.text import escaped, nearest
 
 if TYPE_CHECKING:
     from pml_gateway.trust.pins import PinsFile
@@ -193,15 +194,16 @@ def show(
     if as_json:
         print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
         return
-    say(f"{chosen.source}: {chosen.state}, {_said(chosen)}", style="bold")
+    say(f"{escaped(chosen.source)}: {chosen.state}, {_said(chosen)}", style="bold")
     for finding in chosen.verdict.findings if chosen.verdict is not None else ():
-        say(f"! {finding.where or 'the whole'}: {', '.join(finding.classes)}", style="yellow")
+        say(f"! {escaped(finding.where) or 'the whole'}: {', '.join(finding.classes)}", style="yellow")
         _print_indented(Text(printable(finding.text)))
     for change in chosen.changes:
         if change.before or change.after:
             _print_change(change)
     if chosen.state in WAITING:
-        exact = f"{chosen.source}@{chosen.digest[:SHOWN_OF_DIGEST]}"
+        # Servers choose names, and this line is there to be copied into a shell.
+        exact = shlex.quote(_exact(chosen))
         note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
 
 
@@ -265,7 +267,7 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
         print_json({outcome: [_as_json(replace(case, state=state)) for case in chosen]})
         return
     for case in chosen:
-        say(f"{outcome}: {case.source}@{case.digest[:SHOWN_OF_DIGEST]}")
+        say(f"{outcome}: {_exact(case)}")
     if not chosen:
         note("nothing waits for your decision")
 
@@ -296,16 +298,21 @@ def _chosen(known: list[Case], name: str) -> Case:
     from pml_gateway.trust.review import named
 
     found = named(known, name)
-    sources = list(dict.fromkeys(case.source for case in found))
+    sources = [escaped(source) for source in dict.fromkeys(case.source for case in found)]
     if not found:
         raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
     if len(sources) > 1:
         raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
     held = [case for case in found if case.state == "held"]
     if len(held) > 1:
-        forms = ", ".join(f"{case.source}@{case.digest[:SHOWN_OF_DIGEST]}" for case in held)
+        forms = ", ".join(map(_exact, held))
         raise UsageError(f"several forms of {sources[0]} wait", hint=f"name one of them: {forms}")
     return found[0]
+
+
+def _exact(case: Case) -> str:
+    """One form of a definition as commands take it, in one line whatever its server calls it."""
+    return f"{escaped(case.source)}@{case.digest[:SHOWN_OF_DIGEST]}"
 
 
 def _as_json(case: Case) -> JsonObject:
@@ -328,7 +335,10 @@ def _as_json(case: Case) -> JsonObject:
 def _print_cases(shown: list[Case]) -> None:
     print_table(
         ("STATE", "SINCE", "NAME", "WHY"),
-        [(case.state, f"{datetime.fromtimestamp(case.at):%Y-%m-%d}", case.source, _because(case)) for case in shown],
+        [
+            (case.state, f"{datetime.fromtimestamp(case.at):%Y-%m-%d}", escaped(case.source), _because(case))
+            for case in shown
+        ],
     )
 
 
@@ -344,10 +354,10 @@ def _said(case: Case) -> str:
 def _print_change(change: Change) -> None:
     if change.before is None or change.after is None:
         sign, style, text = ("+", "green", change.after) if change.before is None else ("-", "red", change.before)
-        say(f"{sign} {change.where}", style=style)
+        say(f"{sign} {escaped(change.where)}", style=style)
         _print_indented(Text(printable(text or ""), style=style))
         return
-    say(f"~ {change.where}", style="cyan")
+    say(f"~ {escaped(change.where)}", style="cyan")
     if not change.is_text:
         _print_indented(Text(f"- {printable(change.before)}", style="red"))
         _print_indented(Text(f"+ {printable(change.after)}", style="green"))

@@ -55,7 +55,7 @@ class OfferView:
         taken_for = readings(name)
         if self._is_absent(upstream_id, name, taken_for):
             return False
-        refused = {name, canonical(name), *taken_for, *map(without_user, taken_for)}
+        refused = {name, canonical(name), *taken_for, *map(without_user, taken_for), *_addressed({name, *taken_for})}
         return self._allowed_uris.cover(upstream_id, name) and not any(
             rules.fits(upstream_id, each) for rules in self._denied_uris for each in refused
         )
@@ -102,6 +102,21 @@ class OfferView:
     @cached_property
     def _absent_readings(self) -> frozenset[tuple[str, str]]:
         return frozenset((upstream_id, each) for upstream_id, name in self._absent for each in readings(name))
+
+
+def _addressed(taken_for: Iterable[str]) -> Iterator[str]:
+    """What a gateway behind this one would ask a server of its own for."""
+    for reading in taken_for:
+        _, own = split_public_uri(reading)
+        for _ in range(MAX_GATEWAYS):
+            if not own:
+                break
+            yield from readings(own)
+            _, own = split_public_uri(own)
+
+
+MAX_GATEWAYS = 8
+"""Gateways one behind the other; a URI that leads through more is asked for as it is."""
 
 
 class Rules(Protocol):

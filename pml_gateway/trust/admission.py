@@ -18,8 +18,17 @@ from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.identity import SERVER, Identity, Key, differs_in_text_only, digest, name_of, nameless_digest
-from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.identity import (
+    SERVER,
+    Identity,
+    Key,
+    differs_in_text_only,
+    digest,
+    likenesses_of,
+    name_of,
+    nameless_digest,
+)
+from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins, baseline
 from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
@@ -184,6 +193,8 @@ class _Review:
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
         self._pins = pinned or ServerPins(server, heard.identity.what)
+        # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
+        self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
@@ -210,14 +221,50 @@ class _Review:
 
     def subject(self, item: _Item) -> Subject:
         """What the judge is asked."""
-        latest = self._pins.latest(item.key)
+        latest = self._pins.latest(item.key) or self._renamed_from(item)
         before = latest.definition if latest is not None else None
         return subject_of(self.server, item.key, item.definition, before)
+
+    def _renamed_from(self, item: _Item) -> Form | None:
+        """What the server lists no longer and may list under this name now: spelled or described alike."""
+        return next(
+            (found for each in likenesses_of(item.key, item.definition) if (found := self._absent.get(each))), None
+        )
+
+    @cached_property
+    def _absent(self) -> dict[tuple[SubjectKind, str, str], Form]:
+        """What was accepted and is not listed now, by what it is known again by."""
+        return {
+            likeness: forms[-1]
+            for key, forms in self._pins.accepted.items()
+            if key not in self._items and _is_sound(forms[-1])
+            for likeness in likenesses_of(key, forms[-1].definition)
+        }
 
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""
         _, because = self._waiting.pop(item.key)
-        self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
+        verdict = verdict if verdict.is_risky else self._since_baseline(item) or verdict
+        if verdict.is_risky:
+            self._set(item, because, verdict)
+            return
+        before = self._pins.latest(item.key)
+        # Only the difference was judged: what stayed of a form that is warned of, or was never read, is read anew.
+        self._set(item, Accepted.NOT_RISKY, verdict if before is None or _is_sound(before) else None)
+
+    def _since_baseline(self, item: _Item) -> Verdict | None:
+        """What many steps made risky that none of them was; None where there was one step only, or nothing."""
+        forms = self._pins.accepted.get(item.key, ())
+        if item.key == SERVER or not forms or (first := baseline(forms)) is forms[-1]:
+            return None
+        # It takes a while to import, which a start with unchanged tools never needs.
+        from pml_gateway.trust.changes import risky_changes
+
+        try:
+            reasons = tuple(risky_changes(first.definition, item.definition))
+        except RecursionError:
+            return _UNREAD
+        return Verdict(True, 1.0, reasons) if reasons else None
 
     def admitted_entry(self) -> ManifestEntry:
         """The listing without what is held back; the very same object where nothing is."""
@@ -228,11 +275,14 @@ class _Review:
             return replace(entry, tools=(), offers=Offers(), differences={})
         tools = self._admitted("tools", entry.tools)
         offers = self._admitted_offers(entry.offers)
+        differences = {key: self._admitted_difference(each) for key, each in entry.differences.items()}
         if record is None:
-            offers = replace(offers, resources=(), instructions="")
+            offers = _without_resources(offers)
+            differences = {
+                key: replace(each, offers=_without_resources(each.offers)) for key, each in differences.items()
+            }
         elif record["instructions"] != offers.instructions:
             offers = replace(offers, instructions=record["instructions"])
-        differences = {key: self._admitted_difference(each) for key, each in entry.differences.items()}
         is_same = tools is entry.tools and offers is entry.offers
         if is_same and all(differences[key] is each for key, each in entry.differences.items()):
             return entry
@@ -320,13 +370,18 @@ class _Review:
             self._set(item, Because.RETURNED)
         elif self._is_old:
             self._set(item, Accepted.UPGRADE)
-        elif self._is_new or (waiting is not None and waiting.because is Because.NEW_SERVER):
+        elif (
+            self._is_new or self._is_still_new(item) or (waiting is not None and waiting.because is Because.NEW_SERVER)
+        ):
             accepts = policy.new_servers == "accept"
             self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
         elif waiting is not None and waiting.because is Because.RETURNED and policy.changes != "accept":
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
+
+    def _is_still_new(self, item: _Item) -> bool:
+        return self._awaits_review and item.key not in self._pins.accepted
 
     def _decide_change(self, item: _Item, verdict: Verdict | None) -> None:
         because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
@@ -336,6 +391,10 @@ class _Review:
             case "review":
                 self._set(item, because, verdict)
             case "risky":
+                if item.key in self._pins.rejected and item.key not in self._pins.accepted:
+                    # Its owner wants none of it: a change that nothing is wrong with is no word of his.
+                    self._set(item, because, verdict)
+                    return
                 if verdict is None and item.key == SERVER and not self._says_something_new(item):
                     verdict = Verdict()
                 if verdict is not None:
@@ -417,6 +476,23 @@ class _Review:
         if tools is difference.tools and offers is difference.offers and missing == difference.missing:
             return difference
         return Difference(tools, offers, missing)
+
+
+def _is_sound(form: Form) -> bool:
+    """Whether all of a form was read or approved, so that what stays of it needs no reading."""
+    return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_risky)
+
+
+def _without_resources(offers: Offers) -> Offers:
+    """What is left of an unaccepted server: nothing that is not accepted by itself, and no way to ask for more."""
+    has_resources = bool(offers.templates)
+    return replace(
+        offers,
+        resources=(),
+        instructions="",
+        has_resources=offers.has_resources and has_resources,
+        subscribes=offers.subscribes and has_resources,
+    )
 
 
 def _record(heard: Heard, pins: ServerPins) -> JsonObject:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from urllib.parse import urlsplit
@@ -182,3 +183,14 @@ def differs_in_text_only(before: JsonObject, after: JsonObject) -> bool:
     return digest({key: value for key, value in before.items() if key not in _TEXTS}) == digest(
         {key: value for key, value in after.items() if key not in _TEXTS}
     )
+
+
+def likenesses_of(key: Key, definition: JsonObject) -> Iterator[tuple[SubjectKind, str, str]]:
+    """By what a definition is known again at its own server when it is renamed: its spelling, and what it says."""
+    kind, name = key
+    spelled = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
+    if spelled and key != SERVER:
+        yield kind, "name", spelled
+    described = str(definition.get("description") or "")
+    if len(described) >= MIN_RECOGNISED:
+        yield kind, "description", described

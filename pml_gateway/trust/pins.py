@@ -24,7 +24,8 @@ LOCK_SECONDS = 10.0
 """The lock is held for milliseconds; a gateway that does not get it decides by what it knows."""
 
 MAX_FORMS = 8
-"""Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
+"""Accepted forms of one definition that are kept, the newest beside the one that changes are measured by: some
+servers write the date into every listing."""
 
 MAX_HELD = 8
 """Forms of one definition that wait at the same time, the newest."""
@@ -127,7 +128,7 @@ class ServerPins:
         accepted, held, rejected = dict(self.accepted), dict(self.held), dict(self.rejected)
         for key, form in forms:
             others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
-            accepted[key] = (*others, form)[-MAX_FORMS:]
+            accepted[key] = _newest((*others, form))
             for others_of in (held, rejected):
                 if key in others_of:
                     others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
@@ -146,6 +147,20 @@ class ServerPins:
             held=_filled({**self.held, key: waiting}),
             rejected={**self.rejected, key: (*rejected, held)},
         )
+
+
+def _newest(forms: tuple[Form, ...]) -> tuple[Form, ...]:
+    """As many forms as are kept: the newest, and the one that they are all measured by."""
+    if len(forms) <= MAX_FORMS:
+        return forms
+    base = baseline(forms)
+    newest = forms[-MAX_FORMS:]
+    return newest if any(form is base for form in newest) else (base, *forms[1 - MAX_FORMS :])
+
+
+def baseline(forms: tuple[Form, ...]) -> Form:
+    """The form that the owner approved last; the first where he approved none."""
+    return next((form for form in reversed(forms) if form.how is Accepted.OWNER), forms[0])
 
 
 def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
@@ -181,7 +196,10 @@ class Pins:
         if not nameless or self.known.get(nameless) in (True, is_rejected):
             return self
         known = {**self.known, nameless: is_rejected}
-        return replace(self, known=dict(list(known.items())[-MAX_KNOWN:]))
+        if len(known) > MAX_KNOWN:
+            # The owner's word stays longest: servers can list as much as they like that is risky.
+            known.pop(next((each for each, rejected in known.items() if not rejected), next(iter(known))))
+        return replace(self, known=known)
 
     def forgetting(self, nameless: str) -> Pins:
         """These pins, which recognise a definition no longer."""

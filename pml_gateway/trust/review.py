@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.text import escaped
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
 from pml_gateway.trust.verdict import SubjectKind, Verdict
-from pml_gateway.types import JsonObject
+from pml_gateway.types import SEPARATORS, JsonObject
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -130,7 +131,10 @@ class Case:
     def is_called(self, name: str) -> bool:
         """Whether a name as the owner may write it is this one's."""
         own = self.key[1]
-        names = {self.source, f"{self.server}:{own}", f"{self.server}__{own}", own}
+        names = {self.source, f"{self.server}:{own}", f"{self.server}__{own}"}
+        if not any(separator in own for separator in SEPARATORS):
+            # With one, a server could call its own as another's is called.
+            names.add(own)
         return name == self.server if self.key == SERVER else name in names
 
 
@@ -193,9 +197,15 @@ def _own(pins: Pins, case: Case) -> ServerPins:
 
 
 def named(known: Sequence[Case], name: str) -> list[Case]:
-    """The definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it."""
-    found = [case for case in known if case.source == name] or [case for case in known if case.is_called(name)]
-    start, at, digest = name.rpartition("@")
-    if found or not at:
-        return found
-    return [case for case in named(known, start) if digest and case.digest.startswith(digest)]
+    """The definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it.
+
+    A hash goes first: a server that knows what will be approved could call something else exactly that.
+    """
+    start, _, digest = name.rpartition("@")
+    exact = [case for case in _named(known, start) if case.digest.startswith(digest)] if start and digest else []
+    return exact or _named(known, name)
+
+
+def _named(known: Sequence[Case], name: str) -> list[Case]:
+    whole = [case for case in known if name in (case.source, escaped(case.source))]
+    return whole or [case for case in known if case.is_called(name)]

@@ -176,7 +176,7 @@ def test_of_a_new_server_under_review_nothing_is_served_until_it_is_approved() -
     listed = heard(tool(), tool("other"), offers=offers)
     new = step(listed, new_servers="review")
     entry = new.entries["a"]
-    assert (entry.tools, entry.offers) == ((), Offers(has_prompts=True, has_resources=True))
+    assert (entry.tools, entry.offers) == ((), Offers(has_prompts=True))
     one = step(listed, approved(new.pins, NOTE), new_servers="review")
     assert served(one) == [tool()]
     assert one.entries["a"].offers.instructions == ""
@@ -363,3 +363,98 @@ def test_under_review_only_what_was_approved_is_served(listings: list[list[Any]]
         admission = step(heard(*listing), pins, changes="review")
         assert [each for each in served(admission) if each not in listings[0]] == []
         pins = admission.pins
+
+
+def test_a_new_server_that_awaits_review_gets_nothing_in_by_changing_meanwhile() -> None:
+    first = step(heard(tool()), new_servers="review")
+    assert served(first) == []
+    pins = first.pins
+    for changed in (
+        heard(tool(description="Takes a note!")),
+        heard(tool(), tool("other")),
+        heard(tool(), version="2"),
+        heard(),
+        heard(tool(description="Takes notes."), offers=Offers(instructions="Hello.")),
+    ):
+        later = step(changed, pins, new_servers="review")
+        assert served(later) == []
+        assert later.entries["a"].offers.instructions == ""
+        assert not later.pins.servers["a", "w"].accepted
+        pins = later.pins
+
+
+def test_resources_of_a_server_that_awaits_review_can_not_be_asked_for() -> None:
+    resource = {"uri": "note://a", "name": "a"}
+    offers = Offers(resources=(resource,), has_resources=True, subscribes=True)
+    differences = {"sampling": Difference(offers=offers)}
+    entry = step(heard(tool(), offers=offers, differences=differences), new_servers="review").entries["a"]
+    for each in (entry.offers, entry.differences["sampling"].offers):
+        assert not each.resources
+        assert not each.has_resources
+        assert not each.subscribes
+
+
+def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
+    first = step(heard(tool(), tool("fine")))
+    own = first.pins.servers["a", "w"]
+    form = own.accepted[NOTE][0]
+    pins = first.pins.having(own.rejecting(NOTE, Held(form.definition, form.digest, Because.CHANGED, 1.0)))
+    for _ in range(2):
+        later = step(heard(tool(description="Takes a note"), tool("fine")), pins)
+        assert served(later) == [tool("fine")]
+        pins = later.pins
+    assert (
+        served(step(heard(tool(description="Takes a note"), tool("fine")), approved(pins, NOTE)))[0]["name"] == "note"
+    )
+
+
+@pytest.mark.parametrize("renamed", [tool("No-te"), tool("other", "Takes a note, with the time of day.")])
+def test_a_renamed_tool_is_judged_as_a_change_of_what_it_was(renamed: dict[str, Any]) -> None:
+    before = tool() if renamed["name"] == "No-te" else tool(description=renamed["description"])
+    judge = Words()
+    pins = read(step(heard(before, tool("fine"))).pins, Verdict())
+    step(heard(renamed, tool("fine")), pins, judge)
+    assert [(each.definition, each.before) for each in judge.asked] == [(renamed, before)]
+    judge = Words()
+    step(heard(before, renamed, tool("fine")), pins, judge)
+    assert [each.before for each in judge.asked] == [None], "the other one is still there"
+
+
+def read(pins: Pins, verdict: Verdict) -> Pins:
+    """The pins once the lint has said this of everything that was accepted."""
+    own = pins.servers["a", "w"]
+    forms = {key: tuple(replace(form, verdict=verdict) for form in each) for key, each in own.accepted.items()}
+    return pins.having(replace(own, accepted=forms))
+
+
+def test_a_warning_is_not_shaken_off_by_changing_something_else() -> None:
+    class Differences(Words):
+        def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
+            verdicts = super().judge(subjects, peers)
+            return [Verdict() if each.before else verdict for each, verdict in zip(subjects, verdicts, strict=True)]
+
+    new = step(heard(tool(description=POISON))).pins
+    for first in (new, read(new, RISKY)):
+        later = step(heard(tool(description=f"{POISON}.")), first, Differences())
+        assert later.pins.servers["a", "w"].accepted[NOTE][-1].verdict is None, "it is read in full again"
+        renamed = step(heard(tool("other", POISON)), first, Differences())
+        assert served(renamed) == [], "under another name it is new"
+    sound = step(heard(tool(description="Takes notes.")), read(step(heard(tool())).pins, Verdict()), Differences())
+    assert sound.pins.servers["a", "w"].accepted[NOTE][-1].verdict == Verdict()
+
+
+def test_many_harmless_steps_are_held_back_once_they_are_risky_together() -> None:
+    def limited(length: int) -> Heard:
+        schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": length}}}
+        return heard({**tool(), "inputSchema": schema})
+
+    pins = step(limited(100)).pins
+    for _ in range(2):
+        for length in (200, 300, 400, 500, 600, 700, 800, 900, 950, 990):
+            admission = step(limited(length), pins)
+            assert served(admission) == list(limited(length).entry.tools)
+            pins = admission.pins
+    assert served(step(limited(5000), pins)) == []
+    assert served(step(limited(5000), approved(step(limited(5000), pins).pins, NOTE))) != []
+    longer = step(limited(5000), approved(step(limited(5000), pins).pins, NOTE)).pins
+    assert served(step(limited(9000), longer)) != [], "it is measured by what the owner approved"

@@ -143,3 +143,14 @@ def test_a_rejected_form_is_accepted_no_longer_and_the_other_way_round() -> None
     again = rejected.with_forms([(NOTE, form("one"))])
     assert not again.refuses(NOTE, one.digest)
     assert again.form(NOTE, one.digest) is not None
+
+
+def test_what_servers_list_drives_out_none_of_what_the_owner_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.trust.pins.MAX_KNOWN", 3)
+    pins = Pins().knowing("rejected", is_rejected=True)
+    for number in range(5):
+        pins = pins.knowing(f"held {number}", is_rejected=False)
+    assert pins.known == {"rejected": True, "held 3": False, "held 4": False}
+    for number in range(3):
+        pins = pins.knowing(f"rejected {number}", is_rejected=True)
+    assert list(pins.known) == ["rejected 0", "rejected 1", "rejected 2"]

@@ -1,0 +1,64 @@
+"""What a server has is asked of no other one because a rule hides it, nor through a gateway behind this one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pml_gateway.catalog.ownership import Ownership
+from pml_gateway.catalog.prompts_and_resources import build_offers
+from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.mcp.listing import Offers
+from pml_gateway.policy.prompts_and_resources import OfferView
+
+
+def offers(*uris: str, template: str = "") -> Offers:
+    templates = ({"uriTemplate": template, "name": "t"},) if template else ()
+    return Offers(resources=tuple({"uri": uri, "name": uri} for uri in uris), templates=templates, has_resources=True)
+
+
+def asked(
+    uri: str, upstreams: dict[str, Offers], allow: Sequence[str] = ("*",), deny: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    ownership = Ownership(tuple(upstreams))
+    view = OfferView(build_offers(upstreams), compile_grants(allow, ownership), (compile_patterns(deny),))
+    return [(route.upstream_id, route.uri) for route in view.routes(uri)]
+
+
+PRIVATE = "file:///srv/private/x"
+RULES = [
+    (("*",), ("fs:file:///srv/private/*",)),
+    (("*",), ("fs:*",)),
+    (("other:*", "fs:file:///srv/public/*"), ()),
+]
+
+
+@pytest.mark.parametrize(("allow", "deny"), RULES)
+@pytest.mark.parametrize("other", [offers("other://x"), offers("file:///tmp/x")])
+def test_nobody_answers_for_another_ones_template(other: Offers, allow: Sequence[str], deny: Sequence[str]) -> None:
+    both = {"fs": offers(template="file:///{+path}"), "other": other}
+    assert asked(PRIVATE, both)[0] == ("fs", PRIVATE)
+    assert asked(PRIVATE, both, allow, deny) == []
+
+
+@pytest.mark.parametrize(("allow", "deny"), RULES)
+def test_a_server_that_is_left_alone_is_not_asked_for_anothers(allow: Sequence[str], deny: Sequence[str]) -> None:
+    both = {"fs": offers("file:///srv/public/a"), "other": offers("other://x")}
+    assert asked(PRIVATE, both) == [("fs", PRIVATE)]
+    assert asked(PRIVATE, both, allow, deny) == []
+
+
+def test_of_two_with_the_same_template_the_permitted_one_is_asked() -> None:
+    both = {"one": offers(template="file:///{+path}"), "two": offers(template="file:///{+path}")}
+    assert asked(PRIVATE, both, deny=("one:*",)) == [("two", PRIVATE)]
+
+
+@pytest.mark.parametrize(
+    "uri", [f"pml://inner/{PRIVATE}", f"pml://gw/pml://inner/{PRIVATE}", "pml://a/pml://b/file:/srv/private/x"]
+)
+def test_what_is_denied_is_denied_through_a_gateway_behind_this_one(uri: str) -> None:
+    one = {"gw": offers("file:///srv/public/a")}
+    assert asked(uri, one)
+    assert asked(uri, one, deny=("file:///srv/private/*",)) == []
+    assert asked("pml://inner/file:///srv/public/b", one, deny=("file:///srv/private/*",))
