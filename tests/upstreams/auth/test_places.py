@@ -69,6 +69,13 @@ class Names:
         ("::", Reach.NOBODY),
         ("224.0.0.1", Reach.NOBODY),
         ("ff02::1", Reach.NOBODY),
+        ("192.0.0.192", Reach.NOBODY),
+        ("168.63.129.16", Reach.NOBODY),
+        ("::7f00:1", Reach.PRIVATE),
+        ("::ffff:0:a00:1", Reach.PRIVATE),
+        ("64:ff9b:1::a00:1", Reach.PRIVATE),
+        ("fec0::1", Reach.PRIVATE),
+        ("2606:4700::1111", Reach.PUBLIC),
     ],
 )
 def test_every_address_lies_somewhere(address: str, reach: Reach) -> None:
