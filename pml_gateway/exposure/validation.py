@@ -151,6 +151,7 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
                 arguments,
                 allowed,
                 seconds=MAX_SECONDS,
+                share=budget.share,
             )
             found = _Found(*answer)
     except WorkerLimitError as error:
