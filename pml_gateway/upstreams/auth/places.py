@@ -218,7 +218,8 @@ def login_client(places: Places, headers: dict[str, str] | None = None) -> httpx
     async def limit(response: httpx2.Response) -> None:
         bound(response, MAX_ANSWER_BYTES)
 
-    has_proxy = bool(urllib.request.getproxies())
+    # `NO_PROXY` alone is among them as well, and makes no proxy.
+    has_proxy = bool(urllib.request.getproxies().keys() & {"http", "https", "all"})
     return httpx2.AsyncClient(
         headers={**(headers or {}), "accept-encoding": ACCEPTED_ENCODING},
         timeout=HTTP_SECONDS,

@@ -231,6 +231,15 @@ async def test_where_a_proxy_connects_what_it_is_asked_for_is_checked_before(mon
                 await client.get(f"http://{METADATA}/latest")
 
 
+async def test_what_needs_no_proxy_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("no_proxy", "localhost")
+    async with login_client(Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES))) as client:
+        assert isinstance(client._transport, PlacesTransport)
+
+
 def hostile(target: str, *, by: str) -> Starlette:
     """A server whose metadata lead elsewhere at one of the steps of a login."""
 
