@@ -8,10 +8,12 @@ address, of which one person may have many: as soon as all of them together hold
 from __future__ import annotations
 
 import ipaddress
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from typing import Generic, TypeVar
+
+import anyio
 
 OWN = ""
 """What the gateway does for itself."""
@@ -118,3 +120,99 @@ class Holdings(Generic[Key]):
         self._amounts[share] = self._amounts.get(share, 0) + amount
         if share.startswith(_ADDRESS):
             self._anonymous += amount
+
+
+class _Turn:
+    """Work that waits for a place."""
+
+    __slots__ = ("decided", "is_refused", "share")
+
+    def __init__(self, share: str) -> None:
+        self.share = share
+        self.is_refused = False
+        self.decided = anyio.Event()
+
+
+class FairPlaces:
+    """Places to work in, and who waits for one: the next is given to the client that has fewest."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.free = count
+        self.waiting: Holdings[_Turn] = Holdings()
+        self._running: Counter[str] = Counter()
+        self._turns: dict[str, deque[_Turn]] = {}
+
+    def take(self, share: str) -> None:
+        """Take a free place."""
+        self.free -= 1
+        self._running[share] += 1
+
+    def give_back(self, share: str) -> None:
+        """Let the next one have a place."""
+        self.free += 1
+        self._running[share] -= 1
+        if not self._running[share]:
+            del self._running[share]
+        self._hand_out()
+
+    async def wait(self, share: str, *, had_place: bool = False) -> bool:
+        """Wait for a place; False where another client needed the room to wait more.
+
+        What had a place before is the next of its client, and is not refused.
+        """
+        if self.free:
+            self.take(share)
+            return True
+        turn = _Turn(share)
+        turns = self._turns.setdefault(share, deque())
+        if had_place:
+            turns.appendleft(turn)
+        else:
+            turns.append(turn)
+            self.waiting.note(turn, share)
+        try:
+            await turn.decided.wait()
+        except BaseException:
+            if not turn.decided.is_set():
+                self._leave(turn)
+            elif not turn.is_refused:
+                self.give_back(share)
+            raise
+        return not turn.is_refused
+
+    def make_room(self, share: str) -> bool:
+        """Refuse the latest of the client of which most wait, if fewer of this one's do; whether one was."""
+        most = self.waiting.largest()
+        if most is None or most == share:
+            return False
+        takes_half_from_anonymous = is_anonymous(most) and not is_anonymous(share)
+        if self.waiting.held_by(share) + 1 >= self.waiting.held_by(most) and not takes_half_from_anonymous:
+            return False
+        turn = self.waiting.newest_of(most)
+        assert turn is not None
+        turn.is_refused = True
+        self._leave(turn)
+        turn.decided.set()
+        return True
+
+    def _hand_out(self) -> None:
+        running = self._running
+        while self.free and self._turns:
+            # Those without a key have half of the places together where others wait.
+            is_half = 2 * sum(running[share] for share in running if is_anonymous(share)) >= self._count
+            share = min(self._turns, key=lambda one: (is_half and is_anonymous(one), running.get(one, 0)))
+            turn = self._turns[share][0]
+            self._leave(turn)
+            if share in self._turns:
+                # Whose turn it was comes last among those who have as many.
+                self._turns[share] = self._turns.pop(share)
+            self.take(share)
+            turn.decided.set()
+
+    def _leave(self, turn: _Turn) -> None:
+        turns = self._turns[turn.share]
+        turns.remove(turn)
+        if not turns:
+            del self._turns[turn.share]
+        self.waiting.forget(turn)

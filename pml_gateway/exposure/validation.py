@@ -151,6 +151,7 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
                 arguments,
                 allowed,
                 seconds=MAX_SECONDS,
+                share=budget.share,
             )
             found = _Found(*answer)
     except WorkerLimitError as error:
@@ -235,7 +236,9 @@ def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: f
         errors = list(islice(found, MAX_ERRORS))
     except _TooManyStepsError:
         return _Found(None, steps)
-    except _stumbles():
+    except BaseException as error:
+        if not isinstance(error, _stumbles()) and not _is_panic(error):
+            raise
         return _Found([], steps - meter.left)
     finally:
         _METER.reset(token)
@@ -254,6 +257,11 @@ def _stumbles() -> tuple[type[Exception], ...]:
     from referencing.exceptions import Unresolvable
 
     return (Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError, AttributeError)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust gave up, as the one below `referencing` does where the stack ends; no `Exception`."""
+    return type(error).__name__ == "PanicException"
 
 
 def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _Found:
@@ -348,8 +356,12 @@ def _compiled(schema: JsonObject) -> Any:
         size, is_large = parts_of(schema, MAX_STEPS), len(text) > LARGE_BYTES
         counted = {keyword: _counted(keyword, evaluate, size, is_large) for keyword, evaluate in keywords.items()}
         return extend(kind, validators=counted)(_in_one_dialect(schema), registry=Registry())
-    except (SchemaError, RecursionError, TypeError, ValueError, AttributeError, KeyError):
-        return None
+    except BaseException as error:
+        if isinstance(error, SchemaError | RecursionError | TypeError | ValueError | AttributeError | KeyError):
+            return None
+        if _is_panic(error):
+            return None
+        raise
 
 
 def _in_one_dialect(value: Any) -> Any:

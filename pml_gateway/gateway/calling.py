@@ -85,7 +85,7 @@ class Caller:
             MCPError: the upstream's own error, where one of its tools was called by name.
         """
         context = await self._context(scope, options)
-        with spending(self._gateway.new_budget()):
+        with spending(self._gateway.new_budget(scope.client.share)):
             return await self._answer(context, name, arguments, version)
 
     async def _answer(self, context: CallContext, name: str, arguments: JsonObject, version: str) -> JsonObject:
@@ -128,7 +128,7 @@ class Caller:
         """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
         context = await self._context(scope, options)
         try:
-            with spending(self._gateway.new_budget()):
+            with spending(self._gateway.new_budget(scope.client.share)):
                 result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)
         except GatewayError as error:
             result = error_result(error)

@@ -166,9 +166,9 @@ class Gateway:
         """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
         return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
 
-    def new_budget(self) -> RequestBudget:
-        """What one request may take of the gateway itself."""
-        return RequestBudget(self.state.settings.limits, self.workers, self.exceeded)
+    def new_budget(self, share: str) -> RequestBudget:
+        """What one request of a client may take of the gateway itself."""
+        return RequestBudget(self.state.settings.limits, self.workers, self.exceeded, share)
 
     def unlisted(self) -> tuple[str, ...]:
         """Upstreams of which no list is known, from now or from the manifest."""

@@ -15,6 +15,7 @@ from pml_gateway.config.settings import LimitSettings
 from pml_gateway.errors import BudgetExceededError
 from pml_gateway.processes.exceeded import Exceeded
 from pml_gateway.processes.workers import Workers
+from pml_gateway.shares import OWN
 
 Result = TypeVar("Result")
 
@@ -30,6 +31,7 @@ class RequestBudget:
         limits: what it began with.
         workers: where work goes that may take long; without any, to a thread.
         exceeded: the schemas that took too much before.
+        share: whose request it is; places beside the event loop are shared fairly.
         steps: evaluations of nodes of expressions that are left; a keyword of a schema counts as five.
         parts: items, members and values that may still be built.
         turn: held by what is done beside the event loop, so that a request of many calls takes one place there.
@@ -38,6 +40,7 @@ class RequestBudget:
     limits: LimitSettings = field(default_factory=LimitSettings)
     workers: Workers | None = None
     exceeded: Exceeded = field(default_factory=Exceeded)
+    share: str = OWN
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     steps: int = field(init=False)
     parts: int = field(init=False)
@@ -49,7 +52,7 @@ class RequestBudget:
         """The result of a function that ends by itself before long, made beside the event loop."""
         if self.workers is None:
             return await anyio.to_thread.run_sync(function, *arguments)
-        return await self.workers.in_thread(function, *arguments)
+        return await self.workers.in_thread(function, *arguments, share=self.share)
 
     def spend(self, steps: int, parts: int = 0) -> None:
         """Take note of what was used."""

@@ -16,10 +16,11 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.processes.worker import OUT_OF_MEMORY
+from pml_gateway.shares import OWN, FairPlaces
 
 WORKER = Path(__file__).with_name("worker.py")
 MAX_WORKERS = 2
-"""Processes at most, and threads: hostile work of several clients waits here rather than in front of all threads."""
+"""Processes at most, and threads: hostile work waits here rather than in front of all threads, each client's apart."""
 
 MEMORY_BYTES = 512 * 1024**2
 """Address space of one process; with all it needs it takes 60 MB of it before the first question."""
@@ -56,8 +57,8 @@ class Workers:
         self._is_open = True
         self._idle: list[subprocess.Popen[bytes]] = []
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._places = anyio.Semaphore(MAX_WORKERS)
-        self._threads = anyio.CapacityLimiter(MAX_WORKERS)
+        self._places = FairPlaces(MAX_WORKERS)
+        self._threads = FairPlaces(MAX_WORKERS)
         self._exchanges = anyio.CapacityLimiter(2 * MAX_WORKERS)
 
     @property
@@ -65,23 +66,30 @@ class Workers:
         """The processes there are now."""
         return sorted(process.pid for process in (*self._idle, *self._running) if process.poll() is None)
 
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function that ends by itself before long."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any, share: str = OWN) -> Result:
+        """The result of a function that ends by itself before long, for the client of this share."""
+        await self._threads.wait(share)
+        try:
+            return await anyio.to_thread.run_sync(function, *arguments)
+        finally:
+            self._threads.give_back(share)
 
-    async def in_process(self, function: Callable[..., Result], *arguments: Any, seconds: float) -> Result:
+    async def in_process(
+        self, function: Callable[..., Result], *arguments: Any, seconds: float, share: str = OWN
+    ) -> Result:
         """The result of a function of a module, made in another process; arguments and result are plain values.
 
         Args:
             function: what to call there; its module is imported there.
             arguments: for the function.
             seconds: of processor time.
+            share: whom the work is for; that of the client which has fewest under way is done next.
 
         Raises:
             WorkerLimitError: it took too much, and its process is gone.
         """
         question = (function.__module__, function.__name__, arguments, seconds)
-        async with self._place():
+        async with self._place(share):
             while True:
                 process = self._idle.pop() if self._idle else None
                 is_fresh = process is None
@@ -113,16 +121,16 @@ class Workers:
         self._idle.clear()
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _place(self, share: str) -> AsyncIterator[None]:
         try:
             with anyio.fail_after(WAIT_SECONDS):
-                await self._places.acquire()
+                await self._places.wait(share)
         except TimeoutError:
             raise WorkerLimitError(Limit.MACHINE) from None
         try:
             yield
         finally:
-            self._places.release()
+            self._places.give_back(share)
 
     async def _ask(self, process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
         with anyio.move_on_after(WAIT_SECONDS):

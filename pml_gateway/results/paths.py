@@ -139,7 +139,7 @@ async def _evaluate_beside(
     limits = astuple(bounds)
     try:
         answer = await budget.workers.in_process(
-            evaluate_in_process, node, value, given, optional, limits, seconds=bounds.seconds
+            evaluate_in_process, node, value, given, optional, limits, seconds=bounds.seconds, share=budget.share
         )
     except WorkerLimitError as error:
         if error.limit is Limit.MACHINE:

@@ -75,6 +75,7 @@ class SessionEvents(EventStore):
         """`all_waiting` are the bytes that wait for each session, and `share` whom this one's are counted for."""
         self._all_waiting: Holdings[SessionEvents] = Holdings() if all_waiting is None else all_waiting
         self._share = share
+        self._is_over = False
         self._streams: FIFOCache[StreamId, _Stream] = FIFOCache(MAX_STREAMS)
         self._last = 0
 
@@ -139,6 +140,9 @@ class SessionEvents(EventStore):
 
     def _limit(self) -> None:
         """Forget what has waited longest, down to what one session and all may keep; the last stream of it is kept."""
+        if self._is_over:
+            self.forget_waiting()
+            return
         waiting = {key: stream.size() for key, stream in self._streams.items() if not stream.is_read}
         total = sum(waiting.values())
         for key, size in list(waiting.items())[:-1]:
@@ -151,6 +155,12 @@ class SessionEvents(EventStore):
         while everyone.total > MAX_ALL_BYTES and (oldest := everyone.first_to_go()) is not None:
             everyone.forget(oldest)
             oldest.forget_waiting()
+
+    def end(self) -> None:
+        """Keep nothing any longer, also of what is still answered: nobody can ask for it once the session is over."""
+        self._is_over = True
+        self._all_waiting.forget(self)
+        self.forget_waiting()
 
     def forget_waiting(self) -> None:
         """Keep nothing any longer of what nobody reads."""
@@ -184,7 +194,7 @@ class ResumableSessions(StreamableHTTPSessionManager):
         pass
 
     def _forget_events(self, _: str, events: EventStore | None) -> None:
-        self._all_waiting.forget(cast(SessionEvents, events))
+        cast(SessionEvents, events).end()
 
 
 def _kept(message: JSONRPCMessage) -> JSONRPCMessage:

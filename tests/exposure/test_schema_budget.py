@@ -177,6 +177,19 @@ async def test_hostile_schemas_take_few_steps_of_the_event_loop(schema: str) -> 
             assert steps_of(budget) <= before + QUICK_STEPS
 
 
+@pytest.mark.parametrize("keyword", ["not", "if", "allOf"])
+def test_a_schema_that_goes_round_in_circles_is_left_to_the_server_wherever_the_stack_ends(keyword: str) -> None:
+    # What looks for the reference is written in Rust, and panics where the stack ends in the middle of it.
+    around: dict[str, Any] = {"$ref": "#"}
+    tool = only_tool(inputSchema={"type": "object", keyword: [around] if keyword == "allOf" else around})
+
+    def within(frames: int) -> list[str]:
+        return within(frames - 1) if frames else anyio.run(checked, tool, {}, RequestBudget())
+
+    for frames in range(20):
+        assert within(frames) == []
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(schema=combined_schemas(), value=VALUES)
 def test_any_combination_gets_an_answer_within_the_budget(schema: dict[str, Any], value: Any) -> None:

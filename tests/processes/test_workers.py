@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -55,6 +56,29 @@ async def test_work_that_takes_too_much_memory_is_ended() -> None:
         with pytest.raises(WorkerLimitError) as caught:
             await workers.in_process(operator.mul, "x", 10**10, seconds=5)
         assert caught.value.limit is Limit.MEMORY
+
+
+async def test_a_client_with_much_work_holds_nobody_elses_up() -> None:
+    async with open_workers() as workers, anyio.create_task_group() as tasks:
+        done: list[str] = []
+
+        async def in_process(share: str, seconds: float) -> None:
+            with pytest.raises(WorkerLimitError):
+                await workers.in_process(sum, ENDLESS, seconds=seconds, share=share)
+            done.append(share)
+
+        async def in_thread(share: str, seconds: float) -> None:
+            await workers.in_thread(time.sleep, seconds, share=share)
+            done.append(share)
+
+        for work in (in_process, in_thread):
+            done.clear()
+            for _ in range(8):
+                tasks.start_soon(work, "a", 0.1)
+            await anyio.lowlevel.checkpoint()
+            await work("b", 0.1)
+            assert len(done) <= 1 + MAX_WORKERS + 1
+            await until(lambda: len(done) == 9)
 
 
 async def test_cancelled_work_ends_at_once() -> None:

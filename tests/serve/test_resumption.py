@@ -230,3 +230,22 @@ async def test_what_waits_for_one_clients_sessions_makes_room_for_that_of_others
     flood = [await left("client:a") for _ in range(10)]
     assert await is_kept(*mine)
     assert [await is_kept(*each) for each in flood] == [False] * 7 + [True] * 3
+
+
+async def test_what_is_answered_after_its_session_has_ended_is_kept_and_counted_no_more() -> None:
+    waiting: Holdings[SessionEvents] = Holdings()
+    events = SessionEvents(waiting, "a")
+    first_event = await events.store_event("1", None)
+    events._sent("1", complete=False)
+    assert events in waiting
+    events.end()
+    await events.store_event("2", None)
+    events._sent("2", complete=False)
+    await events.store_event("2", JSONRPCResponse(jsonrpc="2.0", id=2, result={"content": []}))
+    assert (len(waiting), waiting.total) == (0, 0)
+    for event_id in (first_event, "2-2"):
+        assert await events.replay_events_after(event_id, _never) is None
+
+
+async def _never(_: EventMessage) -> None:
+    raise AssertionError

@@ -196,7 +196,11 @@ class Connection(HttpProtocol):
     def give_way(self) -> None:
         """End a connection on which nothing is served, at once."""
         self._leave()
-        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            # It would stay open, and counted no more, until the last answer is read, which may be never.
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def _leave(self) -> None:
         self._stop()

@@ -34,6 +34,11 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is given out for the internet; what lies elsewhere leads to a network of one's own, if anywhere."""
+
+_METADATA = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+"""Where clouds answer from besides; Python holds some of them for public."""
 
 
 class Reach(IntEnum):
@@ -54,8 +59,10 @@ def reach_of(address: str) -> Reach:
         ip = inner or (ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip)
     if ip.is_loopback:
         return Reach.LOOPBACK
-    if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+    if ip.is_link_local or ip.is_multicast or ip.is_unspecified or any(ip in network for network in _METADATA):
         return Reach.NOBODY
+    if isinstance(ip, ipaddress.IPv6Address) and ip not in _GLOBAL:
+        return Reach.PRIVATE
     return Reach.PUBLIC if ip.is_global else Reach.PRIVATE
 
 
@@ -211,7 +218,8 @@ def login_client(places: Places, headers: dict[str, str] | None = None) -> httpx
     async def limit(response: httpx2.Response) -> None:
         bound(response, MAX_ANSWER_BYTES)
 
-    has_proxy = bool(urllib.request.getproxies())
+    # `NO_PROXY` alone is among them as well, and makes no proxy.
+    has_proxy = bool(urllib.request.getproxies().keys() & {"http", "https", "all"})
     return httpx2.AsyncClient(
         headers={**(headers or {}), "accept-encoding": ACCEPTED_ENCODING},
         timeout=HTTP_SECONDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.support.attacks import (
     trickle,
     until_served,
 )
-from tests.support.raw import post_modern
+from tests.support.raw import META, post_modern
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 from tests.support.waiting import until
@@ -205,3 +206,21 @@ async def test_an_upgrade_is_a_plain_request_within_the_limits(
                 with anyio.fail_after(LIMIT):
                     assert (await stream.receive()).startswith(SERVED)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_connection_whose_answers_nobody_reads_gives_way_and_is_gone(tmp_path: Path) -> None:
+    # More than the system takes of an answer that is not read.
+    upstream = ScriptedServer([tool(f"t{number}", description="x" * 20_000) for number in range(500)])
+    limits = {"max_connections": 8, "max_connections_per_address": 2}
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}).encode()
+    async with serving(tmp_path, {"up": upstream}, http=limits) as served:
+        url = f"{served.url}/full_proxy"
+        async with connected(url, request(url, asked, close=False)) as unread:
+            with anyio.fail_after(LIMIT):
+                begun = await unread.receive()
+            assert begun.startswith(SERVED)
+            async with flood(url, 2, health(url, close=False)) as others:
+                for other in others:
+                    assert (await other.receive()).startswith(SERVED)
+                # Where it only were to be closed, all of it would still arrive.
+                assert len(begun + await answer(unread)) < 500 * 20_000

@@ -69,6 +69,13 @@ class Names:
         ("::", Reach.NOBODY),
         ("224.0.0.1", Reach.NOBODY),
         ("ff02::1", Reach.NOBODY),
+        ("192.0.0.192", Reach.NOBODY),
+        ("168.63.129.16", Reach.NOBODY),
+        ("::7f00:1", Reach.PRIVATE),
+        ("::ffff:0:a00:1", Reach.PRIVATE),
+        ("64:ff9b:1::a00:1", Reach.PRIVATE),
+        ("fec0::1", Reach.PRIVATE),
+        ("2606:4700::1111", Reach.PUBLIC),
     ],
 )
 def test_every_address_lies_somewhere(address: str, reach: Reach) -> None:
@@ -222,6 +229,15 @@ async def test_where_a_proxy_connects_what_it_is_asked_for_is_checked_before(mon
             assert (await client.get("http://mcp.example/x")).text == "through the proxy"
             with pytest.raises(UpstreamAuthError, match=METADATA):
                 await client.get(f"http://{METADATA}/latest")
+
+
+async def test_what_needs_no_proxy_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("no_proxy", "localhost")
+    async with login_client(Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES))) as client:
+        assert isinstance(client._transport, PlacesTransport)
 
 
 def hostile(target: str, *, by: str) -> Starlette:
