@@ -310,7 +310,8 @@ def test_a_folder_in_place_of_a_command_is_a_project(project_file: Path) -> None
     assert pml_json("trust", "project", "--list") == pml_json("trust", "--list")
     pml("trust", folder, "--revoke")
     assert pml_json("trust", "--list") == []
-    assert "No such command" in pml("trust", "no-such-folder", code=2).stderr
+    assert "no .pml.yaml in" in pml("trust", "no-such-folder", code=78).stderr
+    assert "No such command" in pml("trust", "aprove", code=2).stderr
 
 
 def test_there_has_to_be_something_to_trust(tmp_path: Path) -> None:

@@ -225,9 +225,9 @@ async def test_a_new_server_is_served_and_what_looks_risky_in_it_is_said(
 ) -> None:
     caplog.set_level(logging.INFO, "pml_gateway")
     async with serving(tmp_path, {"up": server(tool("evil", POISON))}) as served:
-        await until(lambda: "look risky" in caplog.text)
+        await until(lambda: "risky by the lint" in caplog.text)
         assert "up__evil" in await served.names("/full_proxy")
-    (said,) = [record for record in caplog.records if "look risky" in record.message]
+    (said,) = [record for record in caplog.records if "risky by the lint" in record.message]
     assert said.message.startswith("evil (")
     assert said.levelno == logging.WARNING
 
