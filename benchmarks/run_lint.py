@@ -27,7 +27,7 @@ from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "models"))
-from build_lint import labelled, own_sentences, poison_rows, train, unlabelled  # noqa: E402
+from build_lint import labelled, own_definitions, own_sentences, poison_rows, train, unlabelled  # noqa: E402
 
 DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))
 LARGE_SOURCE = "benign/toucan_servers"
@@ -54,7 +54,7 @@ def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
     examples = labelled(rows)
     fixtures = list(_fixtures())
     real = unlabelled(DATA)
-    own = own_sentences()
+    own = [*own_definitions(), *own_sentences()]
 
     def trained(wanted: Callable[[Row], bool], without: Collection[str]) -> Linter:
         kept = [each for row, each in zip(rows, examples, strict=True) if wanted(row) and row["server"] not in without]

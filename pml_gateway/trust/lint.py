@@ -11,7 +11,7 @@ from rapidfuzz.fuzz import token_sort_ratio
 
 from pml_gateway.text import shortened
 from pml_gateway.trust.changes import risky_changes
-from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
+from pml_gateway.trust.classifier import RULE_BONUS, Classifier, features_of, shipped_classifier
 from pml_gateway.trust.lexicon import Kind, Reading, read
 from pml_gateway.trust.passages import MAX_CHARACTERS, Passage, passages_of
 from pml_gateway.trust.reveal import Revealed, reveal
@@ -23,7 +23,7 @@ RISKY = 0.5
 """The score from which a definition is risky; the classifier's last weight was chosen for it."""
 
 CERTAIN = 0.95
-"""The score of what a rule found, which needs no weighing."""
+"""The score of what needs no weighing: hidden characters, orders in code, keys, a schema that opened."""
 
 MAX_REASONS = 12
 MAX_SPAN = 240
@@ -84,13 +84,15 @@ class Linter:
     def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
         is_encoded = sentence.is_encoded
         is_order = is_encoded and _is_order(sentence.letters)
+        bonus = RULE_BONUS if any(match.rule.suffices for match in sentence.matches) else 0.0
+        features = sentence.features()
+        score = CERTAIN if is_order or (bonus and not features) else self._classifier.score(features, bonus)
         for match in sentence.matches:
             if match.rule.suffices or is_order:
                 span = sentence.span(match.start, match.end)
                 yield from _findings(
-                    sentence.passage, match.rule.risk_class, span, CERTAIN, is_change, is_encoded=is_encoded
+                    sentence.passage, match.rule.risk_class, span, score, is_change, is_encoded=is_encoded
                 )
-        score = CERTAIN if is_order else self._classifier.score(sentence.features())
         found = _class_of(sentence.letters, sentence.matches)
         yield from _findings(sentence.passage, found, sentence.text, score, is_change, is_encoded=is_encoded)
 
