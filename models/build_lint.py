@@ -21,8 +21,17 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 
-from pml_gateway.trust.classifier import FEATURES, HASHED, HASHED_PAIRS, HASHED_PIECES, MATCHES, TRAITS_FROM, WEIGHTS_FILE, Classifier
-from pml_gateway.trust.lint import known_of, sentences_of
+from pml_gateway.trust.classifier import (
+    FEATURES,
+    HASHED,
+    HASHED_PAIRS,
+    HASHED_PIECES,
+    MATCHES,
+    TRAITS_FROM,
+    WEIGHTS_FILE,
+    Classifier,
+)
+from pml_gateway.trust.lint import known_of, sentences_of, traits_of
 from pml_gateway.trust.passages import passages_of
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.types import JsonObject
@@ -49,7 +58,7 @@ ROUNDS = 4
 THRESHOLD = 0.75
 """Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
 
-Features = set[int]
+Features = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
@@ -65,11 +74,12 @@ class Example:
 def features(definition: JsonObject, before: JsonObject | None = None, strangers: Sequence[str] = ()) -> list[Features]:
     """The features of each sentence, of new ones only where there is a definition before."""
     known = known_of(before) if before is not None else frozenset()
+    about = traits_of(definition)
     return [
-        found
+        np.fromiter(sorted(found), dtype=np.int32)
         for passage in passages_of(definition)[0]
         if passage.text not in known
-        for sentence in sentences_of(passage, reveal(passage.text), known, strangers)
+        for sentence in sentences_of(passage, reveal(passage.text), known, strangers, about)
         if (found := sentence.features())
     ]
 
@@ -163,18 +173,17 @@ def train(examples: Sequence[Example], threshold: float = THRESHOLD) -> Classifi
         model = LogisticRegression(C=REGULARISATION, max_iter=200, solver="liblinear", tol=1e-3, random_state=0)
         model.fit(vstack([_matrix(picked, scale), harmless]), labels, sample_weight=weights)
         coefficients, intercept = model.coef_[0] * scale, float(model.intercept_[0])
-        picked = [max(bag.sentences, key=lambda found: coefficients[list(found)].sum()) for bag in bags]
+        picked = [max(bag.sentences, key=lambda found: float(coefficients[found].sum())) for bag in bags]
     return Classifier(np.append(coefficients, intercept - threshold).astype(np.float32))
 
 
 def _rules_and_length(found: Features) -> tuple[int, int]:
-    return sum(MATCHES <= each < TRAITS_FROM for each in found), len(found)
+    return int(((found >= MATCHES) & (found < TRAITS_FROM)).sum()), len(found)
 
 
 def _matrix(rows: Sequence[Features], scale: npt.NDArray[np.float64]) -> Any:
-    columns = [sorted(row) for row in rows]
-    indices = np.fromiter((column for row in columns for column in row), dtype=np.int64)
-    pointers = np.cumsum([0, *(len(row) for row in columns)])
+    indices = np.concatenate(rows)
+    pointers = np.cumsum([0, *(len(row) for row in rows)])
     return csr_matrix((scale[indices], indices, pointers), shape=(len(rows), FEATURES))
 
 
@@ -184,7 +193,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     rows = poison_rows(arguments.data)
-    examples = [*labelled(rows), *chain.from_iterable(unlabelled(arguments.data).values()), *own_definitions(), *own_sentences()]
+    examples = [
+        *labelled(rows),
+        *chain.from_iterable(unlabelled(arguments.data).values()),
+        *own_definitions(),
+        *own_sentences(),
+    ]
     classifier = train(examples)
     np.save(LINT / WEIGHTS_FILE, classifier.weights.astype(np.float16))
     print(f"{len(examples)} definitions, {np.count_nonzero(classifier.weights)} weights: {LINT / WEIGHTS_FILE}")

@@ -97,7 +97,9 @@ WIDER = 10
 MAX_DESCRIBED = 2_000
 
 
-_SINK = re.compile(r"\b(?:https?|ftp|wss?|s3)://|[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}|\b\d{1,3}(?:\.\d{1,3}){3}\b", re.IGNORECASE)
+_SINK = re.compile(
+    r"\b(?:https?|ftp|wss?|s3)://|[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}|\b\d{1,3}(?:\.\d{1,3}){3}\b", re.IGNORECASE
+)
 """Where a new parameter sends to unless it is told otherwise."""
 
 

@@ -20,15 +20,12 @@ _RULES = {rule.name: at for at, rule in enumerate(RULES)}
 NEAR = 12
 """Words between two kinds up to which they count as a pair."""
 
-TRAITS = ("data", "name", "encoded", "hidden", "shouted", "opens", "short")
+TRAITS = ("data", "name", "encoded", "hidden", "shouted", "quoted", "inspects")
 WORDS, WORD_PAIRS, PIECES = 8_192, 32_768, 16_384
 """Stems, pairs of stems and pieces of words, each told apart by a hash of this many values."""
 
 MIN_WORDS = 4
 """Words from which a sentence without a word of a known kind is weighed too: it may be in another language."""
-
-RULE_BONUS = 2.5
-"""Logits that a rule which suffices adds: enough for most, and not against words that only describe an order."""
 
 _PAIRS = len(_KINDS)
 MATCHES = _PAIRS + len(_KINDS) ** 2
@@ -70,7 +67,9 @@ def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], 
 def _places(word: str) -> tuple[str, tuple[int, ...]]:
     """The stem of a word, and the positions of the stem and of the word's pieces."""
     word = word[:MAX_WORD]
-    stem = next((word[: -len(each)] for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= MIN_STEM), word)
+    stem = next(
+        (word[: -len(each)] for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= MIN_STEM), word
+    )
     whole = f"^{word}$"
     found = {HASHED + zlib.crc32(stem.encode()) % WORDS}
     if len(word) >= MIN_PIECED:

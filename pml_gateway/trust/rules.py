@@ -14,6 +14,13 @@ from pml_gateway.trust.verdict import RiskClass
 _GAP = re.compile(r"~(\d+)")
 
 
+RULE_BONUS = 2.5
+"""Logits that a rule which suffices adds: enough for most, and not against words that only describe an order."""
+
+PEER_BONUS = 6.0
+"""The same of rules about other servers' tools: that a name is theirs is known and no guess."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A sequence of kinds within one sentence.
@@ -28,6 +35,13 @@ class Rule:
     pattern: str
     suffices: bool = True
     unless: str = ""
+
+    @property
+    def bonus(self) -> float:
+        """Logits that the rule adds to what the classifier says of the sentence."""
+        if not self.suffices:
+            return 0.0
+        return PEER_BONUS if "PEER" in self.pattern.split()[0] or self.name == "peer-order" else RULE_BONUS
 
     def compiled(self) -> re.Pattern[str]:
         """The pattern over the letters of a reading."""
@@ -229,8 +243,15 @@ def matches(reading: Reading) -> Iterator[Match]:
             excuse = _EXCUSES.get(rule.name)
             if excuse is not None and excuse.search(letters, letters.rfind("|", 0, found.start()) + 1, found.start()):
                 continue
+            if rule.risk_class is RiskClass.DATA_EXFILTRATION and _is_denied(letters, found.start()):
+                continue
             yield Match(rule, found.start(), found.end())
             break
+
+
+def _is_denied(letters: str, start: int) -> bool:
+    """Whether "does not", "never" or "without" stands right before: what is not done, or must not be."""
+    return Kind.NOT.value in letters[max(0, start - 2) : start] and letters[start] != Kind.NOT.value
 
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
