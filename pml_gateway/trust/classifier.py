@@ -20,7 +20,7 @@ _RULES = {rule.name: at for at, rule in enumerate(RULES)}
 NEAR = 12
 """Words between two kinds up to which they count as a pair."""
 
-TRAITS = ("data", "name", "encoded", "hidden", "shouted", "quoted", "inspects")
+TRAITS = ("data", "name", "encoded", "hidden", "shouted", "quoted", "inspects", "excused")
 WORDS, WORD_PAIRS, PIECES = 8_192, 32_768, 16_384
 """Stems, pairs of stems and pieces of words, each told apart by a hash of this many values."""
 

@@ -116,7 +116,7 @@ class Sentence:
     end: int
     matches: tuple[Match, ...]
     about: tuple[str, ...] = ()
-    """Traits of the whole definition."""
+    """Traits that its words alone do not show."""
 
     @property
     def text(self) -> str:
@@ -168,8 +168,11 @@ def sentences_of(
         fitting = list(matches(reading))
         for start, end in reading.sentences():
             if not known or _normal(reading, start, end) not in known:
-                here = tuple(match for match in fitting if start <= match.start < end)
-                yield Sentence(passage, revealed, source, reading, start, end, here, about)
+                within = [match for match in fitting if start <= match.start < end]
+                here = tuple(match for match in within if not match.is_excused)
+                is_excused = any(match.is_excused and match.rule.suffices for match in within)
+                here_about = (*about, "excused") if is_excused else about
+                yield Sentence(passage, revealed, source, reading, start, end, here, here_about)
 
 
 def traits_of(definition: JsonObject) -> tuple[str, ...]:

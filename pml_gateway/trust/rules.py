@@ -17,8 +17,8 @@ _GAP = re.compile(r"~(\d+)")
 RULE_BONUS = 2.5
 """Logits that a rule which suffices adds: enough for most, and not against words that only describe an order."""
 
-PEER_BONUS = 6.0
-"""The same of rules about other servers' tools: that a name is theirs is known and no guess."""
+FACT_BONUS = 6.0
+"""The same of rules that guess little: that a name is another server's tool's is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Rule:
         """Logits that the rule adds to what the classifier says of the sentence."""
         if not self.suffices:
             return 0.0
-        return PEER_BONUS if "PEER" in self.pattern.split()[0] or self.name == "peer-order" else RULE_BONUS
+        return FACT_BONUS if "PEER" in self.pattern or self.name == "which-model" else RULE_BONUS
 
     def compiled(self) -> re.Pattern[str]:
         """The pattern over the letters of a reading."""
@@ -232,21 +232,31 @@ class Match:
     rule: Rule
     start: int
     end: int
+    is_excused: bool = False
+    """Whether the sentence explains, detects or denies what it names; such a match is no finding."""
 
 
 def matches(reading: Reading) -> Iterator[Match]:
-    """Each rule where it fits first, and does not stand excused."""
+    """Each rule where it fits first, and where it fits only excused."""
     letters = reading.letters
     for number in sorted({number for letter in set(letters) for number in _STARTING.get(letter, ())}):
         rule, pattern = _COMPILED[number]
+        excused: Match | None = None
         for found in pattern.finditer(letters):
-            excuse = _EXCUSES.get(rule.name)
-            if excuse is not None and excuse.search(letters, letters.rfind("|", 0, found.start()) + 1, found.start()):
-                continue
-            if rule.risk_class is RiskClass.DATA_EXFILTRATION and _is_denied(letters, found.start()):
-                continue
-            yield Match(rule, found.start(), found.end())
-            break
+            if not _is_excused(rule, letters, found.start()):
+                yield Match(rule, found.start(), found.end())
+                break
+            excused = excused or Match(rule, found.start(), found.end(), is_excused=True)
+        else:
+            if excused is not None:
+                yield excused
+
+
+def _is_excused(rule: Rule, letters: str, start: int) -> bool:
+    excuse = _EXCUSES.get(rule.name)
+    if excuse is not None and excuse.search(letters, letters.rfind("|", 0, start) + 1, start):
+        return True
+    return rule.risk_class is RiskClass.DATA_EXFILTRATION and _is_denied(letters, start)
 
 
 def _is_denied(letters: str, start: int) -> bool:
