@@ -2,8 +2,8 @@
 
     PML_DATA=... python -m benchmarks.run_lint [--without SOURCE ...] [--show] [--save]
 
-Every source of `poison/tools.jsonl` is judged by a classifier trained without it; harmless tools of the largest source
-by one trained without their servers.
+Every source of `poison/tools.jsonl` is judged by a classifier trained without it, and without the other sources of its
+group; harmless tools also without their servers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "models"))
-from build_lint import labelled, own_sentences, poison_rows, train, unlabelled  # noqa: E402
+from build_lint import labelled, own_definitions, own_sentences, poison_rows, train, unlabelled  # noqa: E402
 
 DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))
 LARGE_SOURCE = "benign/toucan_servers"
-PARTS = 5
+GROUPS = 6
 FIXTURES = 700
 Row = dict[str, Any]
 
@@ -47,14 +47,14 @@ def main() -> None:
     measured = _measured(rows, show=arguments.show)
     print(json.dumps(measured, indent=1))
     if arguments.save:
-        print(save("lint", {"folds": "a source at a time", "parts_of_large_source": PARTS}, measured))
+        print(save("lint", {"folds": "sources in groups", "groups": GROUPS}, measured))
 
 
 def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
     examples = labelled(rows)
     fixtures = list(_fixtures())
     real = unlabelled(DATA)
-    own = own_sentences()
+    own = [*own_definitions(), *own_sentences()]
 
     def trained(wanted: Callable[[Row], bool], without: Collection[str]) -> Linter:
         kept = [each for row, each in zip(rows, examples, strict=True) if wanted(row) and row["server"] not in without]
@@ -96,10 +96,9 @@ def _tool(row: Row) -> JsonObject:
     return {key: value for key, value in tool.items() if key != "inputSchema"} if row.get("schema_synthetic") else tool
 
 
-def _fold(row: Row) -> str:
-    if row["source"] != LARGE_SOURCE:
-        return str(row["source"])
-    return f"{LARGE_SOURCE} {int(hashlib.md5(row['server'].encode()).hexdigest(), 16) % PARTS}"
+def _fold(row: Row) -> int:
+    unit = row["server"] if row["source"] == LARGE_SOURCE else row["source"]
+    return int(hashlib.md5(unit.encode()).hexdigest(), 16) % GROUPS
 
 
 def _fixtures() -> Iterator[tuple[str, JsonObject]]:

@@ -1,6 +1,7 @@
 """Trains the lint's classifier, one command: python models/build_lint.py [--data ../shared/data].
 
-Reads `poison/tools.jsonl` and `train/mcp_docs.jsonl` from the data, and our own sentences beside the weights.
+Reads `poison/tools.jsonl` and `train/mcp_docs.jsonl` from the data, and our own definitions and sentences beside the
+weights.
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 
-from pml_gateway.trust.classifier import FEATURES, HASHED, MATCHES, TRAITS_FROM, WEIGHTS_FILE, Classifier
-from pml_gateway.trust.lint import known_of, sentences_of
+from pml_gateway.trust.classifier import (
+    FEATURES,
+    HASHED,
+    HASHED_PAIRS,
+    HASHED_PIECES,
+    MATCHES,
+    TRAITS_FROM,
+    WEIGHTS_FILE,
+    Classifier,
+)
+from pml_gateway.trust.lint import known_of, sentences_of, traits_of
 from pml_gateway.trust.passages import passages_of
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.types import JsonObject
@@ -31,8 +41,8 @@ LINT = HERE / "lint"
 DATA = Path(os.environ.get("PML_DATA", HERE.parents[1] / "shared" / "data"))
 
 REGULARISATION = 0.3
-SHARE_OF_WORDS = 0.5
-"""Single words weigh less than kinds of words, which reach texts that nobody has written yet."""
+SHARES = ((HASHED_PAIRS, 1.0), (HASHED_PIECES, 0.7), (FEATURES, 0.3))
+"""Words, pairs of words and pieces of words; what tells less apart weighs less than kinds, which reach new texts."""
 
 ATTACK_WEIGHT = 3.0
 OWN_WEIGHT = 2.0
@@ -48,7 +58,7 @@ ROUNDS = 4
 THRESHOLD = 0.75
 """Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
 
-Features = set[int]
+Features = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
@@ -64,11 +74,12 @@ class Example:
 def features(definition: JsonObject, before: JsonObject | None = None, strangers: Sequence[str] = ()) -> list[Features]:
     """The features of each sentence, of new ones only where there is a definition before."""
     known = known_of(before) if before is not None else frozenset()
+    about = traits_of(definition)
     return [
-        found
+        np.fromiter(sorted(found), dtype=np.int32)
         for passage in passages_of(definition)[0]
         if passage.text not in known
-        for sentence in sentences_of(passage, reveal(passage.text), known, strangers)
+        for sentence in sentences_of(passage, reveal(passage.text), known, strangers, about)
         if (found := sentence.features())
     ]
 
@@ -86,8 +97,7 @@ def labelled(rows: Sequence[dict[str, Any]]) -> list[Example]:
         is_attack = row["label"] == "attack"
         weight = min(1.0, (FULL_SOURCE / attacks[row["source"]]) ** 0.5) if is_attack else _harmless_weight(row)
         weight *= 0.5 if row.get("style") == "overt" else 1.0
-        strangers = [peer["tool"]["name"].lower() for peer in row.get("peers", []) if peer["server"] != row["server"]]
-        sentences = () if row.get("style") == "name_only" else features(row["tool"], row.get("before"), strangers)
+        sentences = () if row.get("style") == "name_only" else features(row["tool"], row.get("before"), _strangers(row))
         found.append(Example(tuple(sentences), is_attack, weight))
     return found
 
@@ -107,6 +117,23 @@ def unlabelled(data: Path) -> dict[str, list[Example]]:
 
 
 _KEYS = {"name": "name", "description": "description", "inputSchema": "input_schema"}
+
+
+def own_definitions() -> list[Example]:
+    """Our own definitions, with those before them where they changed; none is of a published source."""
+    rows = [json.loads(line) for line in (LINT / "definitions.jsonl").open(encoding="utf-8")]
+    return [
+        Example(
+            tuple(features(row["tool"], row.get("before"), _strangers(row))),
+            row["label"] == "attack",
+            1.0 if row["label"] == "attack" else _harmless_weight(row),
+        )
+        for row in rows
+    ]
+
+
+def _strangers(row: dict[str, Any]) -> list[str]:
+    return [peer["tool"]["name"].lower() for peer in row.get("peers", []) if peer["server"] != row["server"]]
 
 
 def own_sentences() -> list[Example]:
@@ -131,7 +158,10 @@ def _definition(line: str) -> JsonObject:
 def train(examples: Sequence[Example], threshold: float = THRESHOLD) -> Classifier:
     """Fit the weights; an attack counts by the one of its sentences that sounds worst."""
     scale = np.ones(FEATURES)
-    scale[HASHED:] = SHARE_OF_WORDS
+    start = HASHED
+    for end, share in SHARES:
+        scale[start:end] = share
+        start = end
     harmless = _matrix([found for each in examples if not each.is_risky for found in each.sentences], scale)
     harmless_weights = [each.weight for each in examples if not each.is_risky for _ in each.sentences]
     bags = [each for each in examples if each.is_risky and each.sentences]
@@ -140,21 +170,20 @@ def train(examples: Sequence[Example], threshold: float = THRESHOLD) -> Classifi
     labels = np.concatenate([np.ones(len(bags)), np.zeros(len(harmless_weights))])
     coefficients, intercept = np.zeros(FEATURES), 0.0
     for _ in range(ROUNDS):
-        model = LogisticRegression(C=REGULARISATION, max_iter=300, solver="liblinear", random_state=0)
+        model = LogisticRegression(C=REGULARISATION, max_iter=200, solver="liblinear", tol=1e-3, random_state=0)
         model.fit(vstack([_matrix(picked, scale), harmless]), labels, sample_weight=weights)
         coefficients, intercept = model.coef_[0] * scale, float(model.intercept_[0])
-        picked = [max(bag.sentences, key=lambda found: coefficients[list(found)].sum()) for bag in bags]
+        picked = [max(bag.sentences, key=lambda found: float(coefficients[found].sum())) for bag in bags]
     return Classifier(np.append(coefficients, intercept - threshold).astype(np.float32))
 
 
 def _rules_and_length(found: Features) -> tuple[int, int]:
-    return sum(MATCHES <= each < TRAITS_FROM for each in found), len(found)
+    return int(((found >= MATCHES) & (found < TRAITS_FROM)).sum()), len(found)
 
 
 def _matrix(rows: Sequence[Features], scale: npt.NDArray[np.float64]) -> Any:
-    columns = [sorted(row) for row in rows]
-    indices = np.fromiter((column for row in columns for column in row), dtype=np.int64)
-    pointers = np.cumsum([0, *(len(row) for row in columns)])
+    indices = np.concatenate(rows)
+    pointers = np.cumsum([0, *(len(row) for row in rows)])
     return csr_matrix((scale[indices], indices, pointers), shape=(len(rows), FEATURES))
 
 
@@ -164,7 +193,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
     rows = poison_rows(arguments.data)
-    examples = [*labelled(rows), *chain.from_iterable(unlabelled(arguments.data).values()), *own_sentences()]
+    examples = [
+        *labelled(rows),
+        *chain.from_iterable(unlabelled(arguments.data).values()),
+        *own_definitions(),
+        *own_sentences(),
+    ]
     classifier = train(examples)
     np.save(LINT / WEIGHTS_FILE, classifier.weights.astype(np.float16))
     print(f"{len(examples)} definitions, {np.count_nonzero(classifier.weights)} weights: {LINT / WEIGHTS_FILE}")

@@ -115,6 +115,7 @@ class _Comparison:
                     _SENSITIVE.search(described)
                     or (name in required and _ASKS.search(words))
                     or (_OPENS.search(words) and _is_free(field))
+                    or _SINK.search(_preset(field))
                 ):
                     yield _reason(inner, f"new parameter {name}")
                     break
@@ -224,6 +225,17 @@ WIDER = 10
 """Times a limit may grow before it counts as one that was taken away."""
 
 MAX_DESCRIBED = 2_000
+
+
+_SINK = re.compile(
+    r"\b(?:https?|ftp|wss?|s3)://|[\w.+-]{1,64}@[\w-]{1,64}\.[a-z]{2}|\b\d{1,3}(?:\.\d{1,3}){3}\b", re.IGNORECASE
+)
+"""Where a new parameter sends to unless it is told otherwise."""
+
+
+def _preset(schema: Any) -> str:
+    schema = _mapping(schema)
+    return " ".join(str(schema[key])[:MAX_DESCRIBED] for key in ("default", "const") if key in schema)
 
 
 def _is_free(schema: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,25 +20,30 @@ _RULES = {rule.name: at for at, rule in enumerate(RULES)}
 NEAR = 12
 """Words between two kinds up to which they count as a pair."""
 
-TRAITS = ("data", "name", "encoded", "hidden", "shouted", "opens", "short")
-BUCKETS = 4096
-"""Words and pairs of words are told apart by a hash; a quarter of them is used."""
+TRAITS = ("data", "name", "encoded", "hidden", "shouted", "quoted", "inspects", "excused")
+WORDS, WORD_PAIRS, PIECES = 8_192, 32_768, 16_384
+"""Stems, pairs of stems and pieces of words, each told apart by a hash of this many values."""
+
+MIN_WORDS = 4
+"""Words from which a sentence without a word of a known kind is weighed too: it may be in another language."""
 
 _PAIRS = len(_KINDS)
 MATCHES = _PAIRS + len(_KINDS) ** 2
 TRAITS_FROM = MATCHES + len(_RULES)
 HASHED = TRAITS_FROM + len(TRAITS)
-FEATURES = HASHED + BUCKETS
+HASHED_PAIRS = HASHED + WORDS
+HASHED_PIECES = HASHED_PAIRS + WORD_PAIRS
+FEATURES = HASHED_PIECES + PIECES
 
 WEIGHTS_FILE = "weights.npy"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], traits: Sequence[str]) -> set[int]:
-    """The features that a sentence has, as positions in the weights; nothing for one without a telling word."""
+    """The features that a sentence has, as positions in the weights; nothing for a short one without a telling word."""
     letters = reading.letters
     kinds = [(at, _KINDS[letters[at]]) for at in range(start, end) if letters[at] not in (PLAIN, END)]
-    if not kinds:
+    if not kinds and end - start < MIN_WORDS:
         return set()
     has = {kind for _, kind in kinds}
     for position, (at, kind) in enumerate(kinds):
@@ -51,10 +56,36 @@ def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], 
     has.update(TRAITS_FROM + TRAITS.index(trait) for trait in traits)
     before = ""
     for word in reading.words[start:end]:
-        has.add(HASHED + zlib.crc32(word.encode()) % BUCKETS)
-        has.add(HASHED + zlib.crc32(f"{before} {word}".encode()) % BUCKETS)
-        before = word
+        stem, places = _places(word)
+        has.update(places)
+        has.add(HASHED_PAIRS + zlib.crc32(f"{before} {stem}".encode()) % WORD_PAIRS)
+        before = stem
     return has
+
+
+@lru_cache(maxsize=16_384)
+def _places(word: str) -> tuple[str, tuple[int, ...]]:
+    """The stem of a word, and the positions of the stem and of the word's pieces."""
+    word = word[:MAX_WORD]
+    stem = next(
+        (word[: -len(each)] for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= MIN_STEM), word
+    )
+    whole = f"^{word}$"
+    found = {HASHED + zlib.crc32(stem.encode()) % WORDS}
+    if len(word) >= MIN_PIECED:
+        found.update(
+            HASHED_PIECES + zlib.crc32(whole[at : at + size].encode()) % PIECES
+            for size in SIZES
+            for at in range(len(whole) - size + 1)
+        )
+    return stem, tuple(found)
+
+
+_ENDINGS = ("ing", "ies", "ed", "es", "s", "ly")
+SIZES = (4, 5)
+MIN_STEM = 3
+MIN_PIECED = 6
+MAX_WORD = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +94,11 @@ class Classifier:
 
     weights: npt.NDArray[np.float32]
 
-    def score(self, features: set[int]) -> float:
+    def score(self, features: set[int], bonus: float = 0.0) -> float:
         """Between 0 and 1; `models/build_lint.py` puts the threshold at one half."""
         if not features:
             return 0.0
-        logit = float(self.weights[list(features)].sum() + self.weights[-1])
+        logit = float(self.weights[list(features)].sum() + self.weights[-1]) + bonus
         return float(1 / (1 + np.exp(-logit)))
 
 

@@ -198,7 +198,8 @@ _WORDS: dict[Kind, str] = {
     Kind.EXAMPLE: """detect example sample fixture illustrative documentation docs mock detects expected phrase
         scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize
         prevent block protect detection redact training corpus checks checking scans scanning
-        explaining canned refers reports""",
+        explaining canned refers reports detector classifier quarantine honeypot awareness lesson quiz
+        simulate signature phishing injection""",
     Kind.MESSAGE: """message messages email emails mails request requests query queries input inputs question
         questions mail""",
     Kind.DESTROY: "delete destroy wipe erase format shred drop truncate rm overwrite encrypt kill",
@@ -206,6 +207,8 @@ _WORDS: dict[Kind, str] = {
 
 _PHRASES: dict[Kind, str] = {
     Kind.WHICH_MODEL: "llm name, llm model name, calling model, model calling",
+    Kind.EXAMPLE: """prompt injection, jailbreak attempt, tool poisoning, exfiltration attempt, exfiltration pattern,
+        leaked credential, leaked key, leaked token, leaked secret, leaked password, known malware, attack pattern""",
     Kind.MODEL: "llm model, language model",
     Kind.PROMPT: """system prompt, developer message, system message, initial prompt""",
     Kind.ADMIN: """developer mode, debug mode, god mode, maintenance mode, full authority, admin access, root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.fuzz import token_sort_ratio
 
+from pml_gateway.index.text import split_words
 from pml_gateway.text import shortened
 from pml_gateway.trust.changes import risky_changes
 from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
@@ -23,7 +25,7 @@ RISKY = 0.5
 """The score from which a definition is risky; the classifier's last weight was chosen for it."""
 
 CERTAIN = 0.95
-"""The score of what a rule found, which needs no weighing."""
+"""The score of what needs no weighing: hidden characters, orders in code, keys, a schema that opened."""
 
 MAX_REASONS = 12
 MAX_SPAN = 240
@@ -63,6 +65,7 @@ class Linter:
 
     def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[Finding]:
         passages, is_whole = passages_of(subject.definition)
+        about = traits_of(subject.definition)
         known = known_of(subject.before) if subject.before is not None else frozenset()
         is_change = subject.before is not None
         if not is_whole:
@@ -78,19 +81,21 @@ class Linter:
             for secret in secrets_in(revealed.plain):
                 shown = f"{secret[:SHOWN_OF_SECRET]}…"
                 yield from _findings(passage, RiskClass.EMBEDDED_SECRET, shown, CERTAIN, is_change)
-            for sentence in sentences_of(passage, revealed, known, strangers):
+            for sentence in sentences_of(passage, revealed, known, strangers, about):
                 yield from self._of_sentence(sentence, is_change)
 
     def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
         is_encoded = sentence.is_encoded
         is_order = is_encoded and _is_order(sentence.letters)
+        bonus = max((match.rule.bonus for match in sentence.matches), default=0.0)
+        features = sentence.features()
+        score = CERTAIN if is_order or (bonus and not features) else self._classifier.score(features, bonus)
         for match in sentence.matches:
             if match.rule.suffices or is_order:
                 span = sentence.span(match.start, match.end)
                 yield from _findings(
-                    sentence.passage, match.rule.risk_class, span, CERTAIN, is_change, is_encoded=is_encoded
+                    sentence.passage, match.rule.risk_class, span, score, is_change, is_encoded=is_encoded
                 )
-        score = CERTAIN if is_order else self._classifier.score(sentence.features())
         found = _class_of(sentence.letters, sentence.matches)
         yield from _findings(sentence.passage, found, sentence.text, score, is_change, is_encoded=is_encoded)
 
@@ -110,6 +115,8 @@ class Sentence:
     start: int
     end: int
     matches: tuple[Match, ...]
+    about: tuple[str, ...] = ()
+    """Traits that its words alone do not show."""
 
     @property
     def text(self) -> str:
@@ -142,13 +149,18 @@ class Sentence:
             "name": self.passage.is_name,
             "encoded": self.is_encoded,
             "hidden": bool(self.revealed.hidden),
+            "quoted": _QUOTED.search(self.text) is not None,
             "shouted": sum(word.isupper() and len(word) > 2 for word in self.text.split()) >= SHOUTED,
         }
-        return [trait for trait, is_so in found.items() if is_so]
+        return [*self.about, *(trait for trait, is_so in found.items() if is_so)]
 
 
 def sentences_of(
-    passage: Passage, revealed: Revealed, known: Collection[str] = (), strangers: Collection[str] = ()
+    passage: Passage,
+    revealed: Revealed,
+    known: Collection[str] = (),
+    strangers: Collection[str] = (),
+    about: tuple[str, ...] = (),
 ) -> Iterator[Sentence]:
     """The sentences of a passage that are not `known`, with the rules that fit them."""
     for source in (revealed.plain, *revealed.decoded):
@@ -156,10 +168,22 @@ def sentences_of(
         fitting = list(matches(reading))
         for start, end in reading.sentences():
             if not known or _normal(reading, start, end) not in known:
-                here = tuple(match for match in fitting if start <= match.start < end)
-                yield Sentence(passage, revealed, source, reading, start, end, here)
+                within = [match for match in fitting if start <= match.start < end]
+                here = tuple(match for match in within if not match.is_excused)
+                is_excused = any(match.is_excused and match.rule.suffices for match in within)
+                here_about = (*about, "excused") if is_excused else about
+                yield Sentence(passage, revealed, source, reading, start, end, here, here_about)
 
 
+def traits_of(definition: JsonObject) -> tuple[str, ...]:
+    """What a definition is about, where that decides how its sentences are meant: who looks for attacks names them."""
+    described = str(definition.get("description", ""))[:MAX_COMPARED]
+    reading = read(f"{split_words(_name_of(definition)[:MAX_NAME])}. {described}")
+    first = "|".join(reading.letters.split("|")[:2])
+    return ("inspects",) if Kind.EXAMPLE.value in first or Kind.SAFETY.value in first else ()
+
+
+_QUOTED = re.compile(r"(?<!\w)([\"'“‘«])\w[^\"'“”‘’«»\n]{1,80}\s[^\"'“”‘’«»\n]{1,80}[\"'”’»]")
 SHOUTED = 3
 """Words in capitals from which a sentence is shouted."""
 

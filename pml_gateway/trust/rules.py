@@ -14,6 +14,13 @@ from pml_gateway.trust.verdict import RiskClass
 _GAP = re.compile(r"~(\d+)")
 
 
+RULE_BONUS = 2.5
+"""Logits that a rule which suffices adds: enough for most, and not against words that only describe an order."""
+
+FACT_BONUS = 6.0
+"""The same of rules that guess little: that a name is another server's tool's is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A sequence of kinds within one sentence.
@@ -28,6 +35,13 @@ class Rule:
     pattern: str
     suffices: bool = True
     unless: str = ""
+
+    @property
+    def bonus(self) -> float:
+        """Logits that the rule adds to what the classifier says of the sentence."""
+        if not self.suffices:
+            return 0.0
+        return FACT_BONUS if "PEER" in self.pattern or self.name == "which-model" else RULE_BONUS
 
     def compiled(self) -> re.Pattern[str]:
         """The pattern over the letters of a reading."""
@@ -218,19 +232,36 @@ class Match:
     rule: Rule
     start: int
     end: int
+    is_excused: bool = False
+    """Whether the sentence explains, detects or denies what it names; such a match is no finding."""
 
 
 def matches(reading: Reading) -> Iterator[Match]:
-    """Each rule where it fits first, and does not stand excused."""
+    """Each rule where it fits first, and where it fits only excused."""
     letters = reading.letters
     for number in sorted({number for letter in set(letters) for number in _STARTING.get(letter, ())}):
         rule, pattern = _COMPILED[number]
+        excused: Match | None = None
         for found in pattern.finditer(letters):
-            excuse = _EXCUSES.get(rule.name)
-            if excuse is not None and excuse.search(letters, letters.rfind("|", 0, found.start()) + 1, found.start()):
-                continue
-            yield Match(rule, found.start(), found.end())
-            break
+            if not _is_excused(rule, letters, found.start()):
+                yield Match(rule, found.start(), found.end())
+                break
+            excused = excused or Match(rule, found.start(), found.end(), is_excused=True)
+        else:
+            if excused is not None:
+                yield excused
+
+
+def _is_excused(rule: Rule, letters: str, start: int) -> bool:
+    excuse = _EXCUSES.get(rule.name)
+    if excuse is not None and excuse.search(letters, letters.rfind("|", 0, start) + 1, start):
+        return True
+    return rule.risk_class is RiskClass.DATA_EXFILTRATION and _is_denied(letters, start)
+
+
+def _is_denied(letters: str, start: int) -> bool:
+    """Whether "does not", "never" or "without" stands right before: what is not done, or must not be."""
+    return Kind.NOT.value in letters[max(0, start - 2) : start] and letters[start] != Kind.NOT.value
 
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
