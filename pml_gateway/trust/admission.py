@@ -44,8 +44,12 @@ _KINDS: Mapping[str, SubjectKind] = {
     "tools": SubjectKind.TOOL,
     "prompts": SubjectKind.PROMPT,
     "templates": SubjectKind.TEMPLATE,
+    "resources": SubjectKind.RESOURCE,
 }
-"""The lists whose definitions are pinned."""
+"""The lists whose definitions are judged. All but resources are pinned: those come and go with what a server holds."""
+
+SENTENCE_WORDS = 4
+"""Words in a row with which a text may tell somebody to do something; names of files have fewer."""
 
 _UNREAD = Verdict(True, 1.0, (Reason(RiskClass.OBFUSCATED_TEXT, "", "the lint could not read it"),))
 
@@ -61,13 +65,13 @@ class Judge(Protocol):
 class Heard:
     """What one server listed, and what it is; `is_old` if it was served before there were pins.
 
-    `lost_pins` if it was pinned, and what was accepted is not known any more.
+    `was_pinned` if it was served under pins before this start, so that all of it was judged.
     """
 
     entry: ManifestEntry
     identity: Identity
     is_old: bool = False
-    lost_pins: bool = False
+    was_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ class _Review:
         self._digest_of = digest_of
         pinned = pins.of(server, heard.identity)
         self._is_old = pinned is None and heard.is_old
-        self._is_new = pinned is None and not heard.is_old and not heard.lost_pins
+        self._is_new = pinned is None and not heard.is_old and not heard.was_pinned
         self._pins = pinned or ServerPins(server, heard.identity.what)
         # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
         self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
@@ -295,7 +299,7 @@ class _Review:
         held: dict[Key, tuple[Held, ...]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
-                case Form() as form if own.form(item.key, form.digest) is None:
+                case Form() as form if _is_pinned(item.key) and own.form(item.key, form.digest) is None:
                     forms[item.key] = form
                 case Held() as each:
                     held[item.key] = (each,)
@@ -332,7 +336,7 @@ class _Review:
         told: dict[str, list[tuple[_Item, Verdict | None]]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
-                case Form() as form if self._pins.form(item.key, form.digest) is None:
+                case Form() as form if _is_pinned(item.key) and self._pins.form(item.key, form.digest) is None:
                     outcome = self._accepted_as(item.key, form)
                     if outcome:
                         told.setdefault(outcome, []).append((item, form.verdict))
@@ -366,6 +370,8 @@ class _Review:
             self._decided[item.key] = None
         elif form is not None:
             self._decided[item.key] = form
+        elif item.key[0] is SubjectKind.RESOURCE:
+            self._decide_resource(item, waiting)
         elif waiting is None and self._has_returned(item):
             self._set(item, Because.RETURNED)
         elif self._is_old:
@@ -379,6 +385,19 @@ class _Review:
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
+
+    def _decide_resource(self, item: _Item, waiting: Held | None) -> None:
+        """A resource is served unless it is risky, whether or not its server is new."""
+        if self._policy.changes == "accept":
+            self._set(item, Because.RETURNED if self._has_returned(item) else Accepted.POLICY)
+        elif waiting is not None:
+            self._decided[item.key] = waiting
+        elif self._has_returned(item):
+            self._set(item, Because.RETURNED)
+        elif self._heard.was_pinned or not _may_tell(item.definition):
+            self._set(item, Accepted.NOT_RISKY)
+        else:
+            self._waiting[item.key] = (item, Because.NEW)
 
     def _is_still_new(self, item: _Item) -> bool:
         return self._awaits_review and item.key not in self._pins.accepted
@@ -466,8 +485,9 @@ class _Review:
     def _admitted_offers(self, offers: Offers) -> Offers:
         prompts = self._admitted("prompts", offers.prompts)
         templates = self._admitted("templates", offers.templates)
-        is_same = prompts is offers.prompts and templates is offers.templates
-        return offers if is_same else replace(offers, prompts=prompts, templates=templates)
+        resources = self._admitted("resources", offers.resources)
+        is_same = prompts is offers.prompts and templates is offers.templates and resources is offers.resources
+        return offers if is_same else replace(offers, prompts=prompts, templates=templates, resources=resources)
 
     def _admitted_difference(self, difference: Difference) -> Difference:
         tools, offers = self._admitted("tools", difference.tools), self._admitted_offers(difference.offers)
@@ -476,6 +496,20 @@ class _Review:
         if tools is difference.tools and offers is difference.offers and missing == difference.missing:
             return difference
         return Difference(tools, offers, missing)
+
+
+def _is_pinned(key: Key) -> bool:
+    return key[0] is not SubjectKind.RESOURCE
+
+
+def _may_tell(resource: JsonObject) -> bool:
+    """Whether anything in a resource is long enough to say more than what it is called."""
+    return any(
+        len(value.split()) >= SENTENCE_WORDS or not value.isascii()
+        if isinstance(value, str)
+        else isinstance(value, dict | list)
+        for value in resource.values()
+    )
 
 
 def _is_sound(form: Form) -> bool:

@@ -136,13 +136,14 @@ NAMED_BY: Mapping[SubjectKind, str] = {
     SubjectKind.TOOL: "name",
     SubjectKind.PROMPT: "name",
     SubjectKind.TEMPLATE: "uriTemplate",
+    SubjectKind.RESOURCE: "uri",
 }
-"""Where a pinned definition names itself. Resources come and go with what a server holds, and are not pinned."""
+"""Where a definition names itself."""
 
 _TEXTS = frozenset({"description", "title", "instructions"})
 """What a model reads and no call depends on."""
 
-_NAMES = frozenset({"name", "uriTemplate"})
+_NAMES = frozenset({"name", "uri", "uriTemplate"})
 
 MIN_RECOGNISED = 24
 """Characters of description from which a definition is recognised under another name: shorter ones are alike by

@@ -94,7 +94,7 @@ class Warden:
                 entry,
                 identity_of(definitions[server]),
                 is_old=server in remembered and not were_pinned,
-                lost_pins=server in remembered and were_pinned,
+                was_pinned=server in remembered and were_pinned,
             )
             for server, entry in entries.items()
         }
@@ -220,9 +220,9 @@ class Warden:
 
 
 def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
-    found = [*entry.tools, *entry.offers.prompts, *entry.offers.templates]
+    found = [*entry.tools, *entry.offers.prompts, *entry.offers.templates, *entry.offers.resources]
     for each in entry.differences.values():
-        found += [*each.tools, *each.offers.prompts, *each.offers.templates]
+        found += [*each.tools, *each.offers.prompts, *each.offers.templates, *each.offers.resources]
     return found
 
 

@@ -400,3 +400,17 @@ async def test_clients_that_see_everything_learn_that_something_waits_and_nothin
         await change(served, up, notes(tool("evil", POISON)))
         after = (await served.call("gateway_info", {"section": "problems"}))["structuredContent"]["problems"]
     assert after == ["some definitions of servers await the owner's review", *before]
+
+
+async def test_a_resource_that_gives_orders_is_not_listed_until_its_owner_says_so(tmp_path: Path) -> None:
+    fine = {"uri": "note:///plan", "name": "plan", "description": "What is planned for this spring."}
+    evil = {"uri": "note:///evil", "name": "evil", "description": POISON}
+    up = server(resources=[fine, evil], methods=METHODS)
+    async with serving(tmp_path, {"up": up}) as served:
+        await served.gateway.refresh(10)
+        listed = await served.message("resources/list", {})
+        assert [each["uri"] for each in listed["result"]["resources"]] == ["note:///plan"]
+        decide(served.gateway, approved, "up:resource:note:///evil")
+        await served.gateway.readmit()
+        listed = await served.message("resources/list", {})
+        assert [each["uri"] for each in listed["result"]["resources"]] == ["note:///plan", "note:///evil"]

@@ -322,7 +322,7 @@ def test_what_is_nested_too_deep_to_be_compared_is_not_served() -> None:
 
 
 def test_lost_pins_are_not_a_new_server() -> None:
-    lost = replace(heard(tool(), tool("evil", POISON)), lost_pins=True)
+    lost = replace(heard(tool(), tool("evil", POISON)), was_pinned=True)
     assert served(step(lost)) == [tool()]
     assert served(step(lost, changes="review")) == []
 
@@ -458,3 +458,48 @@ def test_many_harmless_steps_are_held_back_once_they_are_risky_together() -> Non
     assert served(step(limited(5000), approved(step(limited(5000), pins).pins, NOTE))) != []
     longer = step(limited(5000), approved(step(limited(5000), pins).pins, NOTE)).pins
     assert served(step(limited(9000), longer)) != [], "it is measured by what the owner approved"
+
+
+def resource(uri: str, **said: str) -> dict[str, Any]:
+    return {"uri": uri, "name": uri.rpartition("/")[2], **said}
+
+
+def test_a_resource_is_judged_whenever_it_comes_and_only_a_risky_one_is_kept_away_and_remembered() -> None:
+    judge = Words()
+    plain, told = resource("n:/plan.txt"), resource("n:/diary", description="The diary of this year and the last.")
+    evil = resource("n:/evil", description=POISON)
+
+    def offering(*resources: dict[str, Any]) -> Heard:
+        return heard(tool(), offers=Offers(resources=resources, has_resources=True))
+
+    first = step(offering(plain, told, evil), judge=judge)
+    assert first.entries["a"].offers.resources == (plain, told)
+    assert [subject.definition for subject in judge.asked] == [told, evil]
+    own = first.pins.servers["a", "w"]
+    key = (SubjectKind.RESOURCE, "n:/evil")
+    assert [held.definition for held in own.held[key]] == [evil]
+    assert not [kind for kind, _ in own.accepted if kind is SubjectKind.RESOURCE]
+    assert "quarantined" in outcomes(first)
+
+    again = step(offering(evil, plain), first.pins, judge)
+    assert again.entries["a"].offers.resources == (plain,)
+    assert outcomes(again) == []
+    assert len(judge.asked) == 2
+
+    elsewhere = step(offering({**evil, "uri": "n:/other"}), first.pins, judge)
+    assert elsewhere.entries["a"].offers.resources == ()
+    allowed = step(offering(evil, plain), approved(first.pins, key), judge)
+    assert allowed.entries["a"].offers.resources == (evil, plain)
+    everything = step(offering(evil, plain), first.pins, judge, changes="accept")
+    assert everything.entries["a"].offers.resources == (evil, plain)
+
+
+def test_resources_that_were_judged_before_this_start_are_not_judged_again() -> None:
+    judge = Words()
+    told, evil = resource("n:/a", description="The plan of this year."), resource("n:/b", description=POISON)
+    listed = heard(offers=Offers(resources=(told, evil), has_resources=True))
+    before = step(listed, judge=judge)
+    asked = len(judge.asked)
+    after = step(replace(listed, was_pinned=True), before.pins, judge)
+    assert after.entries["a"].offers.resources == (told,)
+    assert len(judge.asked) == asked
