@@ -79,6 +79,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
     assert "Not a directory" in found["what"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
@@ -158,6 +159,7 @@ def test_only_a_folder_of_ours_is_closed_to_others(tmp_path: Path) -> None:
     assert [stat.S_IMODE(each.stat().st_mode) for each in (own, shared)] == [0o700, 0o755]
 
 
+@pytest.mark.slow
 def test_nothing_that_a_gateway_makes_is_for_other_users(tmp_path: Path) -> None:
     home = tmp_path / ".pml"
     before = os.umask(0o022)

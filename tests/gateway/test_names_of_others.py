@@ -22,8 +22,8 @@ STOLEN = (
 )
 CALLED = (*STOLEN, "mcp__github:create")
 CIRCUMSTANCES = (
-    pytest.param("starting", marks=pytest.mark.slow),
-    *("disabled", "denied", "lacking", "there"),
+    *(pytest.param(each, marks=pytest.mark.slow) for each in ("starting", "disabled", "lacking")),
+    *("denied", "there"),
 )
 NAMINGS = ("always", "never")
 

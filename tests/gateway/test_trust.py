@@ -335,7 +335,11 @@ async def everything_said(served: Serving, up: ScriptedServer, name: str, client
 
 @pytest.mark.parametrize(
     ("style", "was_served", "has_key"),
-    [("tools", False, True), ("tools", True, True), ("namespaces", True, True), ("tools", False, False)],
+    [
+        ("tools", False, True),
+        ("namespaces", True, True),
+        *(pytest.param("tools", *each, marks=pytest.mark.slow) for each in ((True, True), (False, False))),
+    ],
 )
 async def test_what_is_quarantined_cannot_be_told_from_what_never_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: str, *, was_served: bool, has_key: bool

@@ -16,6 +16,7 @@ from pml_gateway.trust.passages import MAX_CHARACTERS, MAX_VALUES
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.trust.rules import secrets_in
 from pml_gateway.trust.verdict import Finding, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
+from tests.support.examples import examples
 
 CASES = [
     json.loads(line)
@@ -128,7 +129,7 @@ keys = st.sampled_from(["name", "title", "description", "inputSchema", "annotati
 definitions = st.dictionaries(keys | texts, values, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(definitions, st.none() | definitions)
 def test_any_definition_gets_the_same_verdict_twice(tool: dict[str, Any], before: dict[str, Any] | None) -> None:
     verdict = judge(tool, before)
@@ -138,7 +139,7 @@ def test_any_definition_gets_the_same_verdict_twice(tool: dict[str, Any], before
     assert all(reason.text.isprintable() for reason in verdict.reasons)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(ORDER)), st.sampled_from("\u200b\u200c\u2060\ufeff\U000e0041\u00ad")), max_size=8
@@ -152,7 +153,7 @@ def test_hidden_characters_do_not_excuse_an_order(inserted: list[tuple[int, str]
     assert RiskClass.HIDDEN_INSTRUCTION in verdict.classes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.permutations(CASES[:8]))
 def test_verdicts_do_not_depend_on_the_order(cases: list[dict[str, Any]]) -> None:
     subjects = [Subject(SubjectKind.TOOL, case["server"], case["tool"]) for case in cases]
