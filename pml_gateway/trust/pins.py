@@ -32,6 +32,9 @@ MAX_HELD = 8
 
 MAX_FINGERPRINTS = 16
 
+READ_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of pins that are read in one go, some 0.1 s."""
+
 MAX_KNOWN = 5_000
 """Definitions that are recognised under another name or server; the oldest go first."""
 
@@ -240,8 +243,10 @@ class PinsFile:
         if stamp is None:
             return self._pins
         try:
-            # A hook in Python lets other threads have their turn while the whole file is read.
-            self._pins = _decoded(json.loads(self.path.read_bytes(), object_hook=_unchanged))
+            content = self.path.read_bytes()
+            # A hook in Python takes three times as long, and lets other threads have their turn meanwhile.
+            hook = _unchanged if len(content) > READ_AT_ONCE else None
+            self._pins = _decoded(json.loads(content, object_hook=hook))
             self.problem, self._is_unsaved = "", False
         except OSError as error:
             self.problem = f"{self.path} cannot be read ({error.strerror or error})"
