@@ -194,6 +194,7 @@ class _Review:
         self._now = now
         self._digest_of = digest_of
         pinned = pins.of(server, heard.identity)
+        self._was_judged = pinned is not None and heard.was_pinned
         self._is_old = pinned is None and heard.is_old
         self._is_new = pinned is None and not heard.is_old and not heard.was_pinned
         self._pins = pinned or ServerPins(server, heard.identity.what)
@@ -394,7 +395,7 @@ class _Review:
             self._decided[item.key] = waiting
         elif self._has_returned(item):
             self._set(item, Because.RETURNED)
-        elif self._heard.was_pinned or not _may_tell(item.definition):
+        elif self._was_judged or not _may_tell(item.definition):
             self._set(item, Accepted.NOT_RISKY)
         else:
             self._waiting[item.key] = (item, Because.NEW)

@@ -503,3 +503,6 @@ def test_resources_that_were_judged_before_this_start_are_not_judged_again() -> 
     after = step(replace(listed, was_pinned=True), before.pins, judge)
     assert after.entries["a"].offers.resources == (told,)
     assert len(judge.asked) == asked
+
+    lost = step(replace(listed, was_pinned=True), judge=judge)
+    assert lost.entries["a"].offers.resources == (told,)
