@@ -12,6 +12,14 @@ PROJECT_NAME = ".pml.yaml"
 HOME_NAME = ".pml"
 
 
+PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped_places(*parts: str, package: Path = PACKAGE) -> tuple[Path, Path]:
+    """Where what is shipped beside the code may lie: inside an installed package, or beside it in a checkout."""
+    return package.joinpath("_shipped", *parts), package.parent.joinpath(*parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Where configuration and state live; nothing here is created by reading it."""

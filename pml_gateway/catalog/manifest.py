@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames
-from pml_gateway.files import locked, write_atomically
+from pml_gateway.files import locked, read_json, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.types import JsonObject
@@ -69,8 +69,7 @@ class ManifestFile:
     def load(self) -> Manifest:
         """The manifest on disk; an absent or damaged one is empty."""
         try:
-            # A hook in Python lets other threads have their turn while the whole file is read.
-            raw = json.loads(self._path.read_bytes(), object_hook=_unchanged)
+            raw = read_json(self._path)
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
         except (FileNotFoundError, NotADirectoryError):
             return Manifest()
@@ -160,10 +159,6 @@ def _object(parts: Mapping[str, str]) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _unchanged(value: JsonObject) -> JsonObject:
-    return value
 
 
 def _nested(names: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:

@@ -118,6 +118,8 @@ ServerOption = Annotated[
     typer.Option("--server", metavar="ID", help="All of one server that waits.", autocompletion=server_names),
 ]
 
+EverythingOption = Annotated[bool, typer.Option("--all", help="All that waits.")]
+
 
 @trust_app.callback(invoke_without_command=True)
 def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -211,7 +213,7 @@ def show(
 def approve_definitions(
     names: NamesArgument = None,
     server: ServerOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that waits.")] = False,
+    everything: EverythingOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -226,7 +228,7 @@ def approve_definitions(
 def reject_definitions(
     names: NamesArgument = None,
     server: ServerOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that waits.")] = False,
+    everything: EverythingOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -326,7 +328,7 @@ def _as_json(case: Case) -> JsonObject:
         "because": case.because,
         "since": datetime.fromtimestamp(case.at, UTC).isoformat(timespec="seconds"),
         "digest": case.digest,
-        "reasons": [{"class": each.risk_class, "where": each.where, "text": each.text} for each in reasons],
+        "reasons": [each.as_json() for each in reasons],
         "changes": [{"where": each.where, "before": each.before, "after": each.after} for each in case.changes]
         if case.before is not None
         else None,

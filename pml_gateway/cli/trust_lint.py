@@ -113,18 +113,18 @@ def _case(line: bytes, number: int, name: str) -> Case:
 
 def _peers(listed: object) -> Iterator[Peer]:
     """Tools of other servers, each `{"server", "tool": {...}}` or `{"server", "name", "description"?}`."""
-    from pml_gateway.trust.verdict import Peer
+    from pml_gateway.trust.verdict import peer_of
 
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict):
             inner = each.get("tool")
             tool = inner if isinstance(inner, dict) else each
-            yield Peer(str(each.get("server", "")), str(tool.get("name", "")), str(tool.get("description") or ""))
+            yield peer_of(str(each.get("server", "")), str(tool.get("name", "")), tool)
 
 
 def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
     from pml_gateway.catalog.manifest import ManifestFile
-    from pml_gateway.trust.verdict import Peer
+    from pml_gateway.trust.verdict import peer_of
 
     settings = command.load().settings
     if target is not None and target not in settings.servers:
@@ -138,9 +138,7 @@ def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
     known = {server: entry for server, entry in entries.items() if server in settings.servers}
     wanted = [target] if target is not None else list(settings.servers)
     peers = tuple(
-        Peer(server, str(tool.get("name", "")), str(tool.get("description") or ""))
-        for server, entry in known.items()
-        for tool in entry.tools
+        peer_of(server, str(tool.get("name", "")), tool) for server, entry in known.items() for tool in entry.tools
     )
     for server in wanted:
         if server not in known:
@@ -193,9 +191,7 @@ def _as_json(case: Case, verdict: Verdict) -> JsonObject:
         "verdict": "risky" if verdict.is_risky else "ok",
         "score": verdict.score,
         "classes": [each.value for each in verdict.classes],
-        "reasons": [
-            {"class": reason.risk_class.value, "where": reason.where, "text": reason.text} for reason in verdict.reasons
-        ],
+        "reasons": [reason.as_json() for reason in verdict.reasons],
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import KeyPath, leaves
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.paths import PACKAGE, shipped_places
 from pml_gateway.text import suggestion
 from pml_gateway.types import MODES
 
@@ -32,8 +33,6 @@ EXPOSURE_KEYS: tuple[KeyPath, ...] = (
 )
 """All that a preset sets, and every one of them sets them all."""
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -49,13 +48,13 @@ class Preset:
         return dict(leaves(self.values))
 
 
-def preset_directory(package: Path = _PACKAGE) -> Path:
+def preset_directory(package: Path = PACKAGE) -> Path:
     """The presets of an installed package, or those beside it in a checkout.
 
     Raises:
         ConfigurationError: neither exists.
     """
-    shipped, checkout = package / "_shipped" / "presets", package.parent / "presets"
+    shipped, checkout = shipped_places("presets", package=package)
     for directory in (shipped, checkout):
         if (directory / f"{PRESET_NAMES[0]}.yaml").is_file():
             return directory
@@ -64,7 +63,7 @@ def preset_directory(package: Path = _PACKAGE) -> Path:
     )
 
 
-def load_preset(name: str, package: Path = _PACKAGE) -> Preset:
+def load_preset(name: str, package: Path = PACKAGE) -> Preset:
     """The preset called `name`.
 
     Raises:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pml_gateway.errors import ModelError
 from pml_gateway.index.embedder import Embedder, embed_query
+from pml_gateway.paths import shipped_places
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -197,12 +198,10 @@ PROBES = (
 
 SHIPPED_MODEL = "minilm-tools-int8"
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-
 
 def shipped_directory() -> Path:
     """Where the shipped model lies: inside an installed package, or beside it in a checkout."""
-    places = (_PACKAGE / "_shipped" / "models" / SHIPPED_MODEL, _PACKAGE.parent / "models" / SHIPPED_MODEL)
+    places = shipped_places("models", SHIPPED_MODEL)
     for place in places:
         if place.is_dir():
             return place

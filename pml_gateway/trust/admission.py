@@ -29,7 +29,7 @@ from pml_gateway.trust.identity import (
     nameless_digest,
 )
 from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins, baseline
-from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -541,11 +541,6 @@ def _record(heard: Heard, pins: ServerPins) -> JsonObject:
         "package": heard.identity.package.name,
         "package_version": heard.identity.package.version,
     }
-
-
-def peer_of(server: str, name: str, definition: JsonObject) -> Peer:
-    """A tool as others may pose as it."""
-    return Peer(server, name, str(definition.get("description") or ""))
 
 
 def subject_of(server: str, key: Key, definition: JsonObject, before: JsonObject | None = None) -> Subject:

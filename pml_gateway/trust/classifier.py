@@ -6,12 +6,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.errors import ModelError
+from pml_gateway.paths import shipped_places
 from pml_gateway.trust.lexicon import END, PLAIN, Kind, Reading
 from pml_gateway.trust.rules import RULES, Match
 
@@ -36,7 +36,6 @@ HASHED_PIECES = HASHED_PAIRS + WORD_PAIRS
 FEATURES = HASHED_PIECES + PIECES
 
 WEIGHTS_FILE = "weights.npy"
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], traits: Sequence[str]) -> set[int]:
@@ -105,7 +104,7 @@ class Classifier:
 @cache
 def shipped_classifier() -> Classifier:
     """The weights that lie in the package, or beside it in a checkout."""
-    places = (_PACKAGE / "_shipped" / "models" / "lint", _PACKAGE.parent / "models" / "lint")
+    places = shipped_places("models", "lint")
     for place in places:
         if (place / WEIGHTS_FILE).is_file():
             return Classifier(np.load(place / WEIGHTS_FILE).astype(np.float32))

@@ -33,7 +33,7 @@ MAX_SPAN = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class _Scored:
     """A reason with the score that it gives."""
 
     reason: Reason
@@ -54,7 +54,7 @@ class Linter:
     def _verdict(self, subject: Subject, neighbours: _Neighbours) -> Verdict:
         found = [*self._said(subject, neighbours.names(subject.server)), *_posing(subject, neighbours)]
         if subject.before is not None:
-            found += [Finding(reason, CERTAIN) for reason in risky_changes(subject.before, subject.definition)]
+            found += [_Scored(reason, CERTAIN) for reason in risky_changes(subject.before, subject.definition)]
         score = max((each.score for each in found), default=0.0)
         reasons = dict.fromkeys(
             Reason(each.reason.risk_class, each.reason.where, _shown(each.reason.text))
@@ -63,14 +63,14 @@ class Linter:
         )
         return Verdict(bool(reasons), round(score, 4), tuple(reasons)[:MAX_REASONS])
 
-    def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[Finding]:
+    def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[_Scored]:
         passages, is_whole = passages_of(subject.definition)
         about = traits_of(subject.definition)
         known = known_of(subject.before) if subject.before is not None else frozenset()
         is_change = subject.before is not None
         if not is_whole:
             limit = f"more than {MAX_CHARACTERS:,} characters; the rest was not read"
-            yield Finding(Reason(RiskClass.OBFUSCATED_TEXT, "", limit), CERTAIN)
+            yield _Scored(Reason(RiskClass.OBFUSCATED_TEXT, "", limit), CERTAIN)
         for passage in passages:
             if passage.text in known:
                 continue
@@ -84,7 +84,7 @@ class Linter:
             for sentence in sentences_of(passage, revealed, known, strangers, about):
                 yield from self._of_sentence(sentence, is_change)
 
-    def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[Finding]:
+    def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[_Scored]:
         is_encoded = sentence.is_encoded
         is_order = is_encoded and _is_order(sentence.letters)
         bonus = max((match.rule.bonus for match in sentence.matches), default=0.0)
@@ -268,7 +268,7 @@ def _class_of(letters: str, here: Sequence[Match]) -> RiskClass:
 
 def _findings(
     passage: Passage, risk_class: RiskClass, text: str, score: float, is_change: bool, *, is_encoded: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[_Scored]:
     """A finding under its class, and under those that its place and its time give it."""
     classes = [risk_class]
     if is_encoded:
@@ -278,7 +278,7 @@ def _findings(
     if is_change:
         classes.append(RiskClass.RUG_PULL)
     for each in dict.fromkeys(classes):
-        yield Finding(Reason(each, passage.where, text), score)
+        yield _Scored(Reason(each, passage.where, text), score)
 
 
 class _Neighbours:
@@ -315,7 +315,7 @@ class _Neighbours:
         ]
 
 
-def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[Finding]:
+def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
     """A name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
     name = _name_of(subject.definition)
     if subject.kind is not SubjectKind.TOOL or not name:
@@ -329,7 +329,7 @@ def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[Finding]:
                 continue
         elif subject.before is not None and subject.before.get("name") == name:
             continue
-        yield Finding(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
+        yield _Scored(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
 
 
 MIN_WORDS = 2
@@ -376,10 +376,6 @@ def _words(name: str) -> int:
 
 def _likeness(one: str, other: str) -> float:
     return token_sort_ratio(one[:MAX_COMPARED].lower(), other[:MAX_COMPARED].lower())
-
-
-def _span(text: str, reading: Reading, start: int, end: int) -> str:
-    return text[reading.starts[start] : reading.ends[end - 1]]
 
 
 def _shown(text: str) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.files import locked, write_atomically
+from pml_gateway.files import locked, read_json, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.trust.identity import Identity, Key
 from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
@@ -31,9 +31,6 @@ MAX_HELD = 8
 """Forms of one definition that wait at the same time, the newest."""
 
 MAX_FINGERPRINTS = 16
-
-READ_AT_ONCE = 4 * 1024 * 1024
-"""Bytes of pins that are read in one go, some 0.1 s."""
 
 MAX_KNOWN = 5_000
 """Definitions that are recognised under another name or server; the oldest go first."""
@@ -243,10 +240,7 @@ class PinsFile:
         if stamp is None:
             return self._pins
         try:
-            content = self.path.read_bytes()
-            # A hook in Python takes three times as long, and lets other threads have their turn meanwhile.
-            hook = _unchanged if len(content) > READ_AT_ONCE else None
-            self._pins = _decoded(json.loads(content, object_hook=hook))
+            self._pins = _decoded(read_json(self.path))
             self.problem, self._is_unsaved = "", False
         except OSError as error:
             self.problem = f"{self.path} cannot be read ({error.strerror or error})"
@@ -300,10 +294,6 @@ class PinsFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _unchanged(value: JsonObject) -> JsonObject:
-    return value
-
-
 def _written(pins: Pins) -> str:
     """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
     servers = ",".join(_written_server(each) for each in pins.servers.values())
@@ -346,7 +336,7 @@ def encoded_verdict(verdict: Verdict | None) -> JsonObject | None:
     """A verdict as JSON."""
     if verdict is None:
         return None
-    reasons = [{"class": each.risk_class, "where": each.where, "text": each.text} for each in verdict.reasons]
+    reasons = [each.as_json() for each in verdict.reasons]
     return {"risky": verdict.is_risky, "score": verdict.score, "reasons": reasons}
 
 

@@ -32,6 +32,10 @@ class Reason:
     where: str
     text: str
 
+    def as_json(self) -> JsonObject:
+        """As files and commands write it."""
+        return {"class": self.risk_class.value, "where": self.where, "text": self.text}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -100,3 +104,8 @@ class Peer:
     name: str
     description: str = ""
     """Tells a tool that poses as this one from one that is called alike by chance."""
+
+
+def peer_of(server: str, name: str, definition: JsonObject) -> Peer:
+    """A tool as others may pose as it."""
+    return Peer(server, name, str(definition.get("description") or ""))

@@ -12,10 +12,10 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.home import TRUST, do_without
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, peer_of, subject_of
+from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, subject_of
 from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
 
 MAX_VERDICTS = 100_000
