@@ -10,7 +10,7 @@ from hypothesis import is_hypothesis_test, settings
 
 from pml_gateway.index.models import load_embedder
 from tests.e2e.install import Installation, InstallationError, install
-from tests.support.examples import HEAVY, profile
+from tests.support.examples import HEAVY, SAME, profile
 from tests.support.skipping import unavailable
 
 
@@ -20,11 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The heavy stage tries every property many times as often; modules read the profile when they are imported."""
+    """Properties try the same examples each time, and many more in the heavy stage, unless told how many.
+
+    Modules read the profile when they are imported.
+    """
     if times := config.getoption("--property-times"):
         settings.load_profile(profile(times))
-    elif config.getoption("markexpr") == HEAVY:
-        settings.load_profile(HEAVY)
+    else:
+        settings.load_profile(HEAVY if config.getoption("markexpr") == HEAVY else SAME)
 
 
 @pytest.hookimpl(tryfirst=True)

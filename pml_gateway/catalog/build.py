@@ -97,8 +97,9 @@ def _refused_names(
     if given == wanted[0]:
         return ()
     refused = [name for name in wanted if name in reserved or not ownership.allows(name, owner[0])]
-    if refused:
-        refused.append(_with_hash(_clean(plain[-1]), owner, max_length, salt="0"))
+    hashed = _with_hash(_clean(plain[-1]), owner, max_length, salt="0")
+    if refused or not ownership.allows(hashed, owner[0]):
+        refused.append(hashed)
     return tuple(name for name in refused if name != given)
 
 

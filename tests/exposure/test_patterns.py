@@ -131,6 +131,14 @@ def test_a_denial_still_means_a_tool_by_the_name_that_it_was_refused(prefix: Pre
     assert compile_patterns(["call_tool"]).matches(catalog.tools[1])
 
 
+def test_a_denial_still_means_a_tool_by_the_name_that_told_it_from_its_twin() -> None:
+    # Both are `github__ent_` by their characters; the second was told apart by a hash behind it.
+    listings = [listing("github__ent"), listing("github", "github__ent:", "github__ent/")]
+    catalog = build_catalog(listings, prefix="never")
+    assert [tool.qualified_name for tool in catalog.tools] == ["github__ent_", "github_ent_10a8d66a"]
+    assert all(compile_patterns(["github__ent*"]).matches(tool) for tool in catalog.tools)
+
+
 def test_entries_that_give_nothing_say_which_tools_they_name() -> None:
     listings = [listing("fs", "read", "stat"), listing("github"), listing("evil", "github__steal")]
     catalog = build_catalog(listings, prefix="never")
