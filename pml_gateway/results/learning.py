@@ -21,7 +21,7 @@ from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed, exceeds
-from pml_gateway.results.shapes import fields, infer, merge, without
+from pml_gateway.results.shapes import fields, infer, merge, unwrapped, without
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
 
@@ -58,6 +58,17 @@ class LearnedShape:
     observed: int
     definition: str
     private: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a tool's results hold, as references address it: declared by its server, or inferred from some results.
+
+    `observed` says how many; None where the server declares it.
+    """
+
+    schema: JsonObject
+    observed: int | None = None
 
 
 _Key = tuple[str, str, str]
@@ -102,6 +113,14 @@ class LearnedShapes:
             return None
         foreign = {path for path, witness in learned.private.items() if witness != _witness(client.id)}
         return replace(learned, schema=without(learned.schema, foreign), private={}) if foreign else learned
+
+    def output_of(self, client: Client, tool: CatalogTool) -> Output | None:
+        """What this client can know of the tool's results; None where nothing is declared or learned."""
+        declared = tool.definition.get("outputSchema")
+        if isinstance(declared, dict):
+            return Output(unwrapped(declared) or declared)
+        learned = self.shape_of(client, tool)
+        return None if learned is None else Output(learned.schema, learned.observed)
 
     async def run(self) -> None:
         """Load what is on disk, then save after changes, for as long as the owner's task group lives."""

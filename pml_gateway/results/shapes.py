@@ -46,6 +46,25 @@ _ANY = {"items": "[]", "additionalProperties": "{}"}
 _SHORT = {"string": "str", "boolean": "bool", "integer": "int", "number": "float", "null": "null"}
 
 
+WRAPPED = "result"
+"""The only field of what Python servers make of results that are no objects."""
+
+
+def unwrapped(output_schema: JsonObject) -> JsonObject | None:
+    """The schema of what the `{"result": ...}` of a Python server holds; None where the object is the server's own.
+
+    FastMCP marks its wrappers; those of the SDK's own server have a single field and a made-up title.
+    """
+    properties = output_schema.get("properties")
+    inner = properties.get(WRAPPED) if isinstance(properties, dict) and len(properties) == 1 else None
+    if not isinstance(inner, dict):
+        return None
+    is_made_up = str(output_schema.get("title") or "").endswith("Output") and output_schema.get("required") == [WRAPPED]
+    if not (output_schema.get("x-fastmcp-wrap-result") is True or is_made_up):
+        return None
+    return {**{key: output_schema[key] for key in ("$defs", "definitions") if key in output_schema}, **inner}
+
+
 def infer(value: Any) -> JsonObject:
     """The JSON Schema of one value: names and types of its fields, and nothing of what they hold."""
     return _infer(value, 0, _Budget())
