@@ -111,6 +111,9 @@ class GatewaySection(Section):
     meta_tools: tuple[str, ...] = Field(
         default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info"
     )
+    instructions_tokens: int = Field(
+        default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
+    )
     direct_calls: Literal["visible", "listed"] = Field(
         default="visible", description="visible: a tool is callable by name though not listed; listed: only if it is"
     )

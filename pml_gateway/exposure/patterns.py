@@ -113,6 +113,11 @@ def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
     return ToolPatterns(frozenset(cleaned), re.compile("|".join(globs)) if globs else None)
 
 
+def about_meta_tools(entries: Iterable[str]) -> ToolPatterns:
+    """Those that may take away meta-tools: one that begins with a wildcard is about the tools of servers."""
+    return compile_patterns(entry for entry in entries if not _GLOB.match(entry.strip()))
+
+
 def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:
     """Compile entries that give."""
     anywhere: list[str] = []

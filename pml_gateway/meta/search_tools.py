@@ -11,6 +11,7 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.instructions import systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import signature
@@ -24,8 +25,6 @@ from pml_gateway.results.content import data_result
 from pml_gateway.text import first_sentence, shortened
 from pml_gateway.types import JsonObject, Ranking
 
-MAX_NAMED_SYSTEMS = 12
-MAX_SYSTEM_NAME = 40
 MAX_LIMIT = 50
 MAX_QUERY = 4000
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -34,7 +33,7 @@ _GLOB_CHARACTERS = frozenset("*?[")
 def definition(servers: Sequence[str]) -> JsonObject:
     """How it is listed; it names the systems behind it, or agents ignore it."""
     return _described(
-        f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
+        f"Find tools by what they do: ranked names with signatures, ready to call. {systems(servers)} "
         "Search before saying that something cannot be done. "
         "'*' lists the systems; globs such as fs:read_* match names."
     )
@@ -65,14 +64,6 @@ def _described(description: str) -> JsonObject:
         },
         "annotations": {"readOnlyHint": True, "openWorldHint": False},
     }
-
-
-def _systems(servers: Sequence[str]) -> str:
-    if not servers:
-        return "No system is available now."
-    named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
-    more = len(servers) - MAX_NAMED_SYSTEMS
-    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
 
 
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
