@@ -24,6 +24,7 @@ from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problem
 from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.namespaces import ACTION, call_signature
+from pml_gateway.exposure.schema_text import outcome
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
 from pml_gateway.gateway.events import calling
@@ -65,6 +66,13 @@ class CallContext:
     def find(self, name: str) -> CatalogTool:
         """The tool of this name, see `Caller.find`."""
         return self.caller.find(self.scope.client, self.view, name)
+
+    def outcome_of(self, tool: CatalogTool) -> str:
+        """What a call of the tool gives and does, as it follows its signature; see `outcome`."""
+        output = self.gateway.shapes.output_of(self.scope.client, tool)
+        if output is None:
+            return outcome(tool.definition, None)
+        return outcome(tool.definition, output.schema, is_learned=output.observed is not None)
 
     def steps(self, run_name: str) -> StepCalls:
         """Makes the calls of a run of several."""

@@ -93,9 +93,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits = [
-        _hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
-        | ({} if detail == "name" else _as_action(tool, state, view))
-        for tool, score in page
+        _hit(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page
     ]
     answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
@@ -111,10 +109,10 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     return data_result(answer)
 
 
-def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
+def _hit(context: CallContext, tool: CatalogTool, score: float, detail: str) -> JsonObject:
     hit: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
     if detail != "name":
-        hit["signature"] = signature(tool.qualified_name, tool.definition["inputSchema"])
+        hit["signature"] = _call(context, tool) + context.outcome_of(tool)
         hit["description"] = first_sentence(tool.description or tool.title)
     if detail == "schema":
         hit["description"] = tool.description
@@ -124,12 +122,12 @@ def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
     return hit
 
 
-def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject:
-    """How a hit is called where namespaces are listed instead of `call_tool`."""
-    for namespace in state.namespaces(view).values():
+def _call(context: CallContext, tool: CatalogTool) -> str:
+    """How a hit is called: by its name, or where namespaces are listed instead of `call_tool`, as an action of one."""
+    for namespace in context.state.namespaces(context.view).values():
         if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
-            return {"signature": call_signature(namespace, action)}
-    return {}
+            return call_signature(namespace, action)
+    return signature(tool.qualified_name, tool.definition["inputSchema"])
 
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
