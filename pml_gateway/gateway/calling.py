@@ -17,7 +17,6 @@ from pml_gateway.errors import (
     InvalidInputError,
     ToolForbiddenError,
     ToolNotFoundError,
-    UpstreamAuthError,
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
@@ -227,16 +226,9 @@ class Caller:
             return find(view, name)
         except ToolNotFoundError:
             owner = self._gateway.unlisted_owner(name)
-            if owner is None or not client.sees_everything or self._gateway.state.settings.gateway.blacklisted_tools:
+            if owner is None or not view.sees_all_of(owner.upstream_id):
                 raise
-            prefix, failure = f"{owner.upstream_id}: ", owner.last_error
-            if isinstance(failure, UpstreamAuthError):
-                raise failure.anew() from None
-            why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
-            raise UpstreamUnavailableError(
-                f"{prefix}its tools are not known yet ({why})",
-                hint=(failure.hint if failure is not None else None) or "try again in a moment",
-            ) from None
+            raise owner.not_listed() from None
 
 
 async def ask_upstream(

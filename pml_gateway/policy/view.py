@@ -100,6 +100,12 @@ class View:
             counts[tool.upstream_id] = counts.get(tool.upstream_id, 0) + 1
         return counts
 
+    def sees_all_of(self, upstream_id: str) -> bool:
+        """Whether no rule hides anything of an upstream: for others, even its name is none of theirs until it lists."""
+        if not self._allow.gives_all_of(upstream_id):
+            return False
+        return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in self._denied)
+
     def sees_any_of(self, upstream_id: str) -> bool:
         """Whether the client sees anything of an upstream, or would of one that has nothing."""
         if upstream_id in self.servers or upstream_id in self.offers.upstream_ids:
