@@ -53,6 +53,7 @@ def search(
         print_json(answer)
     elif "servers" in answer:
         print_table(("server", "tools"), ((row["server"], row["tools"]) for row in answer["servers"]))
+        _say_unavailable(answer)
     elif answer["hits"]:
         for hit in answer["hits"]:
             say(f"{hit['score']:.2f}  {hit.get('signature', hit['name'])}", style="bold")
@@ -63,10 +64,20 @@ def search(
                     f"      {', '.join(f'{name}: {_shown(score)}' for name, score in hit['evidence'].items())}",
                     style="dim",
                 )
+        _say_unavailable(answer)
     else:
         say(answer["reason"])
+        _say_unavailable(answer)
     if not as_json and answer.get("ranking"):
         say(f"ranked by: {answer['ranking']}", style="dim")
+
+
+def _say_unavailable(answer: JsonObject) -> None:
+    """Name the servers that have no tools now."""
+    for each in answer.get("unavailable", ()):
+        say(f"unavailable: {each['server']} ({each['reason']})", style="dim")
+    if "more_unavailable" in answer:
+        say(f"unavailable: {answer['more_unavailable']} more", style="dim")
 
 
 def _shown(score: float | None) -> str:

@@ -23,6 +23,7 @@ from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
+    from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.gateway.state import GatewayState
 
 TURN_SECONDS = 0.001
@@ -139,9 +140,8 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
         _set_up_logs(after.settings)
 
 
-async def _advise(gateway: Any) -> None:
+async def _advise(gateway: Gateway) -> None:
     """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
-    from pml_gateway.gateway.tool_list import list_tokens
     from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 
     gateway.on_swap(_follow_logs)
@@ -150,15 +150,38 @@ async def _advise(gateway: Any) -> None:
     if waiting:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
         log.get_logger(__name__).warning("%s: pml trust list", held)
-    away = kept_away(gateway.warden.servers)
-    for key, entry, named in idle_entries(state.settings, state.catalog, away) if state.catalog.tools else ():
+    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
+        await _warn_of_cost(state)
+    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
             log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)
-        elif not gateway.unlisted():
+    state = await _whole(gateway)
+    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
+        if not named and state.catalog.tools:
             log.get_logger(__name__).warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
-    if state.settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY:
-        return
+
+
+async def _whole(gateway: Gateway) -> GatewayState:
+    """The first state in which something is known of every server: what a rule names may be yet to come before."""
+    whole = anyio.Event()
+
+    def look(_before: GatewayState, after: GatewayState) -> None:
+        if all(said is not None for said in after.catalog.offers.upstreams.values()):
+            whole.set()
+
+    stop = gateway.on_swap(look)
+    try:
+        look(gateway.state, gateway.state)
+        await whole.wait()
+    finally:
+        stop()
+    return gateway.state
+
+
+async def _warn_of_cost(state: GatewayState) -> None:
+    from pml_gateway.gateway.tool_list import list_tokens
+
     cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)
     log.get_logger(__name__).warning(
         "full_proxy lists %d tools: %s tokens in every conversation; meta_only needs %s",

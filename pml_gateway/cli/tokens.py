@@ -131,6 +131,11 @@ def _show(report: TokenReport) -> None:
         ),
     )
     say(f"o200k_base tokens of the tools/list JSON; * is configured; of {report.context_window:,} tokens", style="dim")
+    told = report.instructions
+    say(
+        f"instructions at connecting: {told.tokens:,} tokens (gateway.instructions_tokens: {told.budget:,})",
+        style="dim",
+    )
     if report.intent is None:
         warn("no intent, so that nothing is selected: semantic and hybrid lists are longer with --query")
     say()
@@ -191,5 +196,6 @@ def _chart(report: TokenReport) -> Chart:
             for cost in sorted(report.modes, key=lambda cost: -cost.tokens)
         ],
         f"o200k_base; {report.configured.value} is configured"
+        + f"; {counted(report.instructions.tokens, 'token')} of instructions in any mode"
         + (f"; intent: {report.intent[:60]}" if report.intent else ""),
     )

@@ -111,6 +111,9 @@ class GatewaySection(Section):
     meta_tools: tuple[str, ...] = Field(
         default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info"
     )
+    instructions_tokens: int = Field(
+        default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
+    )
     direct_calls: Literal["visible", "listed"] = Field(
         default="visible", description="visible: a tool is callable by name though not listed; listed: only if it is"
     )
@@ -215,7 +218,7 @@ class UpstreamSettings(Section):
     call_timeout: float = Field(default=60, gt=0, description="seconds a call may take")
     connect_timeout: float = Field(default=15, gt=0, description="seconds until a server must have answered its start")
     refresh_interval: float = Field(
-        default=60, gt=0, description="seconds between listings of servers that announce no changes"
+        default=60, gt=0, description="seconds between listings of a connected server, whatever it announces"
     )
     max_concurrent: int = Field(default=8, ge=1, description="calls to one server at the same time")
     max_queue: int = Field(default=64, ge=0, description="calls that wait for one server; more are answered BUSY")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
+from pml_gateway.config.settings import META_TOOLS
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -44,6 +45,11 @@ class ToolPatterns:
     def fit(self, _upstream_id: str, names: Iterable[str]) -> bool:
         """Whether any entry fits what this server has under any of these names."""
         return self.matches_any(names)
+
+    def may_be_about(self, upstream_id: str, ownership: Ownership) -> bool:
+        """Whether an entry may fit anything of a server of which nothing is known yet."""
+        named = (ownership.of_pattern(_literal(entry)) for entry in self.exact if entry not in META_TOOLS)
+        return any(server in (None, upstream_id) for server in named)
 
     def may_begin(self, start: str) -> bool:
         """Whether an entry may fit a name that begins so."""
@@ -95,6 +101,12 @@ class ToolGrants:
         starts = (f"{upstream_id}:", f"{upstream_id}__")
         return any(patterns.may_begin(start) for patterns in self._of(upstream_id) for start in starts)
 
+    def gives_all_of(self, upstream_id: str) -> bool:
+        """Whether an entry gives every tool that a server may have."""
+        own = self.by_server.get(upstream_id)
+        every = (f"{upstream_id}:*", f"{upstream_id}__*")
+        return self.matches_all or (own is not None and any(entry in own.exact for entry in every))
+
     def _of(self, upstream_id: str) -> Iterator[ToolPatterns]:
         yield self.anywhere
         if (patterns := self.by_server.get(upstream_id)) is not None:
@@ -111,6 +123,11 @@ def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
     cleaned = _cleaned(entries)
     globs = [fnmatch.translate(entry) for entry in cleaned if _GLOB.search(entry)]
     return ToolPatterns(frozenset(cleaned), re.compile("|".join(globs)) if globs else None)
+
+
+def about_meta_tools(entries: Iterable[str]) -> ToolPatterns:
+    """Those that may take away meta-tools: one that begins with a wildcard is about the tools of servers."""
+    return compile_patterns(entry for entry in entries if not _GLOB.match(entry.strip()))
 
 
 def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:

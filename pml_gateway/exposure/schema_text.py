@@ -1,9 +1,10 @@
-"""A JSON schema as text: a type of a few words, a signature of one line, or a TypeScript type.
+"""A JSON schema as text: a type of a few words, a signature of one line, what comes back, or a TypeScript type.
 
-Each of the three goes through a schema in its own way, because they end differently. A type of a few words is complete,
+Each of the four goes through a schema in its own way, because they end differently. A type of a few words is complete,
 or there is none: what it cannot say makes the whole of it a schema again. A signature always has an answer and leaves
-out what is too much, by the nesting, the number of choices and the length. A TypeScript type is laid out on lines, with
-the descriptions. They share what a reference points at, what a schema requires and lets choose from, and what the plain
+out what is too much, by the nesting, the number of choices and the length. What comes back is the names of fields, the
+most telling ones, and nothing where nothing is known. A TypeScript type is laid out on lines, with the descriptions.
+They share what a reference points at, what a schema requires and lets choose from, and what the plain
 types are called.
 """
 
@@ -13,6 +14,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as field_of
+from functools import lru_cache
 from typing import Any
 
 from pml_gateway.catalog.schema import local_target
@@ -33,6 +36,11 @@ MAX_SIGNATURE_DEPTH = 2
 MAX_NAME = 80
 MAX_LITERAL = 60
 """Bounds of one signature: past them it says how much it leaves out, and `tool_schema` has the rest."""
+
+RETURNED = ((2, 5), (2, 4), (1, 5), (1, 4), (1, 2), (0, 0))
+MAX_RETURNED = 64
+"""How deep and how many fields of each object are named of what comes back: the first of these that is no longer than
+so many characters, which are 12 tokens on average over the bundled servers."""
 
 MAX_TYPESCRIPT_DEPTH = 6
 
@@ -95,6 +103,8 @@ class _Reading:
 
     root: JsonObject
     left: int = MAX_LOOKED_AT
+    within: list[str] = field_of(default_factory=list)
+    """The references that are being written, one in the other."""
 
     def is_over(self) -> bool:
         """Count one more; whether it is one too many."""
@@ -230,15 +240,20 @@ def _brief(schema: object, reading: _Reading, depth: int) -> str:
     if (branches := _branches(schema)) is not None:
         return _brief_union(branches, lambda branch: _brief(branch, reading, depth + 1))
     if isinstance(schema.get("allOf"), list):
-        merged: dict[str, Any] = {}
-        reading.left -= len(schema["allOf"]) // 8
-        for branch in schema["allOf"]:
-            merged |= branch if isinstance(branch, dict) else {}
-        return _brief(merged, reading, depth + 1)
+        return _brief(_merged(schema["allOf"], reading), reading, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
         return _brief_union(kind, lambda one: _brief_plain(one, schema, reading, depth))
     return _brief_plain(kind, schema, reading, depth)
+
+
+def _merged(branches: list[Any], reading: _Reading) -> JsonObject:
+    """What all of these say together; of what several say, the last."""
+    merged: dict[str, Any] = {}
+    reading.left -= len(branches) // 8
+    for branch in branches:
+        merged |= branch if isinstance(branch, dict) else {}
+    return merged
 
 
 def _brief_plain(kind: object, schema: Mapping[str, Any], reading: _Reading, depth: int) -> str:
@@ -267,14 +282,128 @@ def _brief_literal(value: object) -> str:
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
-def typescript_type(schema: object, depth: int = 0) -> str:
-    """The type, `depth` levels inside another: its lines are indented that far."""
-    return _typescript(schema, _Reading({}, MAX_TYPESCRIPT_LOOKED_AT), depth)
+def outcome(definition: JsonObject, output: JsonObject | None, *, is_learned: bool = False) -> str:
+    """What follows a signature: ` -> {issues: [{number, title, …}]} [read]`.
+
+    Args:
+        definition: the tool's, whose annotations say what a call does.
+        output: the schema of what comes back, if anything is known of it.
+        is_learned: whether it was inferred from results, which `~` marks, rather than declared.
+    """
+    returned = None if output is None else _returned(_Itself(output))
+    arrow = "" if not returned else f" -> {'~' if is_learned else ''}{returned}"
+    mark = effect(definition)
+    return f"{arrow} [{mark}]" if mark else arrow
+
+
+def effect(definition: JsonObject) -> str:
+    """What a tool says that its calls do: `read`, `write` or `destructive`; nothing where it does not say."""
+    annotations = definition.get("annotations")
+    if not isinstance(annotations, dict):
+        return ""
+    if annotations.get("readOnlyHint") is True:
+        return "read"
+    if annotations.get("destructiveHint") is True:
+        return "destructive"
+    return "write" if annotations.get("readOnlyHint") is False else ""
+
+
+class _Itself:
+    """A schema as a key: equal to nothing but itself, since comparing schemas takes longer than reading them."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: JsonObject) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.schema is self.schema
+
+
+@lru_cache(maxsize=4096)
+def _returned(key: _Itself) -> str:
+    """What comes back in as much detail as its bounds allow; remembered, since hits show the same tools again."""
+    text = ""
+    for depth, fields in RETURNED:
+        text = _result(key.schema, _Reading(key.schema), depth, fields)
+        if len(text) <= MAX_RETURNED:
+            break
+    return "" if text == "any" else shortened(text, MAX_RETURNED)
+
+
+def _result(schema: object, reading: _Reading, depth: int, fields: int) -> str:
+    schema = resolve_reference(schema, reading.root)
+    if not isinstance(schema, dict) or reading.is_over():
+        return "any"
+    if (choices := _choices(schema)) is not None:
+        return _brief_union(choices, _brief_literal)
+    if (branches := _branches(schema)) is not None:
+        # A reference goes a level deeper: a union can refer to itself.
+        return _brief_union(
+            branches, lambda branch: _result(branch, reading, depth - _is_reference(branch), fields) if depth else "…"
+        )
+    if isinstance(schema.get("allOf"), list):
+        return _result(_merged(schema["allOf"], reading), reading, depth - 1, fields) if depth else "{…}"
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _brief_union(kind, lambda one: _result({**schema, "type": one}, reading, depth, fields))
+    if kind == "array":
+        return f"[{_result(schema.get('items', {}), reading, depth, fields)}]" if depth else "[…]"
+    if kind == "object" or (kind is None and "properties" in schema):
+        return _result_object(schema, reading, depth, fields)
+    return _PLAIN_TYPES.get(kind, "any") if isinstance(kind, str) else "any"
+
+
+def _result_object(schema: JsonObject, reading: _Reading, depth: int, fields: int) -> str:
+    properties, others = schema.get("properties"), schema.get("additionalProperties")
+    if not isinstance(properties, dict) or not properties:
+        is_map = isinstance(others, dict) and others
+        return f"{{[key]: {_result(others, reading, depth - 1, fields)}}}" if is_map and depth else "object"
+    if not depth:
+        return "{…}"
+    required = required_names(schema)
+    reading.names(properties, required)
+    names = sorted(properties, key=lambda name: _place(name, properties[name], required))
+    parts = []
+    for name in names[:fields]:
+        inner = _result(properties[name], reading, depth - 1, fields)
+        plain = shortened(name, MAX_NAME)
+        shown = plain if _PLAIN_NAME.fullmatch(plain) else json.dumps(plain)
+        parts.append(f"{shown}: {inner}" if inner[:1] in "{[" else shown)
+    return f"{{{', '.join([*parts, *(['…'] if len(names) > fields else [])])}}}"
+
+
+_TELLING = re.compile(r"(?i)(.*_)?(id|name|title|key|number|url|uri|path|status|state)s?|.*[a-z]Ids?")
+
+
+def _place(name: str, schema: object, required: frozenset[str]) -> int:
+    """Where a field stands among the others: what is gone through or goes into other calls comes first."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind == "array" or _TELLING.fullmatch(name[:MAX_NAME]):
+        return 0 if name in required else 1
+    return 2 if name in required else 3
+
+
+def typescript_type(schema: object, depth: int = 0, root: JsonObject | None = None) -> str:
+    """The type, `depth` levels inside another: its lines are indented that far.
+
+    Args:
+        schema: what to write.
+        depth: levels.
+        root: the document that references are looked up in; the schema itself unless given.
+    """
+    within = root if root is not None else schema if isinstance(schema, dict) else {}
+    return _typescript(schema, _Reading(within, MAX_TYPESCRIPT_LOOKED_AT), depth)
 
 
 def _typescript(schema: object, reading: _Reading, depth: int) -> str:
-    if not isinstance(schema, dict) or depth > MAX_TYPESCRIPT_DEPTH or reading.is_over():
+    if reading.is_over() or not isinstance(schema, dict) or depth > MAX_TYPESCRIPT_DEPTH:
         return "unknown"
+    if isinstance(reference := schema.get("$ref"), str):
+        return _typescript_reference(reference, reading, depth)
     if isinstance(schema.get("enum"), list):
         values = (json.dumps(value, ensure_ascii=False) for value in schema["enum"])
         return reading.text(" | ".join(values)) or "never"
@@ -282,6 +411,9 @@ def _typescript(schema: object, reading: _Reading, depth: int) -> str:
         return reading.text(json.dumps(schema["const"], ensure_ascii=False))
     if (branches := _branches(schema)) is not None:
         return " | ".join(dict.fromkeys(_typescript(branch, reading, depth + 1) for branch in branches))
+    if isinstance(schema.get("allOf"), list):
+        parts = (_typescript(branch, reading, depth + 1) for branch in schema["allOf"])
+        return " & ".join(dict.fromkeys(part for part in parts if part != "unknown")) or "unknown"
     kind = schema.get("type")
     if isinstance(kind, list):
         return " | ".join(_typescript({**schema, "type": one}, reading, depth + 1) for one in kind)
@@ -299,6 +431,17 @@ def _typescript(schema: object, reading: _Reading, depth: int) -> str:
             return _typescript_object(schema, reading, depth) if "properties" in schema else "unknown"
 
 
+def _typescript_reference(reference: str, reading: _Reading, depth: int) -> str:
+    """What a reference points at; one to what it stands in has no name to go by, and is unknown."""
+    if reference in reading.within:
+        return "unknown"
+    reading.within.append(reference)
+    try:
+        return _typescript(document_target(reference, reading.root), reading, depth)
+    finally:
+        reading.within.pop()
+
+
 def _typescript_object(schema: JsonObject, reading: _Reading, depth: int) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
@@ -308,6 +451,9 @@ def _typescript_object(schema: JsonObject, reading: _Reading, depth: int) -> str
     indent = "  " * (depth + 1)
     fields = []
     for name, parameter in properties.items():
+        if reading.left < 0:
+            fields.append(f"{indent}// …")
+            break
         description = parameter.get("description") if isinstance(parameter, dict) else None
         words = " ".join(reading.text(str(description or "")).replace("*/", "* /").split())
         note = f"{indent}/** {words} */\n" if description else ""

@@ -17,13 +17,13 @@ from pml_gateway.errors import (
     InvalidInputError,
     ToolForbiddenError,
     ToolNotFoundError,
-    UpstreamAuthError,
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
 from pml_gateway.exposure.grouping import Namespace
-from pml_gateway.exposure.meta_tool import MetaTool
+from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.namespaces import ACTION, call_signature
+from pml_gateway.exposure.schema_text import outcome
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
 from pml_gateway.gateway.events import calling
@@ -57,9 +57,21 @@ class CallContext:
     scope: RequestScope
     options: CallOptions
 
+    @property
+    def meta_tools(self) -> MetaTools:
+        """The meta-tools that exist for this client."""
+        return self.state.meta_tools_of(self.view)
+
     def find(self, name: str) -> CatalogTool:
         """The tool of this name, see `Caller.find`."""
         return self.caller.find(self.scope.client, self.view, name)
+
+    def outcome_of(self, tool: CatalogTool) -> str:
+        """What a call of the tool gives and does, as it follows its signature; see `outcome`."""
+        output = self.gateway.shapes.output_of(self.scope.client, tool)
+        if output is None:
+            return outcome(tool.definition, None)
+        return outcome(tool.definition, output.schema, is_learned=output.observed is not None)
 
     def steps(self, run_name: str) -> StepCalls:
         """Makes the calls of a run of several."""
@@ -214,16 +226,9 @@ class Caller:
             return find(view, name)
         except ToolNotFoundError:
             owner = self._gateway.unlisted_owner(name)
-            if owner is None or not client.sees_everything or self._gateway.state.settings.gateway.blacklisted_tools:
+            if owner is None or not view.sees_all_of(owner.upstream_id):
                 raise
-            prefix, failure = f"{owner.upstream_id}: ", owner.last_error
-            if isinstance(failure, UpstreamAuthError):
-                raise failure.anew() from None
-            why = "it is starting" if failure is None else failure.message.removeprefix(prefix)
-            raise UpstreamUnavailableError(
-                f"{prefix}its tools are not known yet ({why})",
-                hint=(failure.hint if failure is not None else None) or "try again in a moment",
-            ) from None
+            raise owner.not_listed() from None
 
 
 async def ask_upstream(
@@ -258,13 +263,20 @@ def find(view: View, name: str) -> CatalogTool:
     if tool is not None:
         return tool
     closest = view.closest(name)
-    hint = did_you_mean(closest) or "search_tools finds tools by what they do"
+    hint = did_you_mean(closest) or search_hint(view)
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
+
+
+def search_hint(view: View) -> str:
+    """How a client finds the name of a tool."""
+    if view.has_meta_tool("search_tools"):
+        return "search_tools finds tools by what they do"
+    return "tools/list has the names"
 
 
 def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | None:
     """The enabled meta-tool of this name, or of this alias where no tool has it."""
-    tool = state.meta_tools.find(name)
+    tool = state.meta_tools_of(view).find(name)
     if tool is None or not tool.is_enabled(state.settings):
         return None
     return tool if name == tool.name or view.resolve(name) is None else None
@@ -293,7 +305,8 @@ async def _require_listed(
     else:
         is_listed = find(view, name).qualified_name in exposure.names()
     if not is_listed:
-        hint = "call it through call_tool" if exposure.meta_tools else "ask the gateway's owner to list it"
+        is_callable = exposure.meta_tools and view.has_meta_tool("call_tool")
+        hint = "call it through call_tool" if is_callable else "ask the gateway's owner to list it"
         raise ToolForbiddenError(
             f"{name!r} is not on this client's list, and gateway.direct_calls is 'listed'",
             hint="call it as an action of its namespace" if exposure.namespaces else hint,

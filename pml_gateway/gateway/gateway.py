@@ -23,6 +23,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
+from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
 from pml_gateway.processes.workers import Workers, open_workers
@@ -183,6 +184,21 @@ class Gateway:
         """The upstream whose tool this is by its name, if no list of it is known."""
         upstream_id = self.state.catalog.ownership.of(tool_name)
         return self.pool.upstreams[upstream_id] if upstream_id in self.unlisted() else None
+
+    def unavailable(self, view: View) -> dict[str, str]:
+        """The servers that may have tools for this view and show none now, each with the reason.
+
+        Only servers of which the view hides nothing. One that its owner disabled is none.
+        """
+        reasons = {}
+        for upstream_id, upstream in self.pool.upstreams.items():
+            if upstream_id in view.catalog.listed_upstreams or not view.sees_all_of(upstream_id):
+                continue
+            if upstream.last_listed is None:
+                reasons[upstream_id] = upstream.unlisted_because
+            elif upstream.last_listed.tools:
+                reasons[upstream_id] = "held back until its owner accepts it (pml trust list)"
+        return reasons
 
     async def connect_once(self, name: str) -> None:
         """Try once to list the upstream that is named, or whose tool is, if none of its lists is known."""

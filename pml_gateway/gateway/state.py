@@ -16,6 +16,7 @@ from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.grouping import Namespace, group
+from pml_gateway.exposure.instructions import instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.index.search import ToolIndex
@@ -97,6 +98,7 @@ class GatewayState:
     offer_lists: dict[object, Any] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
     meta_tools: MetaTools = NO_META_TOOLS
+    _instructions: dict[object, str] = field(default_factory=dict)
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
 
@@ -119,6 +121,20 @@ class GatewayState:
             settings, ownership = self.settings.gateway.namespaces, self.catalog.ownership
             cached = group(view.searchable, settings, taken=taken, ownership=ownership)
             remember(self._namespaces, view, cached, MAX_VIEWS)
+        return cached
+
+    def meta_tools_of(self, view: View) -> MetaTools:
+        """The meta-tools that exist for a view."""
+        return MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
+
+    def instructions(self, view: View) -> str:
+        """What a view's clients are told at their first request. Blocks the first time: call it in a thread."""
+        cached = self._instructions.get(view)
+        if cached is None:
+            can_search = any(tool.name == "search_tools" for tool in self.meta_tools_of(view).enabled(self.settings))
+            budget = self.settings.gateway.instructions_tokens
+            cached = instructions(list(view.servers), view.instructions, budget, can_search=can_search)
+            remember(self._instructions, view, cached, MAX_VIEWS)
         return cached
 
     def prepare(self, view: View) -> None:
@@ -216,6 +232,7 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
             settings=settings,
             lists={},
             selected={},
+            _instructions={},
             _namespaces=before._namespaces if grouped_alike else {},
         )
     else:

@@ -160,7 +160,7 @@ class StepCalls:
         except ToolNotFoundError as error:
             if self._inside:
                 raise InternalToolError(error) from None
-            if name in self._gateway.state.meta_tools:
+            if name in self._gateway.state.meta_tools_of(view):
                 raise InvalidInputError(
                     f"{name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
                 ) from None

@@ -100,9 +100,10 @@ def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list
     """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []
+    meta_tools = state.meta_tools_of(view)
     if not exposure.namespaces:
-        return state.meta_tools.definitions(state.settings, list(view.servers))
-    meta = state.meta_tools.definitions_beside_namespaces(state.settings)
+        return meta_tools.definitions(state.settings, list(view.servers))
+    meta = meta_tools.definitions_beside_namespaces(state.settings)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 

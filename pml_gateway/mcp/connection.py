@@ -21,7 +21,6 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
-from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve
@@ -54,7 +53,6 @@ class Connection:
     session: PassthroughSession
     lost: anyio.Event
     ended: anyio.Event
-    deaf: anyio.Event
     send_call: CallTool | None = None
 
     @property
@@ -66,22 +64,6 @@ class Connection:
     def era(self) -> str:
         """The negotiated protocol era."""
         return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
-
-    @property
-    def unannounced(self) -> frozenset[ListKind]:
-        """The lists whose changes the peer does not announce, so that they have to be polled."""
-        capabilities = self.session.server_capabilities
-        if capabilities is None:
-            return frozenset({ListKind.TOOLS})
-        given = {
-            ListKind.TOOLS: capabilities.tools,
-            ListKind.PROMPTS: capabilities.prompts,
-            ListKind.RESOURCES: capabilities.resources,
-        }
-        is_deaf = self.deaf.is_set()
-        quiet = {kind for kind, capability in given.items() if capability and (is_deaf or not capability.list_changed)}
-        # A server that names no tools may list some nevertheless.
-        return frozenset(quiet if capabilities.tools else quiet | {ListKind.TOOLS})
 
     async def has_begun(self) -> None:
         """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
@@ -206,7 +188,7 @@ async def _session(
         client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
     )
     async with session:
-        yield Connection(session, dispatcher.lost, ended=anyio.Event(), deaf=anyio.Event())
+        yield Connection(session, dispatcher.lost, ended=anyio.Event())
 
 
 async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:
@@ -229,7 +211,7 @@ async def _negotiate(session: PassthroughSession, transport: Transport, era_hint
 
 
 async def _listen(connection: Connection, on_notice: OnNotice) -> None:
-    """Follow the upstream's change events; without the stream, the refresh interval takes over."""
+    """Follow the upstream's change events, for as long as it has a stream for them."""
     capabilities = connection.session.server_capabilities or mcp_types.ServerCapabilities()
     tools, prompts, resources = (
         bool(given and given.list_changed)
@@ -249,6 +231,5 @@ async def _listen(connection: Connection, on_notice: OnNotice) -> None:
                 pass
     except (MCPError, SubscriptionLost, TimeoutError):
         pass
-    connection.deaf.set()
-    # Wakes the upstream, which polls from now on.
+    # Without the stream a change may have been missed.
     on_notice("notifications/tools/list_changed", {})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.meta.arguments import json_object, string
 from pml_gateway.types import JsonObject
 
@@ -32,8 +32,8 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
     name = string(arguments, "name", default=string(arguments, "operation", default=""))
     if not name:
-        raise InvalidInputError("name: the name of the tool to call is missing", hint="search_tools finds names")
-    if name in RESERVED:
+        raise InvalidInputError("name: the name of the tool to call is missing", hint=search_hint(context.view))
+    if name in RESERVED and context.view.has_meta_tool(name):
         raise InvalidInputError(
             f"{name} is a meta-tool",
             hint=f"call {name} itself, not through call_tool; a server's tool of that name is called as server:{name}",

@@ -11,7 +11,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.patterns import without_grants
-from pml_gateway.exposure.token_count import TOKENIZER
+from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
@@ -68,7 +68,7 @@ async def _overview(context: CallContext) -> JsonObject:
         "intent": call_intent(context.scope, settings.gateway),
         "tools": len(context.view.tools),
         "upstreams": _upstreams(context),
-        "meta_tools": [tool.name for tool in context.state.meta_tools.enabled(settings)],
+        "meta_tools": [tool.name for tool in context.meta_tools.enabled(settings)],
         "references": {
             "mode": references.mode,
             "threshold_tokens": references.threshold_tokens,
@@ -129,6 +129,7 @@ async def _tokens(context: CallContext) -> JsonObject:
     intent = call_intent(context.scope, state.settings.gateway)
     costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent, client) for mode in ExposureMode]
     return {
+        "instructions": await anyio.to_thread.run_sync(lambda: count_tokens(state.instructions(context.view))),
         "tokenizer": TOKENIZER,
         "protocol_version": COUNTED_VERSION,
         "intent": intent,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import InvalidInputError
+from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.exposure.instructions import systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import signature
@@ -21,20 +23,19 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
-from pml_gateway.text import first_sentence, shortened
+from pml_gateway.text import first_sentence, folded, shortened
 from pml_gateway.types import JsonObject, Ranking
 
-MAX_NAMED_SYSTEMS = 12
-MAX_SYSTEM_NAME = 40
 MAX_LIMIT = 50
 MAX_QUERY = 4000
+MAX_UNAVAILABLE = 12
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def definition(servers: Sequence[str]) -> JsonObject:
     """How it is listed; it names the systems behind it, or agents ignore it."""
     return _described(
-        f"Find tools by what they do: ranked names with signatures, ready for call_tool. {_systems(servers)} "
+        f"Find tools by what they do: ranked names with signatures, ready to call. {systems(servers)} "
         "Search before saying that something cannot be done. "
         "'*' lists the systems; globs such as fs:read_* match names."
     )
@@ -67,44 +68,35 @@ def _described(description: str) -> JsonObject:
     }
 
 
-def _systems(servers: Sequence[str]) -> str:
-    if not servers:
-        return "No system is available now."
-    named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
-    more = len(servers) - MAX_NAMED_SYSTEMS
-    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
-
-
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
+    context = replace(context, state=state, view=view)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
     if query in ("", "*"):
         servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
-        return data_result({"servers": servers, "total_tools": len(view.tools)})
+        unavailable = _unavailable(context, enough=False, query="")
+        return data_result({"servers": servers, "total_tools": len(view.tools), **unavailable})
     limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
     detail = choice(arguments, "detail", ("signature", "name", "schema"))
     server = arguments.get("server")
     if server is not None and (not isinstance(server, str) or server not in view.servers):
-        names = ", ".join(view.servers) or "none"
-        raise InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
+        raise _no_server(context, server)
     if _GLOB_CHARACTERS & set(query) and " " not in query:
         matching = [(tool, 1.0) for tool in _matching(view, query) if server in (None, tool.upstream_id)]
-        ranking = Ranking.LEXICAL
+        ranking = None
     else:
         found = await anyio.to_thread.run_sync(
             lambda: state.search(view, query, min(offset + limit + 1, 1000), server=server)
         )
         matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
-        ranking = found.ranking
+        ranking = found.ranking if found.ranking is not Ranking.FUSED else None
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits = [
-        _hit(tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
-        | ({} if detail == "name" else _as_action(tool, state, view))
-        for tool, score in page
+        _hit(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page
     ]
     answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
@@ -113,17 +105,17 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
     if len(matching) > offset + limit:
         answer["next_offset"] = offset + limit
-    if ranking is not Ranking.FUSED:
+    if ranking is not None:
         answer["ranking"] = ranking.value
     if not hits:
         answer["reason"] = _nothing_found(query, state)
-    return data_result(answer)
+    return data_result(answer | _unavailable(context, enough=len(matching) >= limit, query=query))
 
 
-def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
+def _hit(context: CallContext, tool: CatalogTool, score: float, detail: str) -> JsonObject:
     hit: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
     if detail != "name":
-        hit["signature"] = signature(tool.qualified_name, tool.definition["inputSchema"])
+        hit["signature"] = _call(context, tool) + context.outcome_of(tool)
         hit["description"] = first_sentence(tool.description or tool.title)
     if detail == "schema":
         hit["description"] = tool.description
@@ -133,12 +125,35 @@ def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
     return hit
 
 
-def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject:
-    """How a hit is called where namespaces are listed instead of `call_tool`."""
-    for namespace in state.namespaces(view).values():
+def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObject:
+    """The servers that show no tools now, and why; where enough was found, those that the query names."""
+    reasons = context.gateway.unavailable(context.view)
+    asked = folded(query)
+    named = [server for server in reasons if not enough or folded(server) in asked]
+    if not named:
+        return {}
+    answer: JsonObject = {
+        "unavailable": [{"server": each, "reason": reasons[each]} for each in named[:MAX_UNAVAILABLE]]
+    }
+    return answer | ({"more_unavailable": len(named) - MAX_UNAVAILABLE} if len(named) > MAX_UNAVAILABLE else {})
+
+
+def _no_server(context: CallContext, server: object) -> GatewayError:
+    """Why no tool of a server can be found: it shows none now, or there is none of this name."""
+    if server in context.gateway.unavailable(context.view):
+        upstream = context.gateway.pool.upstreams[str(server)]
+        if upstream.last_listed is None:
+            return upstream.not_listed()
+    names = ", ".join(context.view.servers) or "none"
+    return InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
+
+
+def _call(context: CallContext, tool: CatalogTool) -> str:
+    """How a hit is called: by its name, or where namespaces are listed instead of `call_tool`, as an action of one."""
+    for namespace in context.state.namespaces(context.view).values():
         if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
-            return {"signature": call_signature(namespace, action)}
-    return {}
+            return call_signature(namespace, action)
+    return signature(tool.qualified_name, tool.definition["inputSchema"])
 
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:

@@ -46,7 +46,7 @@ async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject
     for name in dict.fromkeys(names):
         try:
             tool = find(context.view, name)
-            specifications.append(render(tool, context.gateway.shapes.shape_of(context.scope.client, tool)))
+            specifications.append(render(tool, context.gateway.shapes.output_of(context.scope.client, tool)))
         except ToolNotFoundError as error:
             unknown.append(error)
     if unknown and not specifications:

@@ -127,7 +127,7 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow))
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
-    check = partial(plan_problems, plan, context.find, context.state.meta_tools, now=not dry_run)
+    check = partial(plan_problems, plan, context.find, context.meta_tools, now=not dry_run)
     # There may be many steps, and large schemas.
     found = await current_budget().in_thread(check)
     kept = (each for each in found if each.step not in unreadable or each.path.endswith("/tool"))

@@ -8,10 +8,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.exposure.meta_tool import RESERVED
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import about_meta_tools, compile_grants, compile_patterns
+from pml_gateway.mcp.listing import TOOLS
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.text import LIKENESS, folded, likenesses
@@ -41,6 +44,7 @@ class View:
         self._unlisted = absent_tools(absent)
         self._allow = allow
         self._denied = (deny, denied)
+        self._denied_meta_tools = about_meta_tools(client.deny)
         self._shown: dict[CatalogTool, bool] = {}
         self._is_whole = allow.matches_all and not any(each.names_any for each in self._denied) and not self._unlisted
 
@@ -61,6 +65,10 @@ class View:
             and self._allow.admits(tool)
             and not any(patterns.matches(tool) for patterns in self._denied)
         )
+
+    def has_meta_tool(self, name: str) -> bool:
+        """Whether the meta-tool of this name, with its aliases, exists for this client, if there is one."""
+        return not self._denied_meta_tools.matches_any((name,))
 
     @cached_property
     def tools(self) -> tuple[CatalogTool, ...]:
@@ -91,6 +99,32 @@ class View:
         for tool in self.tools:
             counts[tool.upstream_id] = counts.get(tool.upstream_id, 0) + 1
         return counts
+
+    def sees_all_of(self, upstream_id: str) -> bool:
+        """Whether no rule hides anything of an upstream: for others, even its name is none of theirs until it lists."""
+        if not self._allow.gives_all_of(upstream_id):
+            return False
+        return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in self._denied)
+
+    def sees_any_of(self, upstream_id: str) -> bool:
+        """Whether the client sees anything of an upstream, or would of one that has nothing."""
+        if upstream_id in self.servers or upstream_id in self.offers.upstream_ids:
+            return True
+        own = [(upstream_id, TOOLS, tool.name) for tool in self.catalog.tools if tool.upstream_id == upstream_id]
+        own += [
+            (upstream_id, kind, offer.name)
+            for kind in OfferKind
+            for offer in self.catalog.offers.of_kind(kind)
+            if offer.upstream_id == upstream_id
+        ]
+        has_any = any(named not in self.absent for named in own)
+        return not has_any and self.offers.permits(upstream_id, "")
+
+    @cached_property
+    def instructions(self) -> dict[str, str]:
+        """What the servers of which the client sees anything say how to use them, in their order."""
+        texts = {server: visible(said.instructions).strip() for server, said in self.said.items() if said is not None}
+        return {server: text for server, text in texts.items() if text and self.sees_any_of(server)}
 
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.

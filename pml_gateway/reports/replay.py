@@ -218,7 +218,7 @@ class _Side:
     def rank(self, client: Client, query: str, tool: CatalogTool) -> int | None:
         """The tool's place among the first hits of `search_tools`, if it is there."""
         own = self._own(client)
-        search_tools = self._state.meta_tools.find("search_tools")
+        search_tools = self._state.meta_tools_of(self._state.view(own)).find("search_tools")
         is_enabled = search_tools is not None and search_tools.is_enabled(self._state.settings)
         if not is_enabled or not self._exposed(own, None)[0].meta_tools:
             return None

@@ -19,7 +19,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, ListCost, list_tokens
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -91,6 +91,14 @@ class BreakEven:
 
 
 @dataclass(frozen=True, slots=True)
+class InstructionsCost:
+    """What clients are told when they connect, beside any list, and what it may cost."""
+
+    tokens: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenReport:
     """What `pml tokens` says; `context_window` is what the lists are measured against."""
 
@@ -102,6 +110,7 @@ class TokenReport:
     dearest: tuple[ToolCost, ...]
     break_even: BreakEven
     catalog_tools: int
+    instructions: InstructionsCost
 
     def cost(self, mode: ExposureMode) -> ListCost:
         """What the list of one mode costs."""
@@ -136,6 +145,7 @@ class TokenReport:
                 }
                 for cost in self.modes
             ],
+            "instructions": {"tokens": self.instructions.tokens, "budget": self.instructions.budget},
             "servers": [{"server": each.server, "tools": each.tools, "tokens": each.tokens} for each in self.servers],
             "dearest_tools": [
                 {"name": each.name, "server": each.server, "tokens": each.tokens} for each in self.dearest
@@ -167,7 +177,14 @@ async def token_report(gateway: Gateway, intent: str | None, context_window: int
         tuple(sorted(tools, key=lambda tool: (-tool.tokens, tool.name))[:DEAREST]),
         await _break_even(gateway, full - meta),
         len(state.catalog.tools),
+        await anyio.to_thread.run_sync(instructions_cost, state),
     )
+
+
+def instructions_cost(state: GatewayState, client: Client = LOCAL) -> InstructionsCost:
+    """What a client's first answer carries. Blocks: call it in a thread."""
+    told = state.instructions(state.view(client))
+    return InstructionsCost(count_tokens(told), state.settings.gateway.instructions_tokens)
 
 
 def _tool_costs(state: GatewayState) -> list[ToolCost]:

@@ -116,9 +116,8 @@ class LearnedShapes:
 
     def output_of(self, client: Client, tool: CatalogTool) -> Output | None:
         """What this client can know of the tool's results; None where nothing is declared or learned."""
-        declared = tool.definition.get("outputSchema")
-        if isinstance(declared, dict):
-            return Output(unwrapped(declared) or declared)
+        if (declared := _declared(tool)) is not None:
+            return declared
         learned = self.shape_of(client, tool)
         return None if learned is None else Output(learned.schema, learned.observed)
 
@@ -238,6 +237,12 @@ def _scope(client: Client) -> str:
 @lru_cache(maxsize=256)
 def _scope_of_rules(rules: tuple[tuple[str, ...], tuple[str, ...]]) -> str:
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4096)
+def _declared(tool: CatalogTool) -> Output | None:
+    declared = tool.definition.get("outputSchema")
+    return Output(unwrapped(declared) or declared) if isinstance(declared, dict) else None
 
 
 @lru_cache(maxsize=4096)

@@ -7,17 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 import anyio
+import anyio.to_thread
 import mcp_types
 from mcp.server.connection import Connection
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from pydantic import ValidationError
 
-from pml_gateway.catalog.hidden_characters import visible
-from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, Capabilities, capabilities_of
-from pml_gateway.mcp.listing import TOOLS
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
@@ -56,24 +55,15 @@ def _announced(ctx: Context) -> Capabilities:
         return NO_CAPABILITIES
 
 
-MAX_SERVER_INSTRUCTIONS = 2_000
-MAX_INSTRUCTIONS = 8_000
-"""Characters of instructions passed on, per server and in all: clients put them before every conversation."""
-
 OFFERED = ("prompts", "resources", "completions")
 """The capabilities that depend on the upstreams."""
-
-OWN_INSTRUCTIONS = (
-    "A gateway to many MCP servers. Tools that are not listed are found with search_tools, whose answers say how to "
-    "call them."
-)
 
 
 def offered_capabilities(view: View) -> JsonObject:
     """The capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
     upstreams = view.said
     unknown = any(said is None and view.offers.may_permit(upstream_id) for upstream_id, said in upstreams.items())
-    seen = [said for upstream_id, said in upstreams.items() if said is not None and is_seen(view, upstream_id)]
+    seen = [said for upstream_id, said in upstreams.items() if said is not None and view.sees_any_of(upstream_id)]
     capabilities: JsonObject = {}
     if unknown or any(said.has_prompts for said in seen):
         capabilities["prompts"] = {"listChanged": True}
@@ -84,41 +74,13 @@ def offered_capabilities(view: View) -> JsonObject:
     return capabilities
 
 
-def is_seen(view: View, upstream_id: str) -> bool:
-    """Whether the client sees anything of an upstream, or would of one that has nothing."""
-    if upstream_id in view.servers or upstream_id in view.offers.upstream_ids:
-        return True
-    catalog = view.catalog
-    own = [(upstream_id, TOOLS, tool.name) for tool in catalog.tools if tool.upstream_id == upstream_id]
-    own += [
-        (upstream_id, kind, offer.name)
-        for kind in OfferKind
-        for offer in catalog.offers.of_kind(kind)
-        if offer.upstream_id == upstream_id
-    ]
-    has_any = any(named not in view.absent for named in own)
-    return not has_any and view.offers.permits(upstream_id, "")
-
-
-def gathered_instructions(view: View) -> str:
-    """The gateway's own instructions and those of the servers this client sees, in their order, within limits."""
-    parts = [OWN_INSTRUCTIONS]
-    left = MAX_INSTRUCTIONS
-    for upstream_id, said in view.said.items():
-        text = visible(said.instructions).strip() if said is not None else ""
-        if not text or left <= 0 or not is_seen(view, upstream_id):
-            continue
-        kept = text[: min(left, MAX_SERVER_INSTRUCTIONS)]
-        left -= len(kept)
-        parts.append(f"## {upstream_id}\n{kept}{'' if kept == text else ' [...]'}")
-    return "\n\n".join(parts)
-
-
-def with_announcements(view: View, answer: JsonObject) -> JsonObject:
+async def with_announcements(state: GatewayState, view: View, answer: JsonObject) -> JsonObject:
     """The SDK's answer to a client's first request, with what the servers it sees can do and have to say."""
+    instructions = await anyio.to_thread.run_sync(state.instructions, view)
     own = {key: value for key, value in answer["capabilities"].items() if key not in OFFERED}
     capabilities = {**own, **offered_capabilities(view)}
-    return {**answer, "capabilities": capabilities, "instructions": gathered_instructions(view)}
+    told = {"instructions": instructions} if instructions else {}
+    return {**answer, "capabilities": capabilities, **told}
 
 
 ROOTS_CHANGED = "notifications/roots/list_changed"

@@ -25,7 +25,6 @@ from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndRe
 from pml_gateway.gateway.request import CURRENT, Context, RequestScope, options_of
 from pml_gateway.serve import finished_list
 from pml_gateway.serve.clients import (
-    OWN_INSTRUCTIONS,
     ROOTS_CHANGED,
     ClientSessions,
     ManyClients,
@@ -104,7 +103,8 @@ def method_table(
         await subscribers.add_session(ctx)
 
     async def announce(ctx: Context, answer: JsonObject) -> JsonObject:
-        return with_announcements(gateway.state.view(ctx.scope.client), answer)
+        state = gateway.state
+        return await with_announcements(state, state.view(ctx.scope.client), answer)
 
     async def greet(ctx: Context, answer: JsonObject) -> JsonObject:
         if one_client is not None:
@@ -138,7 +138,6 @@ def build_server(
         "pml-gateway",
         version=__version__,
         title="PML Gateway",
-        instructions=OWN_INSTRUCTIONS,
         get_tool_input_schema=HeaderSchemas(gateway),
     )
     one_client = None if gateway.pool.client is None else OneClient(gateway, gateway.pool.client)

@@ -365,24 +365,25 @@ class Lifecycle:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
         established = time.monotonic()
         defaults = self._effective.defaults
+        # Whatever it says: many servers claim to announce changes, as their SDK does for them, and never do.
+        poll_at = anyio.current_time() + defaults.refresh_interval
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
             if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= defaults.idle_timeout:
                 return None
             pause = min(max(defaults.idle_timeout - idle_for, 1.0), self._due.rest_seconds)
-            poll = bool(connection.unannounced)
-            if poll:
-                pause = min(pause, defaults.refresh_interval)
-            with anyio.move_on_after(pause):
+            with anyio.move_on_at(min(anyio.current_time() + pause, poll_at)):
                 await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:
                 break
-            poll = poll and pause == defaults.refresh_interval and not self._due.is_any
+            poll = anyio.current_time() >= poll_at
             if poll or self._due.is_any:
                 # Servers announce changes in bursts; one listing answers all that arrive within this time.
                 await anyio.sleep(0.05)
                 if not await self._list_again(connection, poll=poll):
                     return _StartAgainError(f"{self.upstream_id}: answered neither calls nor a list; opened again")
+                if poll:
+                    poll_at = anyio.current_time() + defaults.refresh_interval
         closed = f"{self.upstream_id}: the server closed the connection"
         if self._backoff.needs_none(time.monotonic() - established):
             return _StartAgainError(closed)

@@ -218,12 +218,13 @@ class Lists:
         self._offers = remembered.offers
 
     async def ask(self, connection: Connection, http: HttpSide, *, is_new: bool, poll: bool) -> Listed:
-        """Ask for the lists that are due, of a new connection for all; the others are as they were.
+        """Ask for the lists that are due, and to `poll` or of a new connection for all; the others are as they were.
 
         Raises:
             GatewayError: the tools could not be listed.
         """
-        kinds = self.due.take(connection.unannounced if poll else frozenset())
+        polled = poll and not self.due.is_any
+        kinds = self.due.take(frozenset(ListKind) if poll else frozenset())
         before = None if is_new else self.last
         if before is None:
             kinds = frozenset(ListKind)
@@ -257,7 +258,7 @@ class Lists:
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
             offers=self._offers,
-            polled=poll and before is not None,
+            polled=polled and before is not None,
         )
         return self.last
 

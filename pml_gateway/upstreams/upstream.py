@@ -10,13 +10,21 @@ from functools import partial
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamTimeoutError
+from pml_gateway.errors import (
+    GatewayError,
+    UpstreamAuthError,
+    UpstreamBusyError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
 from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
 from pml_gateway.mcp.listing import Listed, Remembered
 from pml_gateway.mcp.session import OnNotice
+from pml_gateway.secrets.masking import mask_text
 from pml_gateway.shares import OWN
 from pml_gateway.telemetry.observe import observed
+from pml_gateway.text import escaped, shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.call import Calls, Request
@@ -31,6 +39,11 @@ from pml_gateway.upstreams.session_choice import SessionChoice
 
 OnListed = Callable[["Upstream", Listed], None]
 OnFailed = Callable[["Upstream"], None]
+
+
+MAX_REASON = 100
+MAX_READ = 1000
+"""Characters of a reason in a list of several, and of the error's message that it is made of."""
 
 
 class Upstream:
@@ -211,6 +224,24 @@ class Upstream:
     def last_error(self) -> GatewayError | None:
         """Why it cannot be reached, if it cannot."""
         return self._lifecycle.last_error
+
+    @property
+    def unlisted_because(self) -> str:
+        """Why none of its lists is known, in a few words."""
+        if self.last_error is None:
+            return "it is starting"
+        why = self.last_error.message.removeprefix(f"{self.upstream_id}: ")
+        return shortened(mask_text(escaped(why[:MAX_READ])), MAX_REASON)
+
+    def not_listed(self) -> GatewayError:
+        """What a request is refused with that needs a list of it, as none is known."""
+        failure = self.last_error
+        if isinstance(failure, UpstreamAuthError):
+            return failure.anew()
+        return UpstreamUnavailableError(
+            f"{self.upstream_id}: its tools are not known yet ({self.unlisted_because})",
+            hint=(failure.hint if failure is not None else None) or "try again in a moment",
+        )
 
     @property
     def last_listed(self) -> Listed | None:

@@ -41,6 +41,14 @@ def test_whose_tools_are_missing_is_said_where_people_read(home: Path, arguments
     assert said not in pml(*arguments, "--json").stderr
 
 
+def test_a_search_names_the_server_and_the_reason(home: Path) -> None:
+    answer = json.loads(pml("search", "weather of tomorrow", "--json").stdout)
+    (down,) = answer["unavailable"]
+    assert down["server"] == "weather"
+    assert "'no-such-command-of-pml' cannot be started" in down["reason"]
+    assert f"unavailable: weather ({down['reason']})" in " ".join(pml("search", "*").stdout.split())
+
+
 def test_without_any_tool_nothing_is_saved_and_nothing_lost(tmp_path: Path) -> None:
     with home_of(tmp_path, {"servers": {"weather": SERVERS["weather"]}}):
         modes = json.loads(pml("tokens", "--json").stdout)["modes"]

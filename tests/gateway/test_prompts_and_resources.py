@@ -9,6 +9,7 @@ import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.exposure.token_count import count_tokens
 from tests.support.scripted_server import EVERY_METHOD, ScriptedServer, prompt, resource, template, tool
 from tests.support.serving import Serving, serving
 
@@ -207,7 +208,7 @@ async def test_only_what_some_server_offers_is_announced(tmp_path: Path) -> None
         await served.gateway.refresh(30)
         discovered = await served.result("server/discover")
         assert not {"prompts", "resources", "completions"} & discovered["capabilities"].keys()
-    full = ScriptedServer(methods=EVERY_METHOD, instructions="I" * 5000, prompts=[prompt("p")])
+    full = ScriptedServer(methods=EVERY_METHOD, instructions="Be kind. " * 900, prompts=[prompt("p")])
     async with serving(tmp_path / "full", {"up": full}) as served:
         await served.gateway.refresh(30)
         async with served.handshake() as session:
@@ -215,7 +216,9 @@ async def test_only_what_some_server_offers_is_announced(tmp_path: Path) -> None
             assert capabilities["prompts"] == {"listChanged": True}
             assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
             assert capabilities["completions"] == {}
-            assert 2000 < len(session.initialized["instructions"]) < 2500
+            told = session.initialized["instructions"]
+            assert 350 < count_tokens(told) <= 400
+            assert told.endswith("Be kind. […]")
     # Before the server is up, the manifest knows.
     full.hang = True
     async with serving(tmp_path / "full", {"up": full}) as served:

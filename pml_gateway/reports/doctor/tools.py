@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
-from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns, unmatched, without_grants
+from pml_gateway.config.settings import META_TOOLS, Settings
+from pml_gateway.exposure.patterns import (
+    about_meta_tools,
+    compile_grants,
+    compile_patterns,
+    unmatched,
+    without_grants,
+)
 from pml_gateway.exposure.validation import schema_digests
 from pml_gateway.policy.prompts_and_resources import is_about_offers
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
@@ -73,6 +79,11 @@ def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
         yield f"clients.{name}.deny", client.deny, False
 
 
+def _denies_meta_tool(key: str, entry: str) -> bool:
+    """Whether an entry takes a meta-tool from a client; the blacklist is about the tools of servers alone."""
+    return key.startswith("clients.") and about_meta_tools([entry]).matches_any(META_TOOLS)
+
+
 def kept_away(pinned: Mapping[str, ServerPins]) -> frozenset[str]:
     """The names of what is held back or rejected: it is in no catalog, and rules about it are right all the same."""
     return frozenset(
@@ -91,7 +102,7 @@ def idle_entries(
         if gives:
             idle = without_grants(entries, catalog.tools, catalog.ownership)
         else:
-            idle = {entry: [] for entry in unmatched(entries, catalog.tools)}
+            idle = {entry: [] for entry in unmatched(entries, catalog.tools) if not _denies_meta_tool(key, entry)}
         for entry, named in idle.items():
             if compile_patterns([entry]).matches_any(kept_away):
                 continue

@@ -1,0 +1,110 @@
+"""What a client is told at its first request: how to use the gateway, what is behind it, and what servers say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pml_gateway.exposure.token_count import count_tokens
+
+OWN = "A gateway to many MCP servers."
+HOW_TO = "Tools that are not listed are found with search_tools, whose answers say how to call them."
+
+MAX_NAMED_SYSTEMS = 12
+MAX_SYSTEM_NAME = 40
+
+MAX_READ = 4000
+"""Characters of one server's text that are looked at; at the default budget no more than half of it could be kept."""
+
+_SENTENCE = re.compile(r"\s*\S.*?(?:[.!?:](?=\s)|(?=\n)|\Z)")
+_WORD = re.compile(r"\s*\S+")
+CUT = " […]"
+"""Stands where the rest is left out."""
+
+
+def systems(servers: Sequence[str]) -> str:
+    """The servers by name, the first twelve of them."""
+    if not servers:
+        return "No system is available now."
+    named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
+    more = len(servers) - MAX_NAMED_SYSTEMS
+    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
+
+
+def instructions(servers: Sequence[str], said: Mapping[str, str], budget: int, *, can_search: bool) -> str:
+    """The text for one client, of at most `budget` tokens.
+
+    What is most useful comes first: how to find tools, the systems by name, then each server's own instructions. Equal
+    ones, and those that another one contains, are said once. They share what is left of the budget evenly, what short
+    ones need not goes to the others, and long ones end with a sentence. Blocks while it counts: call it in a thread.
+
+    Args:
+        servers: the servers whose tools the client sees.
+        said: the instructions of the servers that it sees anything of.
+        budget: tokens; 0 says nothing.
+        can_search: whether the client has `search_tools`.
+    """
+    own = [f"{OWN} {HOW_TO}" if can_search else OWN, *([systems(servers)] if servers else [])]
+    parts = [(f"## {', '.join(names)}\n", text) for names, text in _without_repeats(said)]
+    whole = "\n\n".join([*own, *(head + text for head, text in parts)])
+    # The vocabulary takes a moment to load, which the first answer need not wait for where everything is short.
+    if len(whole.encode()) <= budget:
+        return whole
+    kept: list[str] = []
+    left = budget
+    for part in own:
+        if (left := left - _cost(part)) < 0:
+            return "\n\n".join(kept)
+        kept.append(part)
+    chosen: dict[int, str] = {}
+    for number, (index, (head, text)) in enumerate(sorted(enumerate(parts), key=lambda each: len(each[1][1]))):
+        share = left // (len(parts) - number)
+        if part := _within(head, text, share):
+            chosen[index] = part
+            left -= _cost(part)
+    return "\n\n".join([*kept, *(chosen[index] for index in sorted(chosen))])
+
+
+def _without_repeats(said: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Each text once, with the servers that say it or a part of it, in the order of the servers."""
+    known: list[tuple[list[str], str, str]] = []
+    by_length = sorted(said.items(), key=lambda each: -len(each[1]))
+    for server, text in by_length:
+        plain = " ".join(text[:MAX_READ].split())
+        if not plain:
+            continue
+        for names, _, whole in known:
+            if plain in whole:
+                names.append(server)
+                break
+        else:
+            known.append(([server], text[:MAX_READ].strip() + (CUT if len(text) > MAX_READ else ""), plain))
+    order = {server: place for place, server in enumerate(said)}
+    for names, _, _ in known:
+        names.sort(key=order.__getitem__)
+    return [(names, text) for names, text, _ in sorted(known, key=lambda each: order[each[0][0]])]
+
+
+def _within(head: str, text: str, share: int) -> str:
+    """As many sentences of a text as its share has room for, or words where that is none, or nothing."""
+    if _cost(head + text) <= share:
+        return head + text
+    left = share - _cost(head + CUT)
+    kept = _first(_SENTENCE, text, left) or _first(_WORD, text, left)
+    return f"{head}{kept}{CUT}" if kept else ""
+
+
+def _first(pieces: re.Pattern[str], text: str, budget: int) -> str:
+    """As many pieces from a text's beginning as the budget has room for."""
+    end = 0
+    for match in pieces.finditer(text):
+        budget -= count_tokens(match[0])
+        if budget < 0:
+            break
+        end = match.end()
+    return text[:end]
+
+
+def _cost(part: str) -> int:
+    """Tokens of a part and of what parts it from the next."""
+    return count_tokens(part) + 1

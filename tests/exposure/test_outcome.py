@@ -1,0 +1,101 @@
+"""What a signature says of results: the most telling fields on one short line, and what a call does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from pml_gateway.exposure.schema_text import MAX_RETURNED, outcome, typescript_type
+from pml_gateway.types import JsonObject
+from tests.exposure.test_signature import SCHEMA_LIKE
+from tests.support.examples import examples
+
+ISSUE = {
+    "type": "object",
+    "properties": {
+        "body": {"type": "string"},
+        "labels": {"type": "array", "items": {"type": "string"}},
+        "number": {"type": "integer"},
+        "author": {"type": "object", "properties": {"login": {}}},
+        "title": {"type": "string"},
+    },
+    "required": ["number", "title", "body"],
+}
+ISSUES = {"type": "object", "properties": {"issues": {"type": "array", "items": {"$ref": "#/$defs/Issue"}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"type": "object"}, " -> object"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, " -> {[key]: int}"),
+        ({"type": "string"}, " -> str"),
+        ({"type": ["string", "null"]}, " -> str | null"),
+        ({"enum": ["open", "closed"]}, ' -> "open" | "closed"'),
+        ({"type": "array", "items": {"type": "string"}}, " -> [str]"),
+        (ISSUE, " -> {number, title, labels: [str], body, author: {login}}"),
+        ({**ISSUES, "$defs": {"Issue": ISSUE}}, " -> {issues: [{number, title, labels: […], body, author: {…}}]}"),
+        ({"anyOf": [{"$ref": "#/$defs/I"}, {"type": "null"}], "$defs": {"I": ISSUE}},
+         " -> {number, title, labels: […], body, author: {…}} | null"),
+        ({"allOf": [{"properties": {"a": {}}}]}, " -> {a}"),
+        ({"properties": {"a b": {}, "c\n": {}}}, ' -> {"a b", "c\\n"}'),
+        ({"properties": {f"field_number_{i}": {} for i in range(9)}}, " -> {field_number_0, field_number_1, …}"),
+    ],
+)  # fmt: skip
+def test_what_comes_back_is_named_by_its_most_telling_fields(schema: Any, text: str) -> None:
+    assert outcome({}, schema) == text
+
+
+def test_what_was_learned_is_marked() -> None:
+    assert outcome({}, {"type": "object", "properties": {"id": {}}}, is_learned=True) == " -> ~{id}"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "mark"),
+    [
+        (None, ""),
+        ({}, ""),
+        ("read", ""),
+        ({"readOnlyHint": True}, " [read]"),
+        ({"readOnlyHint": True, "destructiveHint": True}, " [read]"),
+        ({"readOnlyHint": False}, " [write]"),
+        ({"readOnlyHint": False, "destructiveHint": False}, " [write]"),
+        ({"readOnlyHint": False, "destructiveHint": True}, " [destructive]"),
+        ({"destructiveHint": True}, " [destructive]"),
+        ({"destructiveHint": False}, ""),
+        ({"readOnlyHint": "yes"}, ""),
+    ],
+)
+def test_a_call_is_marked_by_what_the_tool_says_of_it(annotations: Any, mark: str) -> None:
+    assert outcome({"annotations": annotations}, None) == mark
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(schema=SCHEMA_LIKE)
+def test_any_schema_gives_one_short_line(schema: JsonObject) -> None:
+    text = outcome({}, {"type": "object", "properties": {"p": schema}, **schema})
+    assert "\n" not in text
+    assert len(text) <= MAX_RETURNED + len(" -> ")
+
+
+def test_definitions_are_written_out_as_typescript_types_and_end_where_they_repeat() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "name": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "node": {"$ref": "#/$defs/Node", "description": "The first one."},
+            "both": {"allOf": [{"$ref": "#/$defs/Node"}, {"type": "object", "properties": {"x": {"type": "null"}}}]},
+            "none": {"$ref": "#/$defs/Nowhere"},
+        },
+        "$defs": {"Node": node},
+    }
+    text = typescript_type(schema)
+    written = "{ next?: unknown; name?: string; }"
+    assert " ".join(text.split()) == (
+        f"{{ /** The first one. */ node?: {written}; both?: {written} & {{ x?: null; }}; none?: unknown; }}"
+    )
+    assert typescript_type({"$ref": "#/$defs/Node"}, 1, schema).startswith("{")
