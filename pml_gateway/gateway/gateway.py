@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.listing import Difference, Listed
+from pml_gateway.mcp.listing import Difference, Listed, ListKind
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
@@ -96,6 +96,12 @@ READ_AT_ONCE = 32
 READING_WAITS = 60.0
 """Seconds that reading what came unread waits for the index: nobody waits for it, and searches want the processor."""
 
+Announced = tuple[str, ListKind]
+"""A server, and the list that it says has changed."""
+
+OnAnnounced = Callable[[Mapping[Announced, bool]], None]
+"""What was announced, each with whether the server lists other things now."""
+
 ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
 """The tools that were called, most used first, where the settings fill lists by them; reads a file."""
 
@@ -143,6 +149,8 @@ class Gateway:
         self._asked = anyio.Event()
         self._started = time.monotonic()
         self._on_swap: list[OnSwap] = []
+        self._on_announced: list[OnAnnounced] = []
+        self._announced: dict[Announced, bool] = {}
         self.capability_listings = CapabilityListings(
             pool,
             lambda upstream_id: listings.differences(upstream_id, self.state.settings),
@@ -214,6 +222,10 @@ class Gateway:
         """Call back after every swap of the state; returns the function that ends this."""
         self._on_swap.append(callback)
         return lambda: self._on_swap.remove(callback)
+
+    def on_announced(self, callback: OnAnnounced) -> None:
+        """Call back with what upstreams announced, once the state to answer from has what they list now."""
+        self._on_announced.append(callback)
 
     async def ready(self) -> GatewayState:
         """The state to answer from; only a first start without a manifest waits, and not for long."""
@@ -304,6 +316,9 @@ class Gateway:
             return
         self._listings.take(upstream.upstream_id, upstream.definition, listed)
         self.capability_listings.listed(upstream, listed)
+        for kind, lists_others in listed.announced.items():
+            announced = (upstream.upstream_id, kind)
+            self._announced[announced] = lists_others or self._announced.get(announced, False)
         self._dirty.set()
 
     def differs(self, upstream: Upstream, client_capabilities: str, difference: Difference) -> None:
@@ -387,11 +402,15 @@ class Gateway:
     async def _rebuild(self) -> None:
         async with self._building:
             settings, before = self.state.settings, self.state.catalog
+            announced, self._announced = self._announced, {}
             built = await anyio.to_thread.run_sync(
                 self._built, settings, self._failed(settings), limiter=self._builders
             )
             if built.catalog is not before:
                 self._swap(built)
+            if announced:
+                for callback in self._on_announced:
+                    callback(announced)
             self.tell()
         async with self._saving:
             await anyio.to_thread.run_sync(self._listings.saving(self.state.catalog))

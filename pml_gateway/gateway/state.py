@@ -48,10 +48,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class FinishedList:
-    """The JSON array of a list, and a hash of it to compare lists by."""
+    """The JSON array of a list, a hash of it to compare lists by, and the servers that have something on it."""
 
     tools_json: bytes
     digest: bytes
+    servers: frozenset[str] = frozenset()
 
     def decoded(self) -> list[JsonObject]:
         """The list as objects, for transports that write JSON themselves. Takes its time: call it in a thread."""

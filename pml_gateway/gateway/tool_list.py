@@ -71,8 +71,18 @@ async def _list_of_now(
 
 def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str) -> FinishedList:
     """A list that is in no cache; in a thread, for it takes long in a large catalog."""
-    tools_json = render(state, view, state.expose(view, mode, intent), version)
-    return FinishedList(tools_json, hashlib.sha256(tools_json).digest())
+    exposure = state.expose(view, mode, intent)
+    tools_json = render(state, view, exposure, version)
+    return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), _servers(state, view, exposure))
+
+
+def _servers(state: GatewayState, view: View, exposure: Exposure) -> frozenset[str]:
+    """The servers of which an exposure shows anything, be it as actions of a namespace."""
+    shown = {listed.tool.upstream_id for listed in exposure.tools} | {tool.upstream_id for tool in exposure.legacy}
+    if exposure.meta_tools and exposure.namespaces:
+        for namespace in state.namespaces(view).values():
+            shown |= {tool.upstream_id for tool in namespace.actions.values()}
+    return frozenset(shown)
 
 
 async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:

@@ -52,7 +52,8 @@ class Offers:
 class Listed:
     """One answer to every list, with what the manifest remembers of the peer.
 
-    A `polled` one was asked for because it was time to, and nothing says that anything changed.
+    A `polled` one was asked for because it was time to, and nothing says that anything changed. `announced` are the
+    lists whose change the peer announced since the answer before, each with whether it lists other things now.
     """
 
     tools: tuple[JsonObject, ...]
@@ -63,6 +64,7 @@ class Listed:
     seconds: float
     offers: Offers = field(default_factory=Offers)
     polled: bool = False
+    announced: Mapping[ListKind, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

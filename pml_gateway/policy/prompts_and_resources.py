@@ -82,7 +82,12 @@ class OfferView:
     @cached_property
     def upstream_ids(self) -> frozenset[str]:
         """The upstreams that have anything to offer to this client."""
-        return frozenset(offer.upstream_id for offers in self._listed.values() for offer in offers)
+        return frozenset[str]().union(*self.upstreams_of.values())
+
+    @cached_property
+    def upstreams_of(self) -> dict[OfferKind, frozenset[str]]:
+        """The upstreams that have something of a kind on this client's list."""
+        return {kind: frozenset(offer.upstream_id for offer in offers) for kind, offers in self._listed.items()}
 
     @cached_property
     def _listed(self) -> dict[OfferKind, tuple[Offer, ...]]:

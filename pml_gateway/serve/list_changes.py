@@ -1,8 +1,9 @@
-"""Notices to clients whose own list changed when the gateway's state was swapped."""
+"""Notices to clients: that their own list changed, and that a server of which it shows something announced a change."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,10 +22,11 @@ from mcp.shared.subscriptions import (
 )
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind
-from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.gateway import Announced, Gateway
 from pml_gateway.gateway.prompts_and_resources import offers_json
 from pml_gateway.gateway.request import Context, RequestScope, list_intent
 from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
+from pml_gateway.gateway.state import FinishedList
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.listing import ListKind
@@ -34,6 +36,10 @@ from pml_gateway.shares import Holdings
 from pml_gateway.signal import Coalesced
 
 logger = get_logger(__name__)
+
+ANNOUNCED_EVERY = 5.0
+"""Seconds in which one client is told at most once that a server announced a change of a list. What the server
+announces meanwhile is told at their end. A change of the client's own list is told at once, and begins them anew."""
 
 MAX_SUBSCRIBERS = 10_000
 """Sessions and streams that get notices; past it, the client that has most of them loses its oldest."""
@@ -47,13 +53,23 @@ _EVENTS: Mapping[ListKind, ServerEvent] = {
 }
 
 
+_OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
+    ListKind.PROMPTS: (OfferKind.PROMPT,),
+    ListKind.RESOURCES: (OfferKind.RESOURCE, OfferKind.TEMPLATE),
+}
+
+
 @dataclass(slots=True)
 class _Subscriber:
+    """One client to tell: of what servers it was `told` and when, and what it is `owed` at the end of that time."""
+
     scope: RequestScope
     version: str
     notify: Notify
     end: Callable[[], None]
     digests: dict[ListKind, bytes]
+    told: dict[Announced, float] = field(default_factory=dict)
+    owed: set[Announced] = field(default_factory=set)
     pending: dict[ListKind, None] = field(default_factory=dict)
     is_being_told: bool = False
 
@@ -67,22 +83,70 @@ class Subscribers:
         self._subscribers: dict[object, _Subscriber] = {}
         self._held: Holdings[object] = Holdings()
         self._too_many = Seldom(logger)
-        self._changed = Coalesced(0.05)
-        gateway.on_swap(lambda _before, _after: self._changed.ask())
+        self._due = Coalesced(0.05)
+        self._is_swapped = False
+        self._announced: dict[Announced, bool] = {}
+        gateway.on_swap(lambda _before, _after: self._look_again())
+        gateway.on_announced(self._note)
 
     async def run(self) -> None:
-        """Notify after every swap, for as long as the owner's task group lives."""
+        """Notify after every swap and announcement, for as long as the owner's task group lives."""
+        owed_at = math.inf
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._changed.next()
+                with anyio.move_on_after(owed_at - anyio.current_time()):
+                    await self._due.next()
+                is_swapped, self._is_swapped = self._is_swapped, False
+                announced, self._announced = self._announced, {}
+                owed_at = math.inf
                 for key, subscriber in list(self._subscribers.items()):
-                    digests = await self._digests(subscriber.scope, subscriber.version)
-                    subscriber.pending |= {kind: None for kind in ListKind if digests[kind] != subscriber.digests[kind]}
-                    subscriber.digests = digests
+                    changed = await self._changed(subscriber) if is_swapped else frozenset[ListKind]()
+                    subscriber.pending |= dict.fromkeys(changed)
+                    if announced or subscriber.owed:
+                        owed_at = min(owed_at, await self._pass_on(subscriber, announced, changed))
                     if subscriber.pending and not subscriber.is_being_told:
                         subscriber.is_being_told = True
                         # Each for itself: one that takes nothing must not keep the others waiting.
                         tasks.start_soon(self._tell, key, subscriber)
+
+    def _look_again(self) -> None:
+        self._is_swapped = True
+        self._due.ask()
+
+    def _note(self, announced: Mapping[Announced, bool]) -> None:
+        for each, lists_others in announced.items():
+            self._announced[each] = lists_others or self._announced.get(each, False)
+        self._due.ask()
+
+    async def _changed(self, subscriber: _Subscriber) -> frozenset[ListKind]:
+        """The lists of a client that are others now."""
+        before = subscriber.digests
+        subscriber.digests = await self._digests(subscriber.scope, subscriber.version)
+        return frozenset(kind for kind in ListKind if subscriber.digests[kind] != before[kind])
+
+    async def _pass_on(
+        self, subscriber: _Subscriber, announced: Mapping[Announced, bool], changed: frozenset[ListKind]
+    ) -> float:
+        """Pass on what servers announced, unless this client was told of it just now; when it is to be told next.
+
+        Where a server lists other things and the client's list is the same, they are hidden or held back.
+        """
+        now, told = anyio.current_time(), subscriber.told
+        for each, lists_others in announced.items():
+            if each[1] in changed:
+                told[each] = now
+                subscriber.owed.discard(each)
+            elif not lists_others:
+                subscriber.owed.add(each)
+        for each in [each for each, since in told.items() if since + ANNOUNCED_EVERY <= now]:
+            del told[each]
+        for each in subscriber.owed - told.keys():
+            subscriber.owed.discard(each)
+            # Also where nothing of it is shown: what clients are not told must not be looked at more often.
+            told[each] = now
+            if await self._shows(subscriber, *each):
+                subscriber.pending[each[1]] = None
+        return min((told[each] + ANNOUNCED_EVERY for each in subscriber.owed), default=math.inf)
 
     async def add_session(self, ctx: Context) -> None:
         """Notify a handshake session from now on, until it ends."""
@@ -133,33 +197,49 @@ class Subscribers:
                 subscriber.end()
         if self._gateway.state is not state:
             # Whoever was told of that swap was not this one yet.
-            self._changed.ask()
+            self._look_again()
 
     def _forget(self, key: object) -> None:
         self._subscribers.pop(key, None)
         self._held.forget(key)
 
+    async def _tools(self, scope: RequestScope, version: str) -> FinishedList:
+        intent = list_intent(None, scope, self._gateway.state.settings.gateway)
+        return await list_tools(self._gateway, scope, intent, version)
+
+    def _now(self, scope: RequestScope) -> RequestScope | None:
+        """The scope with the rights that its client has now; None where it has none."""
+        client = current_client(scope.client, self._gateway.state.settings.clients)
+        return None if client is None else replace(scope, client=client)
+
+    async def _shows(self, subscriber: _Subscriber, upstream_id: str, kind: ListKind) -> bool:
+        """Whether a client's own list shows anything of a server."""
+        scope = self._now(subscriber.scope)
+        if scope is None:
+            return False
+        if kind is ListKind.TOOLS:
+            return upstream_id in (await self._tools(scope, subscriber.version)).servers
+        offers = self._gateway.state.view(scope.client).offers
+        return any(upstream_id in offers.upstreams_of[each] for each in _OFFERED[kind])
+
     async def _digests(self, scope: RequestScope, version: str) -> dict[ListKind, bytes]:
-        settings = self._gateway.state.settings
-        client = current_client(scope.client, settings.clients)
-        if client is None:
+        now = self._now(scope)
+        if now is None:
             return dict.fromkeys(ListKind, b"")
-        scope = replace(scope, client=client)
-        intent = list_intent(None, scope, settings.gateway)
-        tools = (await list_tools(self._gateway, scope, intent, version)).digest
+        scope = now
+        tools = (await self._tools(scope, version)).digest
         state = self._gateway.state
         view = state.view(scope.client)
 
-        def offered(*kinds: OfferKind) -> bytes:
-            text = b"\n".join(offers_json(state, view, kind, version) for kind in kinds)
+        def offered(kind: ListKind) -> bytes:
+            text = b"\n".join(offers_json(state, view, each, version) for each in _OFFERED[kind])
             return hashlib.sha256(text).digest()
 
         # Lists that are known take no time: with many subscribers, others have their turn in between.
         await anyio.lowlevel.checkpoint()
         return {
             ListKind.TOOLS: tools,
-            ListKind.PROMPTS: offered(OfferKind.PROMPT),
-            ListKind.RESOURCES: offered(OfferKind.RESOURCE, OfferKind.TEMPLATE),
+            **{kind: offered(kind) for kind in _OFFERED},
         }
 
     async def _tell(self, key: object, subscriber: _Subscriber) -> None:

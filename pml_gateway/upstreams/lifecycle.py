@@ -393,7 +393,7 @@ class Lifecycle:
         """What the upstream announces, on any of its sessions."""
         kind = announced_kind(method)
         if kind is not None:
-            self._due.announce((kind,))
+            self.lists.announce(kind)
         elif method == UPDATED:
             self._subscriptions.updated(str(params.get("uri")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import assert_never
 
 import anyio
 import anyio.lowlevel
@@ -204,6 +205,21 @@ LAST_REST = 3600.0
 while one of the connection passes."""
 
 
+def _lists_others(
+    kind: ListKind, before: tuple[Sequence[JsonObject], Offers], now: tuple[Sequence[JsonObject], Offers]
+) -> bool:
+    """Whether a list has other things than before; tools are the very same objects then, in whichever order."""
+    match kind:
+        case ListKind.TOOLS:
+            return set(map(id, before[0])) != set(map(id, now[0]))
+        case ListKind.PROMPTS:
+            return before[1].prompts != now[1].prompts
+        case ListKind.RESOURCES:
+            return (before[1].resources, before[1].templates) != (now[1].resources, now[1].templates)
+        case _:
+            assert_never(kind)
+
+
 class Lists:
     """What an upstream lists; `last` is None until it has listed something since the start."""
 
@@ -216,6 +232,12 @@ class Lists:
         self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
+        self._announced: set[ListKind] = set()
+
+    def announce(self, kind: ListKind) -> None:
+        """The upstream says that a list changed."""
+        self._announced.add(kind)
+        self.due.announce((kind,))
 
     async def ask(self, connection: Connection, http: HttpSide, *, is_new: bool, poll: bool) -> Listed:
         """Ask for the lists that are due, and to `poll` or of a new connection for all; the others are as they were.
@@ -228,13 +250,21 @@ class Lists:
         before = None if is_new else self.last
         if before is None:
             kinds = frozenset(ListKind)
+        # What is announced from here on is due again, and told with that listing.
+        announced = kinds & self._announced
+        self._announced -= announced
         started = time.monotonic()
         faulty: set[ListKind] = set()
         if before is None or ListKind.TOOLS in kinds:
-            tools = await list_tools(connection, self._upstream_id, self._timeout, http)
+            try:
+                tools = await list_tools(connection, self._upstream_id, self._timeout, http)
+            except GatewayError:
+                self._announced |= announced
+                raise
             tools = await known_again(tools, self._tools) if self._tools else tools
         else:
             tools = before.tools
+        tools_before, offers_before = self._tools, self._offers
         self._offers = await list_offers(
             connection.session,
             kinds,
@@ -259,6 +289,10 @@ class Lists:
             seconds=time.monotonic() - started,
             offers=self._offers,
             polled=polled and before is not None,
+            announced={
+                kind: _lists_others(kind, (tools_before, offers_before), (self._tools, self._offers))
+                for kind in announced
+            },
         )
         return self.last
 

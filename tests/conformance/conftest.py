@@ -14,7 +14,9 @@ from tests.support.process import listening, running_gateway
 from tests.support.raw import result_modern
 
 SERVER = [sys.executable, "-m", "tests.conformance.server"]
+EVERYTHING = [sys.executable, "-m", "tests.conformance.everything"]
 ROOT = Path(__file__).parents[2]
+EVERYTHING_FOLDER = Path(os.environ.get("PML_DATA", ROOT.parent / "shared" / "data")) / "everything-server"
 
 
 class Stand(Protocol):
@@ -59,6 +61,10 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 can_be_asked: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
                 result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": can_be_asked})
                 yield url
+            case "everything":
+                yield stack.enter_context(server([*EVERYTHING, str(EVERYTHING_FOLDER)]))[1]
+            case "through to everything":
+                yield front({"url": stack.enter_context(server([*EVERYTHING, str(EVERYTHING_FOLDER)]))[1]})
             case "chained":
                 behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
                 yield front({"url": behind})

@@ -234,24 +234,26 @@ async def _serve(transport: str) -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
         return
-    http = transport == "http"
-    app = (
-        server.streamable_http_app(event_store=Events(), retry_interval=RETRY_MILLISECONDS)
-        if http
-        else _sse_app(server)
-    )
+    if transport == "http":
+        await serve_http(server.streamable_http_app(event_store=Events(), retry_interval=RETRY_MILLISECONDS))
+    else:
+        await serve_http(_sse_app(server), "sse", has_lifespan=False)
+
+
+async def serve_http(app: ASGIApp, path: str = "mcp", *, has_lifespan: bool = True) -> None:
+    """Serve an app on a free loopback port, which is said on stderr."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        sys.stderr.write(f"listening on http://127.0.0.1:{port}/{'mcp' if http else 'sse'}\n")
+        sys.stderr.write(f"listening on http://127.0.0.1:{port}/{path}\n")
         sys.stderr.flush()
         config = uvicorn.Config(
             app,
             http="h11",  # httptools keeps blanks at the end of header values, which are no part of them
             log_level="error",
             timeout_graceful_shutdown=1,
-            lifespan="on" if http else "off",
+            lifespan="on" if has_lifespan else "off",
         )
         await uvicorn.Server(config).serve(sockets=[listener])
 

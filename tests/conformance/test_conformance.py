@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.conftest import Stand
+from tests.conformance.conftest import EVERYTHING_FOLDER, Stand
 from tests.conformance.suite import EXPECTED_CHECKS, run_suite
 from tests.e2e.install import Installation
 
@@ -50,3 +50,16 @@ def test_the_gateway_passes_what_the_server_passes(
     assert not outcome.complaints, "\n".join(outcome.complaints)
     left_out = {check.name for check in outcome.checks if check.status == "INFO"} & LEFT_OUT[path]
     assert outcome.passed == EXPECTED_CHECKS[version] - len(left_out)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EVERYTHING_FOLDER.is_dir(), reason=f"no {EVERYTHING_FOLDER}: PML_DATA says where it is")
+@pytest.mark.parametrize("version", EXPECTED_CHECKS)
+def test_the_gateway_passes_what_the_everything_server_of_the_sdk_passes(
+    stand: Stand, installation: Installation, version: str, tmp_path: Path
+) -> None:
+    direct = run_suite(installation, stand("everything"), version, tmp_path / "direct")
+    through = run_suite(installation, stand("through to everything"), version, tmp_path / "through")
+    missed = set(through.complaints) - set(direct.complaints)
+    assert not missed, "\n".join(missed)
+    assert through.passed == direct.passed >= EXPECTED_CHECKS[version] - len(direct.complaints)

@@ -23,7 +23,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
+from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
@@ -48,6 +48,12 @@ EVERY_METHOD = frozenset(
     }
 )
 """What a server can offer beside tools."""
+
+_CHANGES: dict[str, Any] = {
+    "tools": ToolsListChanged(),
+    "prompts": PromptsListChanged(),
+    "resources": ResourcesListChanged(),
+}
 
 CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 NOTHING = "nothing"
@@ -181,9 +187,9 @@ class ScriptedServer:
             await session.send_tool_list_changed()
 
     async def announce(self, kind: str) -> None:
-        """Tell every connected client that the prompts or resources changed."""
+        """Tell every connected client that a list changed."""
         if self.modern:
-            await self.bus.publish(PromptsListChanged() if kind == "prompts" else ResourcesListChanged())
+            await self.bus.publish(_CHANGES[kind])
         for session in () if self.modern else self.sessions[-1:]:
             await getattr(session, f"send_{kind.removesuffix('s')}_list_changed")()
 
