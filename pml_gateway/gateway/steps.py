@@ -32,7 +32,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
-from pml_gateway.workflow.plan import OnError, Plan, Step
+from pml_gateway.workflow.plan import OnError, Plan, Step, expressions_of
 from pml_gateway.workflow.report import first_error
 from pml_gateway.workflow.sharing import Invocation
 from pml_gateway.workflow.suspended import SuspendedRuns
@@ -289,7 +289,7 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
         reason = first_error(plan, outcomes) if failed else error_json(ErrorCode.INTERNAL, "no step applied")
         return data_result({"error": reason}, is_error=True)
     if composite.output is not None:
-        roots, absent = run.roots()
+        roots, absent = run.roots(expressions_of(composite.output))
 
         async def load(node: JsonObject) -> Any:
             return (await steps.load(node))[0]

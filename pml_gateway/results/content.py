@@ -18,22 +18,32 @@ class Content:
     """A value with how it is paged: JSON by items, text by characters, binary by bytes.
 
     `value` is what a reference without a path stands for: any JSON, the text, or base64 text of the bytes.
+    `is_unwrapped` says that the tool answered `{"result": value}`.
     """
 
     kind: Kind
     value: Any
     mime: str | None = None
+    is_unwrapped: bool = False
 
 
-def content_of(result: JsonObject) -> Content:
+WRAPPED = "result"
+"""The only field of what Python servers make of results that are no objects."""
+
+
+def content_of(result: JsonObject, *, wraps: bool = False) -> Content:
     """The data of a `tools/call` result: its structured content, else its only block, else the list of its blocks.
 
     Text stays text even where it is JSON, so that it arrives elsewhere byte by byte; `addressed` reads it as JSON.
+    With `wraps`, or where the result says so, it is the value inside a Python server's `{"result": value}`.
     """
     blocks = result.get("content") or []
     structured = result.get("structuredContent")
     if structured is not None:
         if all(isinstance(block, dict) and block.get("type") in ("text", "resource_link") for block in blocks):
+            if (wraps or _says_it_wraps(result)) and _is_wrapper(structured):
+                inner = structured[WRAPPED]
+                return Content("text" if isinstance(inner, str) else "json", inner, is_unwrapped=True)
             return Content("json", structured)
         return Content("json", {"content": blocks, "structuredContent": structured})
     return _of_block(blocks[0]) if len(blocks) == 1 and isinstance(blocks[0], dict) else Content("json", blocks)
@@ -105,6 +115,20 @@ def measure(value: Any, limit: int) -> int:
         else:
             size += 4
     return size
+
+
+def _says_it_wraps(result: JsonObject) -> bool:
+    meta = result.get("_meta")
+    said = meta.get("fastmcp") if isinstance(meta, dict) else None
+    return isinstance(said, dict) and said.get("wrap_result") is True
+
+
+def _is_wrapper(structured: Any) -> bool:
+    """Whether this is `{"result": value}`; a value that has a `result` of its own stays in it, or both would be one."""
+    if not isinstance(structured, dict) or set(structured) != {WRAPPED}:
+        return False
+    inner = structured[WRAPPED]
+    return not (isinstance(inner, dict) and WRAPPED in inner)
 
 
 def _of_block(block: JsonObject) -> Content:

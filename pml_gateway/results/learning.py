@@ -118,7 +118,7 @@ class LearnedShapes:
         """What this client can know of the tool's results; None where nothing is declared or learned."""
         declared = tool.definition.get("outputSchema")
         if isinstance(declared, dict):
-            return Output(unwrapped(declared) or declared)
+            return Output(inner_output(tool) or declared)
         learned = self.shape_of(client, tool)
         return None if learned is None else Output(learned.schema, learned.observed)
 
@@ -215,6 +215,18 @@ def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> Learne
         if len(witnesses) == 1 and EVERYBODY not in witnesses:
             private[path] = witnesses.pop()
     return LearnedShape(schema, observed, mine.definition, private)
+
+
+@lru_cache(maxsize=4096)
+def inner_output(tool: CatalogTool) -> JsonObject | None:
+    """The declared schema of what the tool's `{"result": ...}` holds, where that is a Python server's wrapper."""
+    declared = tool.definition.get("outputSchema")
+    if not isinstance(declared, dict):
+        return None
+    # The SDK titles arguments and output alike after the function, whatever the tool is called.
+    arguments = str(tool.input_schema.get("title") or "")
+    function = arguments.removesuffix("Arguments")
+    return unwrapped(declared, {tool.name, *({function} if function not in ("", arguments) else ())})
 
 
 EVERYBODY, NOBODY = "everybody", "nobody"

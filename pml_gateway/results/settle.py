@@ -18,7 +18,7 @@ from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, content_of, data_result, exceeds
 from pml_gateway.results.encoding import encode
 from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
-from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.learning import LearnedShapes, inner_output
 from pml_gateway.results.shapes import sketch
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source, StoredResult
@@ -88,7 +88,7 @@ class Settler:
             self._results.note_use(self._source(call, "error" if failed else "ok"))
         if failed or result.get("resultType") not in (None, "complete"):
             return Settled(result, Content("json", None))
-        content = content_of(result)
+        content = content_of(result, wraps=inner_output(call.tool) is not None)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
         if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
