@@ -159,7 +159,7 @@ class ReferenceSettings(Section):
     """Which results are stored and answered by reference."""
 
     mode: Literal["off", "workflow", "meta", "all"] = Field(
-        default="workflow",
+        default="meta",
         description="whose results are stored: batch slots and steps; meta: also call_tool; all: also direct calls",
     )
     threshold_tokens: int = Field(

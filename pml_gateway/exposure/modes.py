@@ -84,6 +84,19 @@ def expose(
     return replace(exposure, namespaces=True, legacy=tuple(sorted(legacy, key=lambda tool: tool.qualified_name)))
 
 
+def lists_meta_tools(mode: ExposureMode, settings: GatewaySection) -> bool:
+    """Whether a mode's lists have the meta-tools."""
+    match mode:
+        case ExposureMode.META_ONLY | ExposureMode.SEMANTIC:
+            return True
+        case ExposureMode.HYBRID:
+            return settings.hybrid.expose_meta_tools
+        case ExposureMode.FULL_PROXY:
+            return settings.full_proxy.expose_meta_tools
+        case _:
+            assert_never(mode)
+
+
 def _expose(
     mode: ExposureMode,
     visible: Sequence[CatalogTool],
@@ -102,7 +115,7 @@ def _expose(
             return _hybrid(visible, search, settings, intent, most_used, ownership)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
-            return Exposure(settings.full_proxy.expose_meta_tools, _by_name(everything), as_sent=True)
+            return Exposure(lists_meta_tools(mode, settings), _by_name(everything), as_sent=True)
         case _:
             assert_never(mode)
 

@@ -30,7 +30,7 @@ from pml_gateway.gateway.events import calling
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.steps import StepCalls, composite_result
+from pml_gateway.gateway.steps import StepCalls, composite_result, may_read
 from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
@@ -192,7 +192,8 @@ class Caller:
                 await check(resolved.arguments)
             elif route != "direct" or is_composite:
                 await check_arguments(tool, resolved.arguments)
-            call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run)
+            reads = may_read(self._gateway.state, scope)
+            call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads)
             if is_composite:
                 result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
             else:

@@ -19,26 +19,39 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
     error_json,
 )
+from pml_gateway.exposure.modes import lists_meta_tools
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.results.content import Content, content_of, data_result
+from pml_gateway.results.content import Content, content_of, data_result, with_media
 from pml_gateway.results.settle import Route, Settled, describe_inputs
 from pml_gateway.results.store import visible_to
-from pml_gateway.results.stored import Source
+from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
-from pml_gateway.workflow.plan import OnError, Plan, Step
-from pml_gateway.workflow.report import first_error
+from pml_gateway.workflow.plan import OnError, Plan, Step, expressions_of
+from pml_gateway.workflow.report import MediaApart, first_error
 from pml_gateway.workflow.sharing import Invocation
 from pml_gateway.workflow.suspended import SuspendedRuns
 from pml_gateway.workflow.templates import render
 
 logger = get_logger(__name__)
+
+
+READ_RESULT = "read_result"
+
+
+def may_read(state: GatewayState, scope: RequestScope) -> bool:
+    """Whether this client can read what is kept for it; what it could not read is answered whole."""
+    tool, settings = state.meta_tools.find(READ_RESULT), state.settings.gateway
+    if tool is None or not tool.is_enabled(state.settings):
+        return False
+    return settings.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, settings), settings)
 
 
 class Calls(Protocol):
@@ -180,13 +193,15 @@ class StepCalls:
 
     @property
     def threshold(self) -> int | None:
-        """Tokens above which a result is kept."""
-        settings = self._gateway.state.settings.references
-        return None if settings.mode == "off" else settings.threshold_tokens
+        """Tokens above which a result is kept instead of answered; None for clients that could not read it."""
+        state = self._gateway.state
+        return state.settings.references.threshold_tokens if may_read(state, self._scope) else None
 
-    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> JsonObject | None:
+    async def keep(
+        self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
+    ) -> StoredResult | None:
         """Keep what a step made; results of tools with what is known of them, others with the tools before them."""
-        if self.threshold is None:
+        if self._gateway.state.settings.references.mode == "off":
             return None
         called = outcome.called
         content = called.content if called is not None else Content("json", outcome.value)
@@ -201,11 +216,10 @@ class StepCalls:
             made_from=tuple((each.upstream_id, each.name) for each in before if each is not None),
         )
         try:
-            stored = await self._gateway.results.put(self._scope.client, content, source=source)
+            return await self._gateway.results.put(self._scope.client, content, source=source, over=over)
         except (ResultStoreError, GatewayError) as error:
             logger.warning("the result of a step is cut instead of kept: %s", error)
             return None
-        return None if stored is None else stored.answer()
 
 
 class InternalToolError(GatewayError):
@@ -274,7 +288,7 @@ async def composite_result(
         at=began,
         seconds=time.time() - began,
     )
-    return await _by_reference(gateway, scope.client, result, source)
+    return await _by_reference(gateway, scope, result, source)
 
 
 async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCalls) -> JsonObject:
@@ -289,25 +303,25 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
         reason = first_error(plan, outcomes) if failed else error_json(ErrorCode.INTERNAL, "no step applied")
         return data_result({"error": reason}, is_error=True)
     if composite.output is not None:
-        roots, absent = run.roots()
+        roots, absent = run.roots(expressions_of(composite.output))
 
         async def load(node: JsonObject) -> Any:
             return (await steps.load(node))[0]
 
-        result = _as_result(await render(composite.output, roots, load, absent=absent))
+        result = _as_result(run, await render(composite.output, roots, load, absent=absent))
     elif done[-1].called is not None:
         result = done[-1].called.result
     else:
-        result = _as_result(done[-1].value)
+        result = _as_result(run, done[-1].value)
     return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
 
-async def _by_reference(gateway: Gateway, client: Client, result: JsonObject, source: Source) -> JsonObject:
-    """The result as a reference to it; whole where it cannot be kept."""
-    if gateway.results.settings.mode == "off":
+async def _by_reference(gateway: Gateway, scope: RequestScope, result: JsonObject, source: Source) -> JsonObject:
+    """The result as a reference to it; whole where that would be no shorter, or cannot be kept or read."""
+    if not may_read(gateway.state, scope):
         return result
     try:
-        stored = await gateway.results.put(client, content_of(result), source=source)
+        stored = await gateway.results.put(scope.client, content_of(result), source=source, over=0)
     except ResultStoreError as error:
         logger.warning("a result of %s is given whole: %s", source.name, error)
         return result
@@ -317,5 +331,9 @@ async def _by_reference(gateway: Gateway, client: Client, result: JsonObject, so
     return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
 
 
-def _as_result(value: Any) -> JsonObject:
-    return data_result(value if isinstance(value, dict) else {"result": value})
+def _as_result(run: Run, value: Any) -> JsonObject:
+    media: list[JsonObject] = []
+    apart = MediaApart(run, None, media)
+    shown, found = apart.apart(value)
+    apart.give(found)
+    return with_media(data_result(shown if isinstance(shown, dict) else {"result": shown}), media)

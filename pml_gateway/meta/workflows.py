@@ -10,7 +10,7 @@ from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
-from pml_gateway.results.content import data_result
+from pml_gateway.results.content import data_result, with_media
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.checks import dry_run_answer, plan_problems
 from pml_gateway.workflow.execute import Run
@@ -95,8 +95,9 @@ async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
-    answer = await batch_answer(run, calls)
-    return data_result(answer, is_error="error" in answer)
+    media: list[JsonObject] = []
+    answer = await batch_answer(run, calls, media)
+    return with_media(data_result(answer, is_error="error" in answer), media)
 
 
 async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonObject:
@@ -115,8 +116,9 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
-    answer = await workflow_answer(run, calls)
-    return data_result(answer, is_error=answer["status"] == RunStatus.FAILED)
+    media: list[JsonObject] = []
+    answer = await workflow_answer(run, calls, media)
+    return with_media(data_result(answer, is_error=answer["status"] == RunStatus.FAILED), media)
 
 
 async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
+
+MAX_MIME = 60
 
 Kind = Literal["json", "text", "binary"]
 
@@ -18,24 +22,34 @@ class Content:
     """A value with how it is paged: JSON by items, text by characters, binary by bytes.
 
     `value` is what a reference without a path stands for: any JSON, the text, or base64 text of the bytes.
+    `is_unwrapped` says that the tool answered `{"result": value}`.
     """
 
     kind: Kind
     value: Any
     mime: str | None = None
+    is_unwrapped: bool = False
 
 
-def content_of(result: JsonObject) -> Content:
+WRAPPED = "result"
+"""The only field of what Python servers make of results that are no objects."""
+
+
+def content_of(result: JsonObject, *, wraps: bool = False) -> Content:
     """The data of a `tools/call` result: its structured content, else its only block, else the list of its blocks.
 
     Text stays text even where it is JSON, so that it arrives elsewhere byte by byte; `addressed` reads it as JSON.
+    With `wraps`, or where the result says so, it is the value inside a Python server's `{"result": value}`.
     """
     blocks = result.get("content") or []
     structured = result.get("structuredContent")
     if structured is not None:
         if all(isinstance(block, dict) and block.get("type") in ("text", "resource_link") for block in blocks):
+            if (wraps or _says_it_wraps(result)) and _is_wrapper(structured):
+                inner = structured[WRAPPED]
+                return Content("text" if isinstance(inner, str) else "json", inner, is_unwrapped=True)
             return Content("json", structured)
-        return Content("json", {"content": blocks, "structuredContent": structured})
+        return Content("json", _with_its_media(structured, blocks))
     return _of_block(blocks[0]) if len(blocks) == 1 and isinstance(blocks[0], dict) else Content("json", blocks)
 
 
@@ -105,6 +119,87 @@ def measure(value: Any, limit: int) -> int:
         else:
             size += 4
     return size
+
+
+MEDIA = ("image", "audio")
+MAX_MEDIA_DEPTH = 100
+"""How deep a value is searched for media; deeper ones stay in it as they are."""
+
+
+def media_block(mime: str | None, data: str) -> JsonObject | None:
+    """The block of content that bytes of a type are; None where no block is for that type."""
+    kind = str(mime).partition("/")[0]
+    return {"type": kind, "data": data, "mimeType": mime} if kind in MEDIA else None
+
+
+def media_data(value: Any) -> str | None:
+    """The base64 text of a block of bytes; None where the value is no such block."""
+    if not isinstance(value, dict):
+        return None
+    if value.get("type") == "resource" and isinstance(value.get("resource"), dict):
+        data = value["resource"].get("blob")
+    else:
+        data = value.get("data") if value.get("type") in MEDIA else None
+    return data if isinstance(data, str) else None
+
+
+def replace_media(value: Any, substitutes: Callable[[str], Any], depth: int = 0) -> Any:
+    """`value` with something else for the base64 text of media, or for its whole block; None leaves a text as it is."""
+    if depth > MAX_MEDIA_DEPTH:
+        return value
+    if isinstance(value, list):
+        return [replace_media(item, substitutes, depth + 1) for item in value]
+    data = value if isinstance(value, str) else media_data(value)
+    substitute = None if data is None else substitutes(data)
+    if substitute is not None:
+        return substitute
+    if isinstance(value, dict):
+        return {key: replace_media(member, substitutes, depth + 1) for key, member in value.items()}
+    return value
+
+
+def note_in_content(position: int, note: str) -> str:
+    """What stands in a value for media that follow it in the content of an answer; the answer itself is block 1."""
+    return f"content block {position}: {note}"
+
+
+def with_media(result: JsonObject, blocks: Sequence[JsonObject]) -> JsonObject:
+    """The result with blocks behind its own content."""
+    return {**result, "content": [*result["content"], *blocks]} if blocks else result
+
+
+def media_note(value: Any) -> str | None:
+    """What a block of bytes is, for models: `image/png, 1,234 bytes`; None where the value is no such block."""
+    data = media_data(value)
+    if data is None:
+        return None
+    mime = _mime(value["resource"] if value["type"] == "resource" else value)
+    return f"{shortened(mime or 'bytes', MAX_MIME)}, {len(data) * 3 // 4 - data[-2:].count('='):,} bytes"
+
+
+def _with_its_media(structured: Any, blocks: list[Any]) -> Any:
+    """Structured content beside media: as one value where it names their places, as answers of the gateway do."""
+    notes = {
+        note_in_content(position, note): media_data(block)
+        for position, block in enumerate(blocks, 1)
+        if (note := media_note(block)) is not None
+    }
+    whole = replace_media(structured, notes.get)
+    return {"content": blocks, "structuredContent": structured} if whole == structured else whole
+
+
+def _says_it_wraps(result: JsonObject) -> bool:
+    meta = result.get("_meta")
+    said = meta.get("fastmcp") if isinstance(meta, dict) else None
+    return isinstance(said, dict) and said.get("wrap_result") is True
+
+
+def _is_wrapper(structured: Any) -> bool:
+    """Whether this is `{"result": value}`; a value that has a `result` of its own stays in it, or both would be one."""
+    if not isinstance(structured, dict) or set(structured) != {WRAPPED}:
+        return False
+    inner = structured[WRAPPED]
+    return not (isinstance(inner, dict) and WRAPPED in inner)
 
 
 def _of_block(block: JsonObject) -> Content:

@@ -1,16 +1,22 @@
-"""How a value is stored: compressed parts, sizes, hash, shape and preview; and back."""
+"""How a value is stored: compressed parts, sizes, hash, shape, preview and where to read on; and back."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.results.content import Content, Kind, addressed, from_bytes, to_bytes
-from pml_gateway.results.shapes import sketch
+from pml_gateway.results.content import Content, Kind, addressed, from_bytes, measure, media_note, to_bytes
+from pml_gateway.results.paging import member_path
+from pml_gateway.results.shapes import MAX_FIELDS, sketch
+from pml_gateway.text import shortened
+from pml_gateway.types import JsonObject
 
 PART_CHARACTERS = 256 * 1024
 """One part of a value; a store writes it in about a millisecond, between which others get their turn."""
@@ -18,7 +24,19 @@ PART_CHARACTERS = 256 * 1024
 COUNTED_CHARACTERS = 256 * 1024
 """Characters whose tokens are counted; of a longer text, the rest is taken to be like them."""
 
-PREVIEW_CHARACTERS = 300
+FIRST_SHOWN = 2
+LAST_SHOWN = 1
+"""Items or fields that a preview has of a value's beginning and end."""
+
+SHOWN_CHARACTERS = 160
+"""Of each of them, and of the end of a text; of its beginning half as many more."""
+
+SEARCHED_DEPTH = 4
+MAX_PATH = 60
+MAX_MEASURED = 2_000_000
+"""How deep objects are searched for the part that makes a value large, by paths of so many characters at most."""
+
+LINES_READ = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +51,8 @@ class Encoded:
     sha256: str
     tokens: int
     shape: str
-    preview: str
+    preview: JsonObject
+    reads_on: JsonObject
 
 
 def encode(content: Content) -> Encoded:
@@ -45,6 +64,8 @@ def encode(content: Content) -> Encoded:
     raw = to_bytes(content)
     packed = base64.b64encode(zlib.compress(raw, 1)).decode()
     text = content.value if content.kind == "binary" else raw.decode("utf-8", "replace")
+    value = None if content.kind == "binary" else addressed(content)
+    preview, reads_on = ({}, {}) if content.kind == "binary" else _preview(value)
     return Encoded(
         kind=content.kind,
         mime=content.mime,
@@ -53,8 +74,9 @@ def encode(content: Content) -> Encoded:
         packed_bytes=len(packed),
         sha256=hashlib.sha256(raw).hexdigest(),
         tokens=tokens_of(text),
-        shape=_shape(content, raw),
-        preview="" if content.kind == "binary" else text[:PREVIEW_CHARACTERS],
+        shape=_shape(content, value, len(raw)),
+        preview=preview,
+        reads_on=reads_on,
     )
 
 
@@ -72,10 +94,78 @@ def tokens_of(text: str) -> int:
     return round(counted * len(text) / COUNTED_CHARACTERS)
 
 
-def _shape(content: Content, raw: bytes) -> str:
+def tokens_of_json(value: Any) -> int:
+    """Tokens of a value as the answers of the gateway write it."""
+    return tokens_of(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def shown_at_most(value: Any, characters: int) -> Any:
+    """A value as it is, or where it is larger its beginning as text."""
+    if measure(value, characters) <= characters:
+        return value
+    note = media_note(value)
+    if note is not None:
+        return note
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return shortened(text, characters)
+
+
+def _preview(value: Any) -> tuple[JsonObject, JsonObject]:
+    """What makes the value large at its beginning and end, and the arguments of `read_result` that read it."""
+    part, path = _largest_part(value)
+    at: JsonObject = {"path": path} if path else {}
+    note = media_note(part)
+    if note is not None:
+        return {"first": note}, at
+    if isinstance(part, str):
+        lines = part.count("\n") + 1
+        first, last = part[: 3 * SHOWN_CHARACTERS // 2], part[-SHOWN_CHARACTERS:]
+        reads: JsonObject = {"lines": f"1-{min(lines, LINES_READ)}"} if lines > 1 else {"offset": 0}
+        return {"first": first, "last": last}, {**at, **reads}
+    if isinstance(part, list):
+        end = max(len(part) - LAST_SHOWN, FIRST_SHOWN)
+        first_items, last_items = ([_shown(item) for item in each] for each in (part[:FIRST_SHOWN], part[end:]))
+        is_read = first_items == part[:FIRST_SHOWN] and len(part) > FIRST_SHOWN
+        media = next((place for place, item in enumerate(part[:MAX_FIELDS]) if media_note(item)), None)
+        # Of content blocks, what is no text is what a model cannot see here.
+        reads = {"offset": FIRST_SHOWN if is_read else 0} if media is None else {"path": f"{path or ''}[{media}]"}
+        return {"first": first_items, "last": last_items}, {**at, **reads}
+    if isinstance(part, dict):
+        end = max(len(part) - LAST_SHOWN, FIRST_SHOWN)
+        first_fields, last_fields = (
+            {shortened(key, MAX_PATH): _shown(member) for key, member in islice(part.items(), *span)}
+            for span in ((FIRST_SHOWN,), (end, None))
+        )
+        return {"first": first_fields, "last": last_fields}, {**at, "offset": 0}
+    return {"first": part}, at
+
+
+def _shown(value: Any) -> Any:
+    return shown_at_most(value, SHOWN_CHARACTERS)
+
+
+def _largest_part(value: Any) -> tuple[Any, str | None]:
+    """The part that makes the value large, and its path; the value itself where no single part does."""
+    path: str | None = None
+    for _ in range(SEARCHED_DEPTH):
+        if not isinstance(value, dict) or not 0 < len(value) <= MAX_FIELDS or media_note(value) is not None:
+            break
+        sizes = {key: measure(member, MAX_MEASURED) for key, member in value.items()}
+        key = max(sizes, key=sizes.__getitem__)
+        inner = member_path(path, key)
+        if (
+            2 * sizes[key] < sum(sizes.values())
+            or len(inner) > MAX_PATH
+            or not isinstance(value[key], list | dict | str)
+        ):
+            break
+        value, path = value[key], inner
+    return value, path
+
+
+def _shape(content: Content, value: Any, size: int) -> str:
     if content.kind == "binary":
-        return f"{content.mime or 'bytes'}({len(raw)})"
-    value = addressed(content)
+        return f"{content.mime or 'bytes'}({size})"
     if isinstance(value, str):
         return f"text({len(value)} characters, {value.count(chr(10)) + 1} lines)"
     return f"JSON text of {sketch(value)}" if content.kind == "text" else sketch(value)

@@ -216,6 +216,19 @@ def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> Learne
     return LearnedShape(schema, observed, mine.definition, private)
 
 
+@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
+def inner_output(tool: CatalogTool) -> JsonObject | None:
+    """The declared schema of what the tool's `{"result": ...}` holds, where that is a Python server's wrapper."""
+    declared = tool.definition.get("outputSchema")
+    if not isinstance(declared, dict):
+        return None
+    # The SDK titles arguments and output alike after the function, whatever the tool is called.
+    arguments = str(tool.input_schema.get("title") or "")
+    function = arguments.removesuffix("Arguments")
+    return unwrapped(declared, {tool.name, *({function} if function not in ("", arguments) else ())})
+
+
 EVERYBODY, NOBODY = "everybody", "nobody"
 """Stand for the hash of a client's id."""
 
@@ -242,7 +255,7 @@ def _scope_of_rules(rules: tuple[tuple[str, ...], tuple[str, ...]]) -> str:
 @lru_cache(maxsize=4096)
 def _declared(tool: CatalogTool) -> Output | None:
     declared = tool.definition.get("outputSchema")
-    return Output(unwrapped(declared) or declared) if isinstance(declared, dict) else None
+    return Output(inner_output(tool) or declared) if isinstance(declared, dict) else None
 
 
 @lru_cache(maxsize=4096)

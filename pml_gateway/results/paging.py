@@ -103,6 +103,11 @@ def _too_large(value: Any, path: str) -> JsonObject:
     return {"$omitted": "larger than one page", "path": path, "shape": sketch(value)}
 
 
+def member_path(path: str | None, key: str) -> str:
+    """The path of a member of the object at `path`."""
+    return _quoted(key) if path is None else f"{path}.{_quoted(key)}"
+
+
 def _quoted(key: str) -> str:
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return key if key.isidentifier() and key.isascii() else f'"{escaped}"'

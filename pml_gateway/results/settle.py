@@ -16,9 +16,8 @@ from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, content_of, data_result, exceeds
-from pml_gateway.results.encoding import encode
 from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
-from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.learning import LearnedShapes, inner_output
 from pml_gateway.results.shapes import sketch
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source, StoredResult
@@ -57,7 +56,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, from now on: who makes it, of what, how, with which arguments as the client sent them."""
+    """One call, from now on: who makes it, of what, how, with which arguments as the client sent them.
+
+    `may_read` says whether that client could read its result, were it stored.
+    """
 
     client: Client
     tool: CatalogTool
@@ -66,6 +68,7 @@ class Call:
     refs: tuple[str, ...] = ()
     if_none_match: str | None = None
     run: str = ""
+    may_read: bool = True
     began: float = field(default_factory=time.time)
 
 
@@ -88,7 +91,7 @@ class Settler:
             self._results.note_use(self._source(call, "error" if failed else "ok"))
         if failed or result.get("resultType") not in (None, "complete"):
             return Settled(result, Content("json", None))
-        content = content_of(result)
+        content = content_of(result, wraps=inner_output(call.tool) is not None)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
         if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
@@ -103,18 +106,16 @@ class Settler:
     async def _store(self, call: Call, content: Content) -> StoredResult | None:
         """The result as a stored one, where it is too large to be answered whole."""
         settings = self._results.settings
-        if not stores(settings, call.route) or (call.route == "direct" and "outputSchema" in call.tool.definition):
+        # SDK clients raise where a tool that declares its output answers without it.
+        is_held_to_it = call.route == "direct" and "outputSchema" in call.tool.definition
+        if not call.may_read or not stores(settings, call.route) or is_held_to_it:
             return None
         # A token has at least one character, so that most results are known to be small without counting.
         if not exceeds(content.value, settings.threshold_tokens):
             return None
         try:
-            encoded = await anyio.to_thread.run_sync(encode, content)
-            if encoded.tokens <= settings.threshold_tokens:
-                return None
-            return await self._results.put_encoded(call.client, encoded, source=self._source(call, "ok"))
-        except (ValueError, RecursionError, TypeError):
-            return None
+            source = self._source(call, "ok")
+            return await self._results.put(call.client, content, source=source, over=settings.threshold_tokens)
         except ResultStoreError as error:
             logger.warning("a result of %s is given whole: %s", call.tool.qualified_name, error)
             return None

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from pml_gateway.catalog.schema import escaped
+from pml_gateway.results.content import WRAPPED
 from pml_gateway.secrets.masking import mask_keys
 from pml_gateway.types import JsonObject
 
@@ -46,20 +47,18 @@ _ANY = {"items": "[]", "additionalProperties": "{}"}
 _SHORT = {"string": "str", "boolean": "bool", "integer": "int", "number": "float", "null": "null"}
 
 
-WRAPPED = "result"
-"""The only field of what Python servers make of results that are no objects."""
-
-
-def unwrapped(output_schema: JsonObject) -> JsonObject | None:
+def unwrapped(output_schema: JsonObject, functions: Collection[str]) -> JsonObject | None:
     """The schema of what the `{"result": ...}` of a Python server holds; None where the object is the server's own.
 
-    FastMCP marks its wrappers; those of the SDK's own server have a single field and a made-up title.
+    FastMCP marks its wrappers; those of the SDK's own server have a single field, and the name of one of `functions`
+    with `Output` as their title.
     """
     properties = output_schema.get("properties")
     inner = properties.get(WRAPPED) if isinstance(properties, dict) and len(properties) == 1 else None
     if not isinstance(inner, dict):
         return None
-    is_made_up = str(output_schema.get("title") or "").endswith("Output") and output_schema.get("required") == [WRAPPED]
+    is_titled = any(output_schema.get("title") == f"{function}Output" for function in functions)
+    is_made_up = is_titled and output_schema.get("required") == [WRAPPED]
     if not (output_schema.get("x-fastmcp-wrap-result") is True or is_made_up):
         return None
     return {**{key: output_schema[key] for key in ("$defs", "definitions") if key in output_schema}, **inner}

@@ -24,7 +24,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, measure
-from pml_gateway.results.encoding import Encoded, decode, encode
+from pml_gateway.results.encoding import Encoded, decode, encode, tokens_of_json
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
@@ -109,8 +109,12 @@ class ResultStore:
         """What the results of this process take: what is written for each, and the objects around it."""
         return self._held.total
 
-    async def put(self, client: Client, content: Content, *, source: Source) -> StoredResult | None:
+    async def put(
+        self, client: Client, content: Content, *, source: Source, over: int | None = None
+    ) -> StoredResult | None:
         """Keep a value for a client; None where it is larger than the store may grow, or no JSON.
+
+        With `over`, also None where it has no more tokens than that, or than the answer that would stand for it.
 
         Raises:
             ResultStoreError: the store cannot be opened or does not answer.
@@ -119,11 +123,24 @@ class ResultStore:
             encoded = await anyio.to_thread.run_sync(encode, content)
         except (ValueError, RecursionError, TypeError):
             return None
-        return await self.put_encoded(client, encoded, source=source)
+        if over is not None and encoded.tokens <= over:
+            return None
+        stored = self._described(encoded, source)
+        if over is not None and encoded.tokens <= tokens_of_json(stored.answer()):
+            return None
+        if stored.stored_bytes > self.settings.max_bytes:
+            logger.warning(
+                "a result of %d bytes takes %d, and references.max_bytes is %d",
+                encoded.bytes,
+                stored.stored_bytes,
+                self.settings.max_bytes,
+            )
+            return None
+        async with self._backend() as backend:
+            is_kept = await self._write(backend, _key(stored.ref), stored, client, encoded.parts)
+        return stored if is_kept else None
 
-    async def put_encoded(self, client: Client, encoded: Encoded, *, source: Source) -> StoredResult | None:
-        """As `put`, for a value that has been encoded already."""
-        settings = self.settings
+    def _described(self, encoded: Encoded, source: Source) -> StoredResult:
         handle = f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
         stored = StoredResult(
             ref=handle,
@@ -134,22 +151,12 @@ class ResultStore:
             sha256=encoded.sha256,
             shape=encoded.shape,
             preview=encoded.preview,
-            expires_at=self._clock() + settings.ttl_seconds,
+            reads_on=encoded.reads_on,
+            expires_at=self._clock() + self.settings.ttl_seconds,
             source=source,
             parts=len(encoded.parts),
         )
-        stored = replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
-        if stored.stored_bytes > settings.max_bytes:
-            logger.warning(
-                "a result of %d bytes takes %d, and references.max_bytes is %d",
-                encoded.bytes,
-                stored.stored_bytes,
-                settings.max_bytes,
-            )
-            return None
-        async with self._backend() as backend:
-            is_kept = await self._write(backend, _key(handle), stored, client, encoded.parts)
-        return stored if is_kept else None
+        return replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
 
     async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
         """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; what is put in is never scanned again.

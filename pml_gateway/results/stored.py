@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pml_gateway.results.content import Kind
+from pml_gateway.results.content import MAX_MIME, Kind
+from pml_gateway.results.encoding import shown_at_most
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 MAX_ANSWER = 880
 """Bytes of an answer as text inside JSON; it travels once more as structured content, both in under 2,000."""
+
+SIZES = (160, 110, 80, 55, 40, 25, 12)
+"""Characters of each part of a preview, the most that fit."""
 
 SHORTEST = 24
 
@@ -61,35 +66,60 @@ class StoredResult:
     bytes: int
     sha256: str
     shape: str
-    preview: str
+    preview: JsonObject
+    reads_on: JsonObject
     expires_at: float
     source: Source
     parts: int = 0
     stored_bytes: int = field(default=0)
 
     def answer(self) -> JsonObject:
-        """What a client gets instead of the value, always small."""
-        shape, preview = self.shape, self.preview
-        while True:
-            answer: JsonObject = {
-                "ref": self.ref,
-                "tokens": self.tokens,
-                "bytes": self.bytes,
-                "sha256": self.sha256,
-                "shape": shape,
-                "preview": preview,
-                "expires_at": timestamp(self.expires_at),
-                **({"mime": self.mime} if self.mime else {}),
-            }
+        """What a client gets instead of the value, always small: what it is, some of it, and how to read it."""
+        for size in SIZES:
+            answer = self._answer(shortened(self.shape, 2 * size), _cut(self.preview, size), self._next())
             # Escaped once more, as it is inside the text block.
             if len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= MAX_ANSWER:
                 return answer
-            if len(preview) > SHORTEST:
-                preview = f"{preview[: len(preview) * 3 // 4]}…"
-            elif len(shape) > SHORTEST:
-                shape = f"{shape[: len(shape) * 3 // 4]}…"
-            else:
-                return answer
+        return self._answer(shortened(self.shape, SHORTEST), {}, f'read_result {{"ref": "{self.ref}"}}')
+
+    def brief(self) -> JsonObject:
+        """Only what is needed to read or pass on the value, where there is no room for more."""
+        return {"ref": self.ref, "tokens": self.tokens}
+
+    def _answer(self, shape: str, preview: JsonObject, following: str) -> JsonObject:
+        return {
+            "ref": self.ref,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "shape": shape,
+            "preview": preview,
+            "next": following,
+            "expires_at": timestamp(self.expires_at),
+            **({"mime": shortened(self.mime, MAX_MIME)} if self.mime else {}),
+        }
+
+    def _next(self) -> str:
+        """The call that reads on."""
+        call = f"read_result {json.dumps({'ref': self.ref, **self.reads_on}, ensure_ascii=False)}"
+        return call if self.content_kind == "binary" else f'{call}, or with "search": "text"'
+
+
+def _cut(preview: JsonObject, size: int) -> JsonObject:
+    """A preview whose parts have so many characters; of the end of a text, its end."""
+    cut: JsonObject = {}
+    for at, part in preview.items():
+        if isinstance(part, list):
+            cut[at] = [shown_at_most(item, size) for item in part]
+        elif isinstance(part, dict):
+            cut[at] = {shortened(key, size): shown_at_most(member, size) for key, member in part.items()}
+        elif isinstance(part, str):
+            is_end, length = at == "last", size if at == "last" else 3 * size // 2
+            whole = len(part) <= length
+            cut[at] = part if whole else f"…{part[-length:]}" if is_end else shortened(part, length)
+        else:
+            cut[at] = part
+    return {at: part for at, part in cut.items() if part not in ([], {})}
 
 
 def timestamp(seconds: float) -> str:
@@ -108,6 +138,7 @@ def to_head(stored: StoredResult) -> JsonObject:
         "sha256": stored.sha256,
         "shape": stored.shape,
         "preview": stored.preview,
+        "reads_on": stored.reads_on,
         "expires_at": stored.expires_at,
         "parts": stored.parts,
         "stored_bytes": stored.stored_bytes,
@@ -135,7 +166,9 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
         bytes=head["bytes"],
         sha256=head["sha256"],
         shape=head["shape"],
-        preview=head["preview"],
+        # What was stored before has a text, and nothing else.
+        preview=head["preview"] if isinstance(head["preview"], dict) else {"first": head["preview"]},
+        reads_on=head.get("reads_on", {}),
         expires_at=head["expires_at"],
         source=Source(tuple(tool) if tool else None, name, inputs, tuple(refs), status, at, seconds, run, made_from),
         parts=head["parts"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,10 +12,10 @@ import anyio
 
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError, error_json
 from pml_gateway.mcp.deadlines import within
-from pml_gateway.results.content import exceeds
+from pml_gateway.results.content import WRAPPED, exceeds
 from pml_gateway.results.settle import Settled
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import is_true
+from pml_gateway.workflow.expressions import Expression, is_true
 from pml_gateway.workflow.outcome import (
     Exceeded,
     Question,
@@ -191,7 +192,7 @@ class Run:
         return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.BLOCKED, blocked_by=tuple(dict.fromkeys(causes)))
 
     async def _begin(self, step: Step, tools: Tools, answers: _Answers) -> StepOutcome:
-        roots, absent = self.roots()
+        roots, absent = self.roots(step.expressions)
         if step.when is not None:
             current = self._results_of(step)
             if not is_true(await step.when.evaluate(roots, current, optional=True)):
@@ -349,13 +350,14 @@ class Run:
         unfinished = StepOutcome(StepStatus.ERROR, error=error)
         return tuple(self._items.get((step.index, at), unfinished) for at in range(self._lengths[step.index]))
 
-    def roots(self) -> tuple[dict[str, Any], frozenset[str]]:
-        """The value of every `$name`, and the names of those that have none."""
+    def roots(self, readers: Iterable[Expression]) -> tuple[dict[str, Any], frozenset[str]]:
+        """The value of every `$name` for those who read them, and the names of those that have none."""
         roots: dict[str, Any] = {INPUT: self._given}
         absent: set[str] = set()
+        texts = [expression.text for expression in readers]
         for step in self.plan.steps:
             outcome = self.outcomes.get(step.index)
-            value = None if outcome is None else outcome.value
+            value = None if outcome is None else _read_by(texts, step, outcome)
             roots |= {str(step.index): value, step.id: value}
             if outcome is None or outcome.status is not StepStatus.OK:
                 absent |= {str(step.index), step.id}
@@ -363,7 +365,9 @@ class Run:
 
     def _results_of(self, step: Step) -> JsonObject:
         """What a path without `$` starts at: the results of the steps before this one, by id."""
-        return {self.plan.steps[needed].id: self.outcomes[needed].value for needed in sorted(step.after)}
+        texts = [expression.text for expression in step.expressions]
+        before = ((self.plan.steps[needed], self.outcomes[needed]) for needed in sorted(step.after))
+        return {each.id: _read_by(texts, each, outcome) for each, outcome in before}
 
     def _waiting(self, index: int) -> list[tuple[int, StepOutcome]]:
         outcome = self.outcomes.get(index)
@@ -398,6 +402,15 @@ class _BudgetError(GatewayError):
 
 async def _no_stored(node: JsonObject) -> Any:
     raise InvalidInputError("for_each takes a reference to a step, not to a stored result")
+
+
+def _read_by(texts: Iterable[str], step: Step, outcome: StepOutcome) -> Any:
+    """The value of a step for expressions: as its tool wrapped it where one of them reads `$id.result`."""
+    if not outcome.has_wrapper:
+        return outcome.value
+    # Also of one item of a loop, and behind a pipe.
+    named = re.compile(rf"""(?<![\w-])"?\$?({step.index}|{re.escape(step.id)})"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")
+    return outcome.wrapped if any(named.search(text) for text in texts) else outcome.value
 
 
 async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, error_json
-from pml_gateway.results.content import Content, addressed
+from pml_gateway.results.content import WRAPPED, Content, addressed
 from pml_gateway.results.settle import Settled
 from pml_gateway.types import JsonObject
 
@@ -70,6 +70,20 @@ class StepOutcome:
     shared_with: str | None = None
     began: float = 0.0
     ended: float = 0.0
+
+    @property
+    def has_wrapper(self) -> bool:
+        """Whether the tool answered `{"result": value}`, once or for an item of a loop."""
+        if self.items is not None:
+            return any(item.has_wrapper for item in self.items)
+        return self.called is not None and self.called.content.is_unwrapped
+
+    @property
+    def wrapped(self) -> Any:
+        """The value as the tool answered it."""
+        if self.items is not None and isinstance(self.value, list):
+            return [item.wrapped for item in self.items]
+        return {WRAPPED: self.value} if self.has_wrapper else self.value
 
     @property
     def is_failure(self) -> bool:

@@ -11,7 +11,7 @@ from pml_gateway.config.settings import WorkflowSettings
 from pml_gateway.errors import ErrorCode, ToolCallError
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.templates import LiteralTemplate, Template
+from pml_gateway.workflow.templates import LiteralTemplate, StepReference, Template, references
 
 INPUT = "input"
 ITEM = "item"
@@ -61,6 +61,13 @@ class Step:
     hidden: bool = False
     after: frozenset[int] = frozenset()
     reads: frozenset[int] = frozenset()
+
+    @property
+    def expressions(self) -> list[Expression]:
+        """Everything that it evaluates."""
+        templates = (template for template in (self.arguments, self.for_each, self.input) if template is not None)
+        own = [each for each in (self.when, self.transform) if each is not None]
+        return own + [each for template in templates for each in expressions_of(template)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,11 @@ class PlanError(ToolCallError):
         )
         self.code = first.code
         self.problems = tuple(problems)
+
+
+def expressions_of(template: Template) -> list[Expression]:
+    """Every expression in a template."""
+    return [part.expression for _, part in references(template) if isinstance(part, StepReference)]
 
 
 def topological_cycle(after: Sequence[frozenset[int]]) -> list[int]:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, error_json
-from pml_gateway.results.content import exceeds
-from pml_gateway.results.encoding import tokens_of
+from pml_gateway.results.content import exceeds, media_data, media_note, note_in_content, replace_media
+from pml_gateway.results.encoding import tokens_of, tokens_of_json
+from pml_gateway.results.settle import Settled
+from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepStatus, run_status
 from pml_gateway.workflow.plan import Plan, Step
 
-CHARACTERS_PER_TOKEN = 3
-"""Of JSON; a truncated result is cut by this, which leaves it below its limit."""
+CHARACTERS_PER_TOKEN = (3, 2, 1)
+"""Of JSON and what is denser; a truncated result is cut by the first that leaves it below its limit."""
 
 COUNTED_AT_ONCE = 64 * 1024
+FIRST_MEDIA = 2
+"""The place of the first media in the content of an answer, behind the answer itself as text."""
+
+MIN_KEPT = 150
+"""Characters of JSON that a result needs to be kept for the sake of a budget: less is hardly more than a reference."""
+
 MAX_TRACED = 2000
 """Characters of arguments in a trace."""
 
@@ -29,17 +37,19 @@ class Keeper(Protocol):
 
     @property
     def threshold(self) -> int | None:
-        """Tokens above which a result is kept instead of answered; None where nothing is kept."""
+        """Tokens above which a result is kept instead of answered; None where its size alone is no reason."""
 
-    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> JsonObject | None:
-        """Keep the result of a step; the answer with its reference, or None where it cannot be kept."""
+    async def keep(
+        self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
+    ) -> StoredResult | None:
+        """Keep the result of a step; None where it cannot be kept, or has no more tokens than `over` or its answer."""
 
 
-async def workflow_answer(run: Run, keeper: Keeper) -> JsonObject:
-    """The answer of a workflow: its status, and every step in order."""
+async def workflow_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> JsonObject:
+    """The answer of a workflow: its status, and every step in order. `media` gets the blocks that it names."""
     outcomes = [run.outcomes[step.index] for step in run.plan.steps]
     status = run_status(outcomes)
-    shown = _Shown(run.plan, keeper)
+    shown = _Shown(run, keeper, media)
     steps = [await _step_entry(step, outcome, shown) for step, outcome in zip(run.plan.steps, outcomes, strict=True)]
     answer: JsonObject = {"status": status.value, "steps": steps}
     exceeded = [*run.exceeded, *shown.exceeded]
@@ -50,9 +60,9 @@ async def workflow_answer(run: Run, keeper: Keeper) -> JsonObject:
     return answer
 
 
-async def batch_answer(run: Run, keeper: Keeper) -> JsonObject:
-    """The answer of a batch: its slots in order, each with `ok` and a result or an error."""
-    shown = _Shown(run.plan, keeper)
+async def batch_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> JsonObject:
+    """The answer of a batch: its slots in order, each with `ok` and a result or an error; `media` as of a workflow."""
+    shown = _Shown(run, keeper, media)
     slots: list[JsonObject] = []
     failed = 0
     for step in run.plan.steps:
@@ -113,14 +123,15 @@ def _trace(step: Step, outcome: StepOutcome) -> JsonObject:
     return trace
 
 
-@dataclass(slots=True)
 class _Shown:
-    """Results as an answer shows them, as long as its tokens last."""
+    """Results as an answer shows them, as long as its tokens last; media follow the answer as blocks of their own."""
 
-    plan: Plan
-    keeper: Keeper
-    used: int = 0
-    exceeded: list[Exceeded] = field(default_factory=list)
+    def __init__(self, run: Run, keeper: Keeper, media: list[JsonObject]) -> None:
+        self.plan = run.plan
+        self.exceeded: list[Exceeded] = []
+        self._keeper = keeper
+        self._media = MediaApart(run, keeper.threshold, media)
+        self._used = 0
 
     async def result(self, step: Step, outcome: StepOutcome) -> JsonObject:
         """The result of one step: whole, or by reference where it is too large."""
@@ -128,38 +139,105 @@ class _Shown:
         etag: JsonObject = {"etag": called.etag} if called is not None and called.etag else {}
         if called is not None and called.unchanged:
             return {"unchanged": True, **etag}
-        value = shown_value(outcome)
-        text, tokens = await _measured(value)
-        left = max(self.plan.budget.max_tokens - self.used, 0)
-        threshold = self.keeper.threshold
-        own = step.max_tokens
-        if tokens <= left and (threshold is None or tokens <= threshold) and (own is None or tokens <= own):
-            self.used += tokens
-            return {"result": value, **etag}
-        if tokens > left and (threshold is None or tokens <= threshold) and (own is None or tokens <= own):
-            self._exceed()
         stored = called.stored if called is not None else None
-        kept = (
-            stored.answer()
-            if stored is not None
-            else await self.keeper.keep(step, outcome, _tools_before(self.plan, step))
-        )
-        room = min(left, own if own is not None else 0)
-        entry: JsonObject = {}
-        if kept is not None:
-            entry["reference"] = kept
-        if room or kept is None:
-            entry["truncated"] = text[: (room or min(left, 100)) * CHARACTERS_PER_TOKEN]
-            entry["tokens"] = tokens
-        if kept is None:
-            entry["hint"] = "the whole result could not be kept; select less with a transform, or set references.mode"
-        _, used = await _measured(entry)
-        self.used += used
-        return entry | etag
+        threshold, own = self._keeper.threshold, step.max_tokens
+        value, blocks = (outcome.value, {}) if stored is not None else self._media.apart(outcome.value)
+        text, tokens = await _measured(value)
+        if stored is None and threshold is not None and tokens > threshold:
+            stored = await self._keeper.keep(step, outcome, _tools_before(self.plan, step), over=threshold)
+        tokens += sum(blocks.values())
+        usual: JsonObject = {"result": value} if stored is None else {"reference": stored.answer()}
+        usual_tokens = tokens if stored is None else tokens_of_json(usual["reference"])
+        left = max(self.plan.budget.max_tokens - self._used, 0)
+        limit = left if own is None else min(left, own)
+        # What a step's own limit cuts is shown up to there, also where it is kept.
+        if usual_tokens > limit or (own is not None and tokens > own):
+            is_over = usual_tokens > left
+            cut = await self._cut(step, outcome, stored, text, (left, limit))
+            saved = usual_tokens - tokens_of_json(cut)
+            note = tokens_of_json({"exceeded": [self._limit.as_json()]}) if is_over and not self.exceeded else 0
+            if saved > note:
+                self.exceeded += [self._limit] if is_over and not self.exceeded else []
+                self._used += usual_tokens - saved
+                return cut | etag
+        if stored is None:
+            self._media.give(blocks)
+        self._used += usual_tokens
+        return usual | etag
 
-    def _exceed(self) -> None:
-        if not self.exceeded:
-            self.exceeded.append(Exceeded("max_tokens", self.plan.budget.max_tokens))
+    async def _cut(
+        self, step: Step, outcome: StepOutcome, stored: StoredResult | None, text: str, limits: tuple[int, int]
+    ) -> JsonObject:
+        """How to get at a result, and as much of it as fits into what is left and its step's own limit."""
+        left, limit = limits
+        if stored is None and len(text) > MIN_KEPT:
+            stored = await self._keeper.keep(step, outcome, _tools_before(self.plan, step), over=None)
+        hint = "the whole result could not be kept; select less with a transform, or set references.mode"
+        cut: JsonObject = {"tokens": tokens_of(text), "hint": hint}
+        if stored is not None:
+            cut = {"reference": stored.brief()}
+        for characters in CHARACTERS_PER_TOKEN:
+            shown = {**cut, "truncated": text[: limit * characters]}
+            if limit and tokens_of_json(shown) <= left:
+                return shown
+        return cut
+
+    @property
+    def _limit(self) -> Exceeded:
+        return Exceeded("max_tokens", self.plan.budget.max_tokens)
+
+
+class MediaApart:
+    """Puts images, audio and other bytes that steps answered beside the values they are in, as blocks of content."""
+
+    def __init__(self, run: Run, threshold: int | None, given: list[JsonObject]) -> None:
+        """`given` gets the blocks, which stand behind the answer itself in its content."""
+        self._threshold = threshold
+        self._given = given
+        self._positions: dict[str, int] = {}
+        self._blocks: dict[str, JsonObject] = {}
+        self._stored: dict[str, JsonObject] = {}
+        for outcome in run.outcomes.values():
+            for each in outcome.items or (outcome,):
+                if each.called is not None:
+                    self._note(each.called)
+
+    def apart(self, value: Any) -> tuple[Any, dict[str, int]]:
+        """The value with notes in place of media, and the media by their data, with the tokens of each."""
+        if not self._blocks and not self._stored:
+            return value, {}
+        found: dict[str, int] = {}
+        positions = dict(self._positions)
+
+        def substitute(data: str) -> Any:
+            block = self._blocks.get(data)
+            if block is None:
+                return self._stored.get(data)
+            if data not in positions:
+                tokens = tokens_of(data)
+                if self._threshold is not None and tokens > self._threshold:
+                    return None
+                found[data], positions[data] = tokens, FIRST_MEDIA + len(positions)
+            return note_in_content(positions[data], media_note(block) or "")
+
+        return replace_media(value, substitute), found
+
+    def give(self, found: Iterable[str]) -> None:
+        """Put the media of a value that is shown behind the answer."""
+        for data in found:
+            self._positions[data] = FIRST_MEDIA + len(self._given)
+            self._given.append(self._blocks[data])
+
+    def _note(self, called: Settled) -> None:
+        if called.stored is not None:
+            if called.content.kind == "binary":
+                self._stored[called.content.value] = called.stored.brief()
+            return
+        content = called.result.get("content")
+        for block in content if isinstance(content, list) else ():
+            data = media_data(block)
+            if data is not None:
+                self._blocks[data] = block
 
 
 def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
@@ -171,14 +249,6 @@ def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
             seen.add(index)
             pending += plan.steps[index].after
     return frozenset(tool for index in seen if (tool := plan.steps[index].tool) is not None)
-
-
-def shown_value(outcome: StepOutcome) -> Any:
-    """What an answer shows of a result: the value that references read, and media as the blocks they came in."""
-    called = outcome.called
-    if called is not None and called.content.kind == "binary":
-        return called.result["content"][0]
-    return outcome.value
 
 
 async def _measured(value: Any) -> tuple[str, int]:

@@ -354,7 +354,7 @@ async def test_lineage_follows_references_through_calls_in_both_directions(tmp_p
     small = text_result("word " * 3000)
     sections: dict[str, Any] = {
         "references": {"mode": "meta", "threshold_tokens": 1000},
-        "gateway": {"meta_tools": ["call_tool", "gateway_info"]},
+        "gateway": {"meta_tools": ["call_tool", "read_result", "gateway_info"]},
     }
     async with serving(tmp_path, {"maker": maker(small), "taker": upstream}, **sections) as served:
         first = (await made(served))["ref"]

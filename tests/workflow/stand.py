@@ -9,6 +9,7 @@ from typing import Any
 from pml_gateway.errors import ReferenceNotFoundError, ToolNotFoundError
 from pml_gateway.results.content import Content, content_of
 from pml_gateway.results.settle import Settled
+from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome
 from pml_gateway.workflow.parse import parse_workflow
@@ -61,11 +62,15 @@ class Stand:
     async def report(self, done: int, total: int, message: str) -> None:
         self.reports.append((done, total, message))
 
-    async def keep(self, step: Step, outcome: StepOutcome, made_from: frozenset[str]) -> dict[str, Any] | None:
+    async def keep(
+        self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
+    ) -> StoredResult | None:
         if self.threshold is None:
             return None
         self.kept.append(step.id)
-        return {"ref": f"ref_{step.id}"}
+        source = Source(None, step.id)
+        preview = {"first": ["word " * 20]}
+        return StoredResult(f"ref_{step.id}", "json", None, 1, 1, "0" * 64, "{}", preview, {}, 0.0, source)
 
     @property
     def called(self) -> list[str]:

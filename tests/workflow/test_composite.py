@@ -135,7 +135,10 @@ async def test_steps_run_with_the_callers_rights(tmp_path: Path, monkeypatch: py
 
 async def test_the_result_can_be_given_by_reference(tmp_path: Path) -> None:
     workflow = {**TRIAGE, "output_as": "reference"}
+    asked = {"kind": "bug", "id": 1}
     async with serving(tmp_path, {"up": upstream()}, workflows={"triage": workflow}) as served:
-        answer = (await served.call("workflows__triage", {"kind": "bug", "id": 1}))["structuredContent"]
+        small = (await served.call("workflows__triage", asked))["structuredContent"]
+        answer = (await served.call("workflows__triage", {**asked, "label": "word " * 500}))["structuredContent"]
         read = await served.call("read_result", {"ref": answer["ref"], "path": "title"})
     assert "bug 1" in read["content"][0]["text"]
+    assert small["title"] == "bug 1", "a reference to it would be longer"

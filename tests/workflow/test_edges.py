@@ -81,7 +81,7 @@ async def test_what_a_loop_had_done_when_time_ran_out_is_answered() -> None:
 
     steps = [{"id": "each", "tool": "some", "for_each": [1, 2, 3], "arguments": {"n": "$item"}}]
     run = await run_of(steps, Stand({"some": some}), budget={"max_seconds": 0.02})
-    answer = await workflow_answer(run, Stand())
+    answer = await workflow_answer(run, Stand(), [])
     [entry] = answer["steps"]
     assert answer["status"] == "partial"
     assert (entry["status"], entry["error"]["code"]) == ("error", "BUDGET_EXCEEDED")

@@ -56,7 +56,7 @@ async def test_a_condition_chooses_a_branch_and_what_reads_both_goes_on() -> Non
     assert statuses(run) == ["ok", "ok", "skipped", "ok", "ok", "skipped"]
     assert run.outcomes[3].value == 1
     assert run.outcomes[5].blocked_by == ("no",)
-    assert (await workflow_answer(run, Stand()))["status"] == "completed"
+    assert (await workflow_answer(run, Stand(), []))["status"] == "completed"
 
 
 async def test_a_loop_keeps_the_order_of_its_items_and_names_the_failed_ones() -> None:
@@ -69,7 +69,7 @@ async def test_a_loop_keeps_the_order_of_its_items_and_names_the_failed_ones() -
     error = run.outcomes[1].error or {}
     assert error["message"] == "1 of 4 items of step 'each' failed: three is missing"
     assert [item["index"] for item in error["details"]["items"]] == [3]
-    answer = await workflow_answer(run, Stand())
+    answer = await workflow_answer(run, Stand(), [])
     assert answer["status"] == "partial"
     assert answer["steps"][1]["result"][3] is None
 
@@ -85,7 +85,7 @@ async def test_a_loop_beyond_the_budget_calls_nothing_and_names_the_setting() ->
         "workflow.max_steps",
         4,
     )
-    assert (await workflow_answer(run, Stand()))["exceeded"] == [
+    assert (await workflow_answer(run, Stand(), []))["exceeded"] == [
         {"limit": "max_steps", "value": 4, "setting": "workflow.max_steps"}
     ]
 
@@ -98,11 +98,11 @@ async def test_continue_all_goes_on_with_null_and_stop_begins_nothing_more() -> 
     stand = Stand(TOOLS)
     run = await run_of(steps, stand, on_error="continue_all")
     assert run.outcomes[1].value == {"id": None, "text": "got "}
-    assert (await workflow_answer(run, stand))["status"] == "partial"
+    assert (await workflow_answer(run, stand, []))["status"] == "partial"
     later = {"id": "later", "tool": "one", "depends_on": ["next"]}
     run = await run_of([steps[0], {"id": "next", "tool": "list", "depends_on": ["bad"]}, later], stand, on_error="stop")
     assert statuses(run) == ["error", "skipped", "skipped"]
-    answer = await workflow_answer(run, stand)
+    answer = await workflow_answer(run, stand, [])
     assert (answer["status"], answer["steps"][2]["reason"], answer["steps"][2]["blocked_by"]) == (
         "failed",
         "stopped",
@@ -127,7 +127,7 @@ async def test_the_time_of_a_run_ends_what_runs_and_skips_what_has_not_begun() -
     run = await run_of(steps, Stand(TOOLS), budget={"max_seconds": 0.02})
     assert statuses(run) == ["error", "skipped"]
     assert {(run.outcomes[index].error or {})["code"] for index in (0, 1)} == {"BUDGET_EXCEEDED"}
-    answer = await workflow_answer(run, Stand())
+    answer = await workflow_answer(run, Stand(), [])
     assert (answer["status"], answer["exceeded"][0]["setting"]) == ("failed", "workflow.max_seconds")
 
 
@@ -142,7 +142,7 @@ async def test_identical_reads_are_one_call_unless_something_was_written_between
     stand = Stand(TOOLS, reads=frozenset({"list"}))
     run = await run_of(steps, stand, trace=True)
     assert stand.called == ["list", "one", "list"]
-    answer = await workflow_answer(run, stand)
+    answer = await workflow_answer(run, stand, [])
     assert [step["trace"].get("shared_with") for step in answer["steps"]] == [None, "a", "a", None, None]
     assert [run.outcomes[index].value for index in (0, 1, 2)] == [run.outcomes[0].value] * 3
 
@@ -159,20 +159,20 @@ async def test_stored_results_take_their_place_and_are_not_scanned() -> None:
 async def test_large_results_are_kept_and_a_steps_own_limit_cuts_with_a_way_to_go_on() -> None:
     steps = [{"id": "a", "tool": "list", "max_tokens": 50}, {"id": "b", "tool": "list"}]
     stand = Stand(TOOLS, threshold=200)
-    answer = await workflow_answer(await run_of(steps, stand), stand)
+    answer = await workflow_answer(await run_of(steps, stand), stand, [])
     first, second = answer["steps"]
-    assert first["reference"] == {"ref": "ref_a"}
+    assert first["reference"]["ref"] == "ref_a"
     assert first["truncated"].startswith('{"items":[{"id":0')
     assert len(first["truncated"]) <= 150
     assert "truncated" not in second
-    assert second["reference"] == {"ref": "ref_b"}
+    assert second["reference"]["ref"] == "ref_b"
     assert "exceeded" not in answer
 
 
 async def test_an_answer_never_shows_more_tokens_than_its_budget() -> None:
     steps = [{"id": f"s{n}", "tool": "one", "arguments": {"text": f"{n} " * 100}} for n in range(4)]
     stand = Stand(TOOLS, threshold=10_000)
-    answer = await workflow_answer(await run_of(steps, stand, budget={"max_tokens": 500}), stand)
+    answer = await workflow_answer(await run_of(steps, stand, budget={"max_tokens": 500}), stand, [])
     assert ["result" in step for step in answer["steps"]] == [True, True, False, False]
     assert answer["exceeded"] == [{"limit": "max_tokens", "value": 500, "setting": "workflow.max_tokens"}]
     assert stand.kept == ["s2", "s3"]

@@ -1,0 +1,121 @@
+"""What keeps large results out of a conversation: references by default, never longer than what they stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.results.content import Content
+from pml_gateway.results.encoding import tokens_of_json
+from tests.results.stores import SOURCE, opened
+from tests.results.test_store import ANNA, JSON
+from tests.support.examples import examples
+from tests.support.scripted_server import ScriptedServer, text_result, tool
+from tests.support.serving import Serving, serving
+
+pytestmark = pytest.mark.anyio
+
+ROWS = [{"id": number, "name": f"customer {number}", "status": "open"} for number in range(66_666)]
+LOG = "\n".join(f"12:00:{number % 60:02} INFO request {number} done" for number in range(20_000))
+LARGE = text_result("many words " * 3000)
+
+
+def upstream() -> ScriptedServer:
+    async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if call["name"] == "rows":
+            return {"content": [{"type": "text", "text": "rows"}], "structuredContent": {"total": 7, "rows": ROWS}}
+        if call["name"] == "say":
+            return {"content": [], "structuredContent": {"said": call["arguments"]["value"]}}
+        return text_result(LOG) if call["name"] == "log" else LARGE
+
+    return ScriptedServer([tool("make"), tool("rows"), tool("log"), tool("say", properties={"value": {}})], answer)
+
+
+async def called(served: Serving, name: str, path: str = "") -> dict[str, Any]:
+    return await served.call("call_tool", {"name": f"up__{name}"}, path)
+
+
+def read_on(answer: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the call that an answer says goes on."""
+    found = re.match(r"read_result (\{.*?\})", answer["next"])
+    assert found, answer["next"]
+    arguments: dict[str, Any] = json.loads(found[1])
+    return arguments
+
+
+async def test_call_tool_answers_large_results_by_reference_with_no_setting_at_all(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        answer = (await called(served, "rows"))["structuredContent"]
+        page = (await served.call("read_result", read_on(answer)))["structuredContent"]
+        log = (await called(served, "log"))["structuredContent"]
+        lines = (await served.call("read_result", read_on(log)))["structuredContent"]
+        direct = await served.call("up__make")
+    assert answer["shape"] == "{total: int, rows: {id: int, name: str, status: str}[66666]}"
+    assert answer["preview"] == {"first": ROWS[:2], "last": ROWS[-1:]}
+    assert page["items"][0] == ROWS[2]
+    assert log["preview"]["first"].startswith("12:00:00 INFO request 0")
+    assert log["preview"]["last"].endswith("request 19999 done")
+    assert lines["text"].splitlines()[:100] == LOG.splitlines()[:100]
+    assert count_tokens(json.dumps(answer)) <= 300
+    assert direct["content"] == LARGE["content"]
+
+
+@pytest.mark.parametrize(
+    ("gateway", "path", "is_stored"),
+    [
+        ({}, "", True),
+        ({"meta_tools": ["call_tool", "call_batch"]}, "", False),
+        ({"direct_calls": "listed"}, "", True),
+        ({"style": "namespaces"}, "", True),
+    ],
+)
+async def test_who_cannot_read_results_gets_them_whole(
+    tmp_path: Path, gateway: dict[str, Any], path: str, is_stored: bool
+) -> None:
+    async with serving(tmp_path, {"up": upstream()}, gateway=gateway) as served:
+        answer = await called(served, "make", path)
+        batch = await served.call("call_batch", {"calls": [{"name": "up__make"}]}, path)
+    if gateway.get("style") != "namespaces":
+        assert ("ref" in answer.get("structuredContent", {})) == is_stored
+        assert ("reference" in batch["structuredContent"]["slots"][0]) == is_stored
+
+
+async def test_a_direct_call_is_whole_where_results_could_not_be_read_under_mode_all(tmp_path: Path) -> None:
+    gateway = {"direct_calls": "listed", "tools_exposure": "full_proxy"}
+    async with serving(tmp_path, {"up": upstream()}, gateway=gateway, references={"mode": "all"}) as served:
+        assert (await served.call("up__make"))["content"] == LARGE["content"]
+
+
+async def test_a_result_is_stored_only_where_its_reference_is_shorter(tmp_path: Path) -> None:
+    references = {"threshold_tokens": 5}
+    async with serving(tmp_path, {"up": upstream()}, references=references) as served:
+        for words, is_stored in ((20, False), (600, True)):
+            arguments = {"value": "word " * words}
+            one = await served.call("call_tool", {"name": "up__say", "arguments": arguments})
+            batch = await served.call("call_batch", {"calls": [{"name": "up__say", "arguments": arguments}]})
+            assert ("ref" in one["structuredContent"]) == is_stored
+            assert ("reference" in batch["structuredContent"]["slots"][0]) == is_stored
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(value=JSON | st.dictionaries(st.text(min_size=30), JSON, max_size=80) | st.lists(st.text(), max_size=40))
+def test_the_answer_of_a_reference_is_small_whatever_it_stands_for(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
+    async def answered() -> Any:
+        async with opened(tmp_path_factory.getbasetemp()) as store:
+            stored = await store.put(ANNA, Content("json", value), source=SOURCE)
+            assert stored is not None
+            return stored.answer(), stored.brief()
+
+    answer, brief = anyio.run(answered)
+    assert len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= 880
+    assert tokens_of_json(brief) < 40
