@@ -27,6 +27,9 @@ from pml_gateway.types import JsonObject, Ranking
 MAX_NAMED_SYSTEMS = 12
 MAX_SYSTEM_NAME = 40
 MAX_LIMIT = 50
+MAX_RELATED = 2
+"""Tools that belong with a hit, at 7 tokens each."""
+
 MAX_QUERY = 4000
 _GLOB_CHARACTERS = frozenset("*?[")
 
@@ -106,6 +109,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         | ({} if detail == "name" else _as_action(tool, state, view))
         for tool, score in page
     ]
+    if detail != "name":
+        hits = _with_related(hits, [tool for tool, _ in page], state, view)
     answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
     context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
@@ -131,6 +136,19 @@ def _hit(tool: CatalogTool, score: float, detail: str) -> JsonObject:
     if tool.stale:
         hit["unavailable"] = True
     return hit
+
+
+def _with_related(
+    hits: Sequence[JsonObject], tools: Sequence[CatalogTool], state: GatewayState, view: View
+) -> list[JsonObject]:
+    """The hits with the tools that belong with each, as far as they are neither hits nor named before."""
+    named = {tool.qualified_name for tool in tools}
+    completed = []
+    for hit, tool in zip(hits, tools, strict=True):
+        related = state.related(view, tool, MAX_RELATED, besides=named)
+        named.update(related)
+        completed.append({**hit, "related": related} if related else hit)
+    return completed
 
 
 def _as_action(tool: CatalogTool, state: GatewayState, view: View) -> JsonObject:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.index.links import LinkedTool, Links, ends_of, feeds
+from pml_gateway.index.concepts import LinkedTool, ends_of
+from pml_gateway.index.links import Links, feeds
 from pml_gateway.types import JsonObject
 
 TEXT: JsonObject = {"type": "string"}
