@@ -18,6 +18,7 @@ from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
+from pml_gateway.index.links import Links
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed, ListKind
@@ -442,10 +443,14 @@ class Gateway:
         """Serve searches from a new index."""
         self._replace(replace(self.state, index=index, selected={}))
 
+    def swap_links(self, links: Links) -> None:
+        """Name related tools from new links."""
+        self._replace(replace(self.state, links=links))
+
     def _swap(self, built: GatewayState) -> None:
-        """Serve from a state that was built aside, with the index and the ranking of now."""
+        """Serve from a state that was built aside, with the index, the links and the ranking of now."""
         before = self.state
-        self._replace(replace(built, index=before.index, ranking=self._ranking))
+        self._replace(replace(built, index=before.index, links=before.links, ranking=self._ranking))
         if built.catalog is not before.catalog or built.settings.search != before.settings.search:
             self._indexer.request(built.settings, built.catalog)
 
@@ -519,7 +524,7 @@ async def open_gateway(
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(gateway.exceeded.run)
-        tasks.start_soon(indexer.run, gateway.swap_index)
+        tasks.start_soon(indexer.run, gateway.swap_index, gateway.swap_links)
         tasks.start_soon(gateway.read_in_background)
         gateway.tell()
         indexer.request(settings, gateway.state.catalog)

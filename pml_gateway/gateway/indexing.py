@@ -1,8 +1,9 @@
-"""Builds search indexes of the catalog in the background: at once by words alone, then with the model."""
+"""Builds in the background what answers of a catalog need: an index by words, one with the model, then its links."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -10,14 +11,15 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from pml_gateway.catalog.model import Catalog
+from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
-from pml_gateway.gateway.state import documents
+from pml_gateway.gateway.state import documents, linked_tool
 from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.large import SnapshotStore, not_embedded
 from pml_gateway.index.limits import EXACT_LIMIT
+from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, dense_text
@@ -34,6 +36,11 @@ ENTRIES_PER_TOOL = 1.25
 """Embeddings cached at least for each tool: those of a large catalog take an hour, and no start may repeat it."""
 
 OnIndex = Callable[[ToolIndex], None]
+OnLinks = Callable[[Links], None]
+
+
+class _OutdatedError(Exception):
+    """Another catalog waits for its index."""
 
 
 class Indexer:
@@ -55,6 +62,7 @@ class Indexer:
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}
         self._indexed: tuple[object, ...] = ()
+        self._linked: tuple[CatalogTool, ...] = ()
 
     def request(self, settings: Settings, catalog: Catalog) -> None:
         """Ask for an index over this catalog."""
@@ -69,7 +77,7 @@ class Indexer:
             await self._current.wait()
         return self._current.is_set()
 
-    async def run(self, on_index: OnIndex) -> None:
+    async def run(self, on_index: OnIndex, on_links: OnLinks) -> None:
         """Serve requests for as long as the owner's task group lives."""
         while True:
             await self._wanted.next()
@@ -83,6 +91,20 @@ class Indexer:
                 self._indexed = wanted
             if not self._wanted.is_due:
                 self._current.set()
+            if catalog.tools != self._linked:
+                await self._link(catalog, on_links)
+
+    async def _link(self, catalog: Catalog, on_links: OnLinks) -> None:
+        """Find which tools belong together, unless another catalog comes first: then those of that one are sought."""
+
+        def pause() -> None:
+            anyio.from_thread.check_cancelled()
+            if self._wanted.is_due:
+                raise _OutdatedError
+
+        with suppress(_OutdatedError):
+            on_links(await anyio.to_thread.run_sync(_links, catalog, pause))
+            self._linked = catalog.tools
 
     async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:
         store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
@@ -116,3 +138,7 @@ class Indexer:
                 logger.warning("%s; search answers from words alone", error)
                 self._embedders[model] = None
         return self._embedders[model]
+
+
+def _links(catalog: Catalog, pause: Callable[[], None]) -> Links:
+    return Links.build([linked_tool(tool) for tool in catalog.tools], pause)

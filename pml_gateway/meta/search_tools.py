@@ -27,6 +27,9 @@ from pml_gateway.text import first_sentence, folded, shortened
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_LIMIT = 50
+MAX_RELATED = 2
+"""Tools that belong with a hit, at 7 tokens each."""
+
 MAX_QUERY = 4000
 MAX_UNAVAILABLE = 12
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -98,6 +101,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     hits = [
         _hit(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page
     ]
+    if detail != "name":
+        hits = _with_related(hits, [tool for tool, _ in page], state, view)
     answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
     context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
@@ -123,6 +128,19 @@ def _hit(context: CallContext, tool: CatalogTool, score: float, detail: str) -> 
     if tool.stale:
         hit["unavailable"] = True
     return hit
+
+
+def _with_related(
+    hits: Sequence[JsonObject], tools: Sequence[CatalogTool], state: GatewayState, view: View
+) -> list[JsonObject]:
+    """The hits with the tools that belong with each, as far as they are neither hits nor named before."""
+    named = {tool.qualified_name for tool in tools}
+    completed = []
+    for hit, tool in zip(hits, tools, strict=True):
+        related = state.related(view, tool, MAX_RELATED, besides=named)
+        named.update(related)
+        completed.append({**hit, "related": related} if related else hit)
+    return completed
 
 
 def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObject:
