@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from pml_gateway.errors import InvalidInputError
@@ -112,11 +113,26 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
         if problems:
             raise PlanError(problems)
         run = Run(plan)
+    else:
+        await _check_rest(context, run)
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
     answer = await workflow_answer(run, calls)
     return data_result(answer, is_error=answer["status"] == RunStatus.FAILED)
+
+
+async def _check_rest(context: CallContext, run: Run) -> None:
+    """Refuse to go on with a run whose other steps this client may not make any more.
+
+    Raises:
+        PlanError: which steps, and why.
+    """
+    rest = replace(run.plan, steps=tuple(step for step in run.plan.steps if not run.is_done(step)))
+    check = partial(plan_problems, rest, context.find, context.state.meta_tools, now=True)
+    problems = await current_budget().in_thread(check)
+    if problems:
+        raise PlanError(problems, subject="the rest of the workflow")
 
 
 async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:

@@ -66,6 +66,7 @@ class Call:
     refs: tuple[str, ...] = ()
     if_none_match: str | None = None
     run: str = ""
+    rights: str = "client"
     began: float = field(default_factory=time.time)
 
 
@@ -129,6 +130,8 @@ class Settler:
             at=call.began,
             seconds=time.time() - call.began,
             run=call.run,
+            rights=call.rights,
+            client=call.client.id,
         )
 
 

@@ -9,6 +9,7 @@ from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import unfit_tool
 from pml_gateway.workflow.plan import Plan, Step, StepProblem
 from pml_gateway.workflow.templates import references
 
@@ -30,7 +31,8 @@ def plan_problems(plan: Plan, find: FindTool, meta_tools: Container[str], *, now
         if step.tool is None:
             continue
         try:
-            problems += refused_arguments(step, find(step.tool))
+            tool = find(step.tool)
+            problems += unfit_tool(step, tool) or refused_arguments(step, tool)
         except UpstreamError as error:
             if not now:
                 problems.append(_problem(step, error))
