@@ -18,6 +18,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.flow import follow, given_type
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
 from pml_gateway.workflow.templates import StepReference, Template, compile_template, references
@@ -276,8 +277,8 @@ def _opening(schema: JsonObject) -> list[StepProblem]:
 
 def _closed(schema: JsonObject) -> JsonObject:
     """An object's schema with nothing in it that it does not name, and so for the objects inside it."""
-    closed = {"type": "object", "properties": {}, **schema}
-    return _without_others(closed)
+    closed: JsonObject = _without_others({"type": "object", "properties": {}, **schema})
+    return closed
 
 
 def _without_others(schema: Any) -> Any:
@@ -321,6 +322,7 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
     steps: list[Step] = []
     read_only = True
     uses = set()
+    tools: dict[int, CatalogTool] = {}
     for step in composite.plan.steps:
         tool = view.resolve(step.tool) if step.tool is not None else None
         if step.tool is not None and tool is None:
@@ -335,12 +337,19 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
             problems += _unknown_arguments(step, tool)
             read_only = read_only and (tool.definition.get("annotations") or {}).get("readOnlyHint") is True
             uses.add(tool.qualified_name)
+            tools[step.index] = tool
             step = replace(step, tool=tool.qualified_name)
         steps.append(step)
     plan = replace(composite.plan, steps=tuple(steps))
+    given = given_type(composite.definition.input if composite.definition is not None else {})
+    problems += follow(plan, tools, _nothing_learned, given=given, output=composite.output).problems
     return replace(
         composite, plan=plan, problems=tuple(problems), is_read_only=read_only and bool(uses), uses=frozenset(uses)
     )
+
+
+def _nothing_learned(_: CatalogTool) -> None:
+    """Whether a workflow is available must not hang on what its clients' results were so far."""
 
 
 def _missing_tool(step: Step, view: View) -> StepProblem:
