@@ -247,8 +247,8 @@ def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
 def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
     """Whether a tool is what it was before, down to the JSON of its definition."""
     return (
-        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.refused_names)
-        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.refused_names)
+        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.refused_names, known.reach)
+        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.refused_names, tool.reach)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
         # Python holds 1, 1.0 and true for equal; JSON does not.

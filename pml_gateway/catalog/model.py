@@ -24,6 +24,18 @@ class UpstreamListing:
     stale: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tools that a run of a composite tool could call, by qualified name: whose rights each is called with."""
+
+    by_client: frozenset[str] = frozenset()
+    by_owner: frozenset[str] = frozenset()
+
+
+ITSELF = Reach()
+"""What a server's tool reaches."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
@@ -43,6 +55,7 @@ class CatalogTool:
     hidden: bool = False
     listed: JsonObject = field(default_factory=dict)
     refused_names: tuple[str, ...] = ()
+    reach: Reach = ITSELF
 
     @property
     def description(self) -> str:
@@ -118,7 +131,10 @@ class Catalog:
             return False
         return len(self.tools) == len(other.tools) and all(
             ours is theirs
-            or ((ours.stale, ours.hidden) == (theirs.stale, theirs.hidden) and _observed(ours) == _observed(theirs))
+            or (
+                (ours.stale, ours.hidden, ours.reach) == (theirs.stale, theirs.hidden, theirs.reach)
+                and _observed(ours) == _observed(theirs)
+            )
             for ours, theirs in zip(self.tools, other.tools, strict=True)
         )
 

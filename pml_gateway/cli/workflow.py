@@ -84,6 +84,8 @@ def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             for problem in row["problems"]:
                 hint = f" ({problem['hint']})" if problem["hint"] else ""
                 warn(f"workflows.{row['name']}{problem['path'].replace('/', '.')}: {problem['message']}{hint}")
+            for warning in row["warnings"]:
+                warn(f"workflows.{row['name']}: {warning}")
         if not rows:
             say("no workflows are configured")
     if problems:

@@ -79,7 +79,7 @@ def load_settings(
     warnings += environment.warnings
     layers += [environment.layer, *_command_line(mode, preset, overrides or {})]
     merged = merge(layers)
-    warnings += _known_mode(merged)
+    warnings += [*_known_mode(merged), *_owned_workflows(merged)]
     settings = _validated(merged, environment.problems)
     warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
@@ -161,6 +161,28 @@ def _known_mode(merged: Layer) -> list[str]:
         f"{origin.location}: gateway.tools_exposure: unknown mode {shown(value, _MODE)}, using meta_only; "
         f"choose from {', '.join(modes)}{suggestion(value, modes)}"
     ]
+
+
+def _owned_workflows(merged: Layer) -> list[str]:
+    """Keep workflows that others wrote to the rights of their client, also inside the owner's; returns the warnings.
+
+    A project's file may be trusted with what it starts, and still its author is not the one who gives clients rights.
+    """
+    workflows = merged.values.get("workflows")
+    warnings = []
+    for name, entry in workflows.items() if isinstance(workflows, dict) else ():
+        path = ("workflows", name)
+        origin = merged.origin(path) or DEFAULT_ORIGIN
+        if not isinstance(entry, dict) or origin.source == "user":
+            continue
+        if entry.get("runs_as") == "owner":
+            at = merged.origin((*path, "runs_as")) or origin
+            warnings.append(
+                f"{at.location}: workflows.{name}.runs_as: owner is for your own configuration file; "
+                "the steps run with the rights of whoever calls it"
+            )
+        entry["runs_as"] = "client"
+    return warnings
 
 
 def _validated(merged: Layer, known_problems: Sequence[Problem]) -> Settings:

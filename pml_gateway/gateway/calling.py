@@ -26,14 +26,14 @@ from pml_gateway.exposure.namespaces import ACTION, call_signature
 from pml_gateway.exposure.schema_text import outcome
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
-from pml_gateway.gateway.events import calling
+from pml_gateway.gateway.events import CLIENT, calling
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.steps import StepCalls, composite_result, may_read
+from pml_gateway.gateway.steps import StepCalls, composite_result, may_read, runs_as_owner
 from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.client import OWNER, Client
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import spending
 from pml_gateway.results.settle import Call, Route, Settled, Settler
@@ -181,7 +181,8 @@ class Caller:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments) as running:
+        rights = OWNER.id if runs_as_owner(self._gateway, tool, options) else CLIENT
+        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments, rights) as running:
             if refs is None:
                 resolved = await self._gateway.results.resolve(scope.client, arguments, visible_to(view))
             else:
@@ -193,7 +194,9 @@ class Caller:
             elif route != "direct" or is_composite:
                 await check_arguments(tool, resolved.arguments)
             reads = may_read(self._gateway.state, scope)
-            call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads)
+            call = Call(
+                scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads, rights=rights
+            )
             if is_composite:
                 result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
             else:

@@ -50,7 +50,7 @@ class CallOptions:
     """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
 
     `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
-    ask or tell it something.
+    ask or tell it something. `as_owner` says that this is a step of a workflow that runs as its owner.
     """
 
     on_progress: ProgressFnT | None = None
@@ -59,6 +59,7 @@ class CallOptions:
     request_state: str | None = None
     may_ask: bool = False
     audience: Audience | None = None
+    as_owner: bool = False
 
 
 CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)

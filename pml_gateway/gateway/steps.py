@@ -15,6 +15,7 @@ from pml_gateway.errors import (
     InvalidInputError,
     ResultStoreError,
     ToolNotFoundError,
+    UpstreamError,
     UpstreamProtocolError,
     UpstreamUnavailableError,
     error_json,
@@ -24,16 +25,16 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.client import OWNER, Client
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
 from pml_gateway.results.settle import Route, Settled, describe_inputs
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
+from pml_gateway.workflow.composite import COMPOSITES, Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import StepOutcome, StepStatus
+from pml_gateway.workflow.outcome import StepOutcome, StepStatus, error_of
 from pml_gateway.workflow.plan import OnError, Plan, Step, expressions_of
 from pml_gateway.workflow.report import MediaApart, first_error
 from pml_gateway.workflow.sharing import Invocation
@@ -90,13 +91,16 @@ class StepCalls:
         *,
         run_name: str,
         inside: bool = False,
+        definition: str = "",
     ) -> None:
+        """`inside` a composite tool; `definition` is what it is now, with which alone a suspended run goes on."""
         self._gateway = gateway
         self._calls = calls
         self._scope = scope
         self._options = options
         self._run_name = run_name
         self._inside = inside
+        self._request = f"{run_name}\n{definition}"
 
     def resumed(self, arguments: JsonObject) -> Run | None:
         """The run that waits for the answers that came with this request; None where it is a new one.
@@ -106,7 +110,7 @@ class StepCalls:
         """
         if self._options.request_state is None:
             return None
-        request = fingerprint(self._run_name, arguments)
+        request = fingerprint(self._request, arguments)
         return self._calls.suspended.take(self._scope.client, request, self._options.request_state)
 
     async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
@@ -117,14 +121,17 @@ class StepCalls:
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
-        state = self._calls.suspended.keep(self._scope.client, fingerprint(self._run_name, arguments), run)
+        state = self._calls.suspended.keep(self._scope.client, fingerprint(self._request, arguments), run)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
 
     def _view(self) -> View:
         """What the steps may call now; settings may change while a run lasts."""
-        return self._gateway.state.view(self._scope.client, inside=self._inside)
+        client = self._scope.client
+        if self._options.as_owner:
+            client = replace(OWNER, client_capabilities=client.client_capabilities)
+        return self._gateway.state.view(client, inside=self._inside)
 
     def read_only(self, name: str) -> str | None:
         """The tool's qualified name, if its annotations say that it only reads."""
@@ -161,11 +168,17 @@ class StepCalls:
                     f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
                     hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
                 )
+            if self._options.as_owner and settled.result.get("isError") and not self._may_use(tool):
+                raise UpstreamError(error_of(settled.result)["message"])
         except GatewayError as error:
             if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
                 raise InternalToolError(error) from error
             raise
         return settled
+
+    def _may_use(self, tool: CatalogTool) -> bool:
+        """Whether the client's own rights would do, so that what the tool says is no secret to it."""
+        return self._gateway.state.view(self._scope.client, inside=True).shows(tool)
 
     def _find(self, view: View, name: str) -> CatalogTool:
         try:
@@ -250,6 +263,14 @@ FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
 
 
+def runs_as_owner(gateway: Gateway, tool: CatalogTool, options: CallOptions) -> bool:
+    """Whether a call is made with the rights of the gateway's owner, or a composite tool's steps are."""
+    composite = gateway.state.composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
+    if composite is None or composite.definition is None:
+        return options.as_owner
+    return composite.definition.is_as_owner(around=options.as_owner)
+
+
 async def composite_result(
     gateway: Gateway,
     calls: Calls,
@@ -272,7 +293,19 @@ async def composite_result(
     if composite.problems:
         may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
-    steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=True)
+    as_owner = runs_as_owner(gateway, tool, options)
+    if as_owner:
+        logger.info("%s runs with the rights of its owner for %s", tool.qualified_name, scope.client.id)
+    definition = "" if composite.definition is None else composite.definition.model_dump_json()
+    steps = StepCalls(
+        gateway,
+        calls,
+        scope,
+        replace(options, as_owner=as_owner),
+        run_name=tool.qualified_name,
+        inside=True,
+        definition=definition,
+    )
     run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments))
     question = await steps.advance(run, arguments)
     if question is not None:
@@ -287,6 +320,8 @@ async def composite_result(
         inputs=inputs,
         at=began,
         seconds=time.time() - began,
+        client=scope.client.id,
+        rights=OWNER.id if as_owner else "client",
     )
     return await _by_reference(gateway, scope, result, source)
 

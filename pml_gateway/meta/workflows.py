@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
+from pml_gateway.mcp.elicitation import NO_CAPABILITIES
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result, with_media
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.checks import dry_run_answer, plan_problems
+from pml_gateway.workflow.checks import Checked, check_plan, dry_run_answer, plan_problems
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import RunStatus
 from pml_gateway.workflow.parse import parse_batch, parse_workflow
@@ -107,12 +109,15 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     calls = context.steps("execute_workflow")
     run = calls.resumed(arguments)
     if run is None:
-        plan, problems = await _checked(context, arguments)
+        plan, problems, checked = await _checked(context, arguments)
         if arguments.get("dry_run"):
-            return data_result(dry_run_answer(plan, problems, context.find))
+            catalog, questions = context.state.catalog, _questions(context)
+            return data_result(dry_run_answer(plan, problems, checked, catalog, questions=questions))
         if problems:
             raise PlanError(problems)
         run = Run(plan)
+    else:
+        await _check_rest(context, run)
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
@@ -121,7 +126,29 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     return with_media(data_result(answer, is_error=answer["status"] == RunStatus.FAILED), media)
 
 
-async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:
+async def _check_rest(context: CallContext, run: Run) -> None:
+    """Refuse to go on with a run whose other steps this client may not make any more.
+
+    Raises:
+        PlanError: which steps, and why.
+    """
+    rest = replace(run.plan, steps=tuple(step for step in run.plan.steps if not run.is_done(step)))
+    check = partial(plan_problems, rest, context.find, context.state.meta_tools, now=True)
+    problems = await current_budget().in_thread(check)
+    if problems:
+        raise PlanError(problems, subject="the rest of the workflow")
+
+
+def _questions(context: CallContext) -> str:
+    """What is known before of questions that servers may ask while their tools run."""
+    audience = context.options.audience
+    can_be_asked = audience is not None and audience.client_capabilities != NO_CAPABILITIES
+    if not can_be_asked and not context.options.may_ask:
+        return "this client cannot be asked: a tool that asks its user something fails"
+    return "not known before: a server may ask this client's user while its tool runs"
+
+
+async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem], Checked]:
     """The plan and everything wrong with it, as far as that is known before any call."""
     dry_run = arguments.get("dry_run", False)
     if not isinstance(dry_run, bool):
@@ -129,11 +156,12 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow))
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
-    check = partial(plan_problems, plan, context.find, context.meta_tools, now=not dry_run)
+    output_of = partial(context.gateway.shapes.output_of, context.scope.client)
+    check = partial(check_plan, plan, context.find, context.meta_tools, output_of, now=not dry_run)
     # There may be many steps, and large schemas.
-    found = await current_budget().in_thread(check)
-    kept = (each for each in found if each.step not in unreadable or each.path.endswith("/tool"))
-    return plan, [*problems, *kept]
+    checked = await current_budget().in_thread(check)
+    kept = (each for each in checked.problems if each.step not in unreadable or each.path.endswith("/tool"))
+    return plan, [*problems, *kept], checked
 
 
 CALL_BATCH = MetaTool("call_batch", batch_definition, call_batch, aliases=("batch",))

@@ -55,6 +55,9 @@ class Client:
 LOCAL = Client("local")
 """Whoever started the gateway as a stdio process."""
 
+OWNER = Client("owner")
+"""Whose rights the steps of a workflow have that runs as its owner."""
+
 ANONYMOUS = Client("anonymous")
 """Every HTTP request without a key, where no keys are configured."""
 

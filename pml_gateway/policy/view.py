@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.catalog.hidden_characters import visible
-from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.model import ITSELF, Catalog, CatalogTool
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -28,7 +28,8 @@ class View:
 
     Listing, search, schema, call, closest names and counts all ask this object, so that a hidden tool cannot be told
     from one that does not exist. `inside` a composite tool, the tools that are hidden for it exist as well. What a
-    server offers only to clients that can be asked something else does not exist for this one.
+    server offers only to clients that can be asked something else does not exist for this one, and neither does a
+    composite tool that could come to a step which this client may not make.
     """
 
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
@@ -43,10 +44,10 @@ class View:
         self.said = {**catalog.offers.upstreams, **catalog.visibility.said.get(client.client_capabilities, {})}
         self._unlisted = absent_tools(absent)
         self._allow = allow
-        self._denied = (deny, denied)
+        self._deny, self._blacklist = deny, denied
         self._denied_meta_tools = about_meta_tools(client.deny)
         self._shown: dict[CatalogTool, bool] = {}
-        self._is_whole = allow.matches_all and not any(each.names_any for each in self._denied) and not self._unlisted
+        self._is_whole = allow.matches_all and not (deny.names_any or denied.names_any or self._unlisted)
 
     def shows(self, tool: CatalogTool) -> bool:
         """Whether a tool of the catalog exists for this client."""
@@ -60,11 +61,22 @@ class View:
         return shown
 
     def _permits(self, tool: CatalogTool) -> bool:
-        return (
-            (tool.upstream_id, tool.name) not in self._unlisted
-            and self._allow.admits(tool)
-            and not any(patterns.matches(tool) for patterns in self._denied)
-        )
+        return self._admits(tool) if tool.reach is ITSELF else next(self.withheld(tool), None) is None
+
+    def withheld(self, tool: CatalogTool) -> Iterator[CatalogTool]:
+        """What this client may not use of a tool, and of the tools that it could come to."""
+        yield from (each for each in (tool, *self._named(tool.reach.by_client)) if not self._admits(each))
+        yield from (each for each in self._named(tool.reach.by_owner) if not self._is_offered(each))
+
+    def _admits(self, tool: CatalogTool) -> bool:
+        return self._is_offered(tool) and self._allow.admits(tool) and not self._deny.matches(tool)
+
+    def _is_offered(self, tool: CatalogTool) -> bool:
+        """Whether a client could see it that nothing is hidden from but what is hidden from everybody."""
+        return (tool.upstream_id, tool.name) not in self._unlisted and not self._blacklist.matches(tool)
+
+    def _named(self, names: frozenset[str]) -> Iterator[CatalogTool]:
+        return (tool for name in sorted(names) if (tool := self.catalog.by_name(name)) is not None)
 
     def has_meta_tool(self, name: str) -> bool:
         """Whether the meta-tool of this name, with its aliases, exists for this client, if there is one."""

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import ManifestFile
-from pml_gateway.catalog.model import UpstreamListing
+from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import GatewayState, composites_of
 from pml_gateway.paths import Paths
+from pml_gateway.policy.client import LOCAL, configured_client
+from pml_gateway.policy.view import View
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import COMPOSITES, composite_listing, ownership_of, read_composites
+from pml_gateway.workflow.composite import (
+    COMPOSITES,
+    Composite,
+    composite_listing,
+    ownership_of,
+    read_composites,
+    with_composites,
+)
 from pml_gateway.workflow.plan import limits_of
+
+MAX_NAMED = 4
+"""Clients in a warning, and tools that each of them lacks."""
 
 
 def composite_status(state: GatewayState) -> list[JsonObject]:
@@ -29,9 +41,33 @@ def composite_status(state: GatewayState) -> list[JsonObject]:
                 "steps": len(definition.steps) if definition is not None else 0,
                 "hidden": definition is not None and definition.hidden,
                 "problems": [problem.as_json() for problem in composite.problems],
+                "warnings": out_of_reach(state.settings, state.catalog, name, composite),
             }
         )
     return rows
+
+
+def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Composite) -> list[str]:
+    """Why nobody may call a workflow that its clients' own rules would let them call.
+
+    It is called by other workflows where it is hidden, and where no client may call it by name, that is meant.
+    """
+    tool = catalog.owned(COMPOSITES, name)
+    if tool is None or composite.problems or composite.definition is None or composite.definition.hidden:
+        return []
+    clients = [configured_client(client, entry) for client, entry in settings.clients.items()] or [LOCAL]
+    lacking = []
+    for client in clients:
+        withheld = list(View(catalog, client, settings.gateway.blacklisted_tools).withheld(tool))
+        if not withheld:
+            return []
+        if tool not in withheld:
+            named = ", ".join(each.source for each in withheld[:MAX_NAMED])
+            lacking.append(f"{named} for {client.id.removeprefix('client:')}" if settings.clients else named)
+    if not lacking:
+        return []
+    remedy = "allow these tools, or write runs_as: owner" if settings.clients else "see gateway.blacklisted_tools"
+    return [f"no client can call it, for want of {'; '.join(lacking[:MAX_NAMED])} ({remedy})"]
 
 
 def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[str]:
@@ -60,7 +96,10 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
     )
     is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)
     warnings = []
-    for name, composite in composites_of(settings, catalog).items():
+    bound = composites_of(settings, catalog)
+    catalog = with_composites(catalog, bound)
+    for name, composite in bound.items():
+        warnings += [f"workflows.{name}: {warning}" for warning in out_of_reach(settings, catalog, name, composite)]
         for problem in composite.problems:
             if problem.code is ErrorCode.NOT_FOUND and not is_complete:
                 continue

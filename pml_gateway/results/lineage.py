@@ -69,6 +69,7 @@ class _Graph:
                     "at": timestamp(source.at),
                     "seconds": round(source.seconds, 3),
                     **({"run": source.run} if source.run else {}),
+                    **({"client": source.client, "rights": "owner"} if source.rights == "owner" else {}),
                 }
             )
             self.edges += [{"from": used, "to": call} for used in source.refs]

@@ -69,6 +69,7 @@ class Call:
     if_none_match: str | None = None
     run: str = ""
     may_read: bool = True
+    rights: str = "client"
     began: float = field(default_factory=time.time)
 
 
@@ -130,6 +131,8 @@ class Settler:
             at=call.began,
             seconds=time.time() - call.began,
             run=call.run,
+            rights=call.rights,
+            client=call.client.id,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.catalog.build import same_tool
-from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.catalog.model import Catalog, CatalogTool, Reach, UpstreamListing
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
@@ -18,6 +18,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.flow import follow, given_type
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
 from pml_gateway.workflow.templates import StepReference, Template, compile_template, references
@@ -71,6 +72,19 @@ COMPOSITES = "workflows"
 """The server id under which composite tools appear: `workflows:NAME` in policies, lists and searches."""
 
 
+def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
+    """Why a tool cannot be called, whatever it is given: a run would begin, and end there."""
+    pointer = f"/steps/{step.index}/tool"
+    if tool.task_only:
+        hint = "tasks are not relayed; connect to this server directly for it"
+        message = f"{tool.qualified_name} only runs as a task"
+        return [StepProblem(step.id, pointer, message, hint, ErrorCode.FORBIDDEN)]
+    if tool.stale and tool.upstream_id == COMPOSITES:
+        message, hint = f"the workflow {tool.name!r} is unavailable", "its owner sees why with: pml workflow validate"
+        return [StepProblem(step.id, pointer, message, hint, ErrorCode.UPSTREAM_UNAVAILABLE)]
+    return []
+
+
 def ownership_of(servers: Iterable[str]) -> Ownership:
     """Whose names are, with these servers in the configuration; those of workflows are its owner's."""
     known = tuple(servers)
@@ -86,7 +100,8 @@ class Definition(BaseModel):
 
     `input` is the JSON schema of the tool's arguments, `steps` are those of `execute_workflow`, where `hidden: true`
     also keeps the step's tool off every list. `output` is any JSON with references, by default the result of the last
-    step that ran.
+    step that ran. `runs_as` says whose rights the steps have: those of whoever calls, unless a workflow around this
+    one runs as the owner; always the `client`'s; or the `owner`'s.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -101,6 +116,11 @@ class Definition(BaseModel):
     output: Any = None
     output_as: Literal["value", "reference"] = "value"
     hidden: bool = False
+    runs_as: Literal["client", "owner"] | None = None
+
+    def is_as_owner(self, *, around: bool) -> bool:
+        """Whether its steps have the rights of its owner, where those of the workflow around it do or do not."""
+        return around if self.runs_as is None else self.runs_as == "owner"
 
 
 @dataclass(frozen=True)
@@ -161,7 +181,23 @@ def bind_composites(
             problem = StepProblem("", "/steps", f"the workflows {path} call each other", "remove one of these steps")
             bound[names[at]] = replace(bound[names[at]], problems=(*bound[names[at]].problems, problem))
             uses[at] = frozenset()
-    return bound
+    return _without_unavailable(bound, [[names[each] for each in sorted(used)] for used in uses])
+
+
+def _without_unavailable(bound: dict[str, Composite], uses: list[list[str]]) -> dict[str, Composite]:
+    """The composites, with those unavailable that use an unavailable one: they could only begin."""
+    while True:
+        found = [
+            (name, used)
+            for name, others in zip(bound, uses, strict=True)
+            for used in others
+            if bound[used].problems and not bound[name].problems
+        ]
+        for name, used in found:
+            problem = StepProblem("", "/steps", f"the workflow {used!r} is unavailable", "put that one right first")
+            bound[name] = replace(bound[name], problems=(*bound[name].problems, problem))
+        if not found:
+            return bound
 
 
 def composite_listing(composites: Mapping[str, Composite]) -> UpstreamListing | None:
@@ -176,6 +212,7 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previ
     Composites that are as in the catalog before are taken over from there.
     """
     hidden = frozenset[str]().union(*(composite.hidden_tools for composite in composites.values()))
+    by_tool = {catalog.assignments.get((COMPOSITES, name), name): each for name, each in composites.items()}
 
     def marked(tool: CatalogTool) -> CatalogTool:
         composite = composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
@@ -186,11 +223,28 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previ
         if composite.is_read_only:
             definition = {**definition, "annotations": {**definition.get("annotations", {}), "readOnlyHint": True}}
         is_hidden = tool.qualified_name in hidden or (composite.definition is not None and composite.definition.hidden)
-        changed = replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden)
+        reach = _reach(composite, by_tool)
+        changed = replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden, reach=reach)
         known = None if previous is None else previous.by_name(tool.qualified_name)
         return known if known is not None and same_tool(known, changed) else changed
 
     return replace(catalog, tools=tuple(marked(tool) for tool in catalog.tools))
+
+
+def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> Reach:
+    """Every tool that a run could call, whatever its conditions turn out to be, through other composites as well."""
+    found: set[tuple[str, bool]] = set()
+    pending = [(composite, False)]
+    while pending:
+        each, around = pending.pop()
+        as_owner = each.definition is not None and each.definition.is_as_owner(around=around)
+        new = {(tool, as_owner) for tool in each.uses} - found
+        found |= new
+        pending += [(by_tool[tool], as_owner) for tool, _ in new if tool in by_tool]
+    return Reach(
+        by_client=frozenset(tool for tool, as_owner in found if not as_owner),
+        by_owner=frozenset(tool for tool, as_owner in found if as_owner),
+    )
 
 
 def _read(name: str, raw: Any, limits: Budget) -> Composite:
@@ -198,16 +252,47 @@ def _read(name: str, raw: Any, limits: Budget) -> Composite:
         definition = Definition.model_validate(raw)
     except ValidationError as error:
         return Composite(name, problems=tuple(_field_problem(fault) for fault in error.errors(include_url=False)))
+    opening: list[StepProblem] = []
+    if definition.runs_as == "owner":
+        opening = _opening(definition.input)
+        definition = definition.model_copy(update={"input": _closed(definition.input)})
     request: JsonObject = {"steps": definition.steps, "on_error": definition.on_error, "budget": definition.budget}
     try:
         plan, problems = parse_workflow(request, limits, with_input=True, extra_keys=("hidden",))
         output = None if definition.output is None else compile_template(definition.output)
-        problems += [*_output_problems(output, plan), *input_problems(definition.input, plan, output)]
+        problems += [*opening, *_output_problems(output, plan), *input_problems(definition.input, plan, output)]
     except PlanError as error:
         return Composite(name, definition, problems=error.problems)
     except InvalidInputError as error:
         return Composite(name, definition, problems=(StepProblem("", "/output", error.message, error.hint),))
     return Composite(name, definition, plan, output, tuple(problems))
+
+
+def _opening(schema: JsonObject) -> list[StepProblem]:
+    """What lets arguments through that nobody thought of, into steps that may do more than their caller."""
+    keys = [key for key in (*_COMBINED, "additionalProperties") if schema.get(key) not in (None, False)]
+    message = "a workflow that runs as its owner takes only arguments that it names"
+    return [StepProblem("", f"/input/{key}", message, f"leave out {key}") for key in keys]
+
+
+def _closed(schema: JsonObject) -> JsonObject:
+    """An object's schema with nothing in it that it does not name, and so for the objects inside it."""
+    closed: JsonObject = _without_others({"type": "object", "properties": {}, **schema})
+    return closed
+
+
+def _without_others(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in ("properties", "$defs", "definitions"):
+        if isinstance(schema.get(key), dict):
+            closed[key] = {name: _without_others(each) for name, each in schema[key].items()}
+    if "items" in schema:
+        closed["items"] = _without_others(schema["items"])
+    if "properties" in schema and not any(key in schema for key in _COMBINED):
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _field_problem(fault: Any) -> StepProblem:
@@ -237,6 +322,7 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
     steps: list[Step] = []
     read_only = True
     uses = set()
+    tools: dict[int, CatalogTool] = {}
     for step in composite.plan.steps:
         tool = view.resolve(step.tool) if step.tool is not None else None
         if step.tool is not None and tool is None:
@@ -246,15 +332,24 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
             tool = None
         if tool is not None:
             problems += argument_problems(step, tool)
+            if tool.upstream_id != COMPOSITES:
+                problems += unfit_tool(step, tool)
             problems += _unknown_arguments(step, tool)
             read_only = read_only and (tool.definition.get("annotations") or {}).get("readOnlyHint") is True
             uses.add(tool.qualified_name)
+            tools[step.index] = tool
             step = replace(step, tool=tool.qualified_name)
         steps.append(step)
     plan = replace(composite.plan, steps=tuple(steps))
+    given = given_type(composite.definition.input if composite.definition is not None else {})
+    problems += follow(plan, tools, _nothing_learned, given=given, output=composite.output).problems
     return replace(
         composite, plan=plan, problems=tuple(problems), is_read_only=read_only and bool(uses), uses=frozenset(uses)
     )
+
+
+def _nothing_learned(_: CatalogTool) -> None:
+    """Whether a workflow is available must not hang on what its clients' results were so far."""
 
 
 def _missing_tool(step: Step, view: View) -> StepProblem:

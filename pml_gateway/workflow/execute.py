@@ -124,6 +124,11 @@ class Run:
         """Whether a step waits for its user."""
         return any(outcome.status is StepStatus.WAITING for outcome in self.outcomes.values())
 
+    def is_done(self, step: Step) -> bool:
+        """Whether a step has its outcome, and will not be called any more."""
+        outcome = self.outcomes.get(step.index)
+        return outcome is not None and outcome.status is not StepStatus.WAITING
+
     async def advance(self, tools: Tools, responses: Mapping[str, Any] | None = None) -> None:
         """Run what can run; afterwards every step has an outcome.
 

@@ -73,6 +73,11 @@ class Expression:
                 f"{shown(self.text)}: {error.reason}", details={"expression": self.text[:MAX_LENGTH]}
             ) from None
 
+    @property
+    def node(self) -> Node:
+        """Its syntax tree."""
+        return self._node
+
     def members(self, root: str) -> frozenset[str]:
         """The members of `$root` that the expression names: `x` of `$root.x.y`."""
         found, pending = set(), [self._node]

@@ -227,6 +227,20 @@ def test_a_trusted_project_may_set_anything(workspace: Workspace) -> None:
     assert loaded.warnings == ()
 
 
+def test_only_the_owner_s_own_file_runs_workflows_with_the_owner_s_rights(workspace: Workspace) -> None:
+    mine = "{description: Mine., steps: [{tool: 'fs:read'}], runs_as: owner}"
+    theirs = "{description: Theirs., steps: [{tool: 'fs:write'}], runs_as: owner}"
+    plain = "{description: Theirs., steps: [{tool: 'fs:purge'}]}"
+    workspace.user(f"workflows: {{a: {mine}, b: {mine}, c: {mine}}}\n")
+    workspace.in_project(f"workflows: {{b: {theirs}, c: {plain}, d: {theirs}}}\n", is_trusted=True)
+
+    loaded = workspace.load({"PML_WORKFLOWS": json.dumps({"e": {"description": "Env.", "runs_as": "owner"}})})
+
+    rights = {name: entry["runs_as"] for name, entry in loaded.settings.workflows.items()}
+    assert rights == {"a": "owner", "b": "client", "c": "client", "d": "client", "e": "client"}
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == [f"workflows.{each}.runs_as" for each in "bde"]
+
+
 def test_a_changed_file_is_untrusted_again(workspace: Workspace) -> None:
     workspace.in_project("http: {port: 1}\n", is_trusted=True)
     workspace.in_project("http: {port: 2}\n")
