@@ -74,11 +74,18 @@ def _synonyms() -> Iterator[Written]:
     keys = [(name, arguments) for name in NAME_KEYS for arguments in ARGUMENTS_KEYS][1:]
     for (name_key, arguments_key), (name, arguments) in zip(cycle(keys), BASES, strict=False):
         yield _single("synonyms", {name_key: name, arguments_key: arguments}, (name, arguments))
-    for sent in ({"q": "weather", "limit": 2}, {"query": "weather", "top_k": 2}, {"q": "weather", "k": 2}):
-        yield _same("synonyms", "search_tools", sent, {"query": "weather", "limit": 2})
-    for sent in ({"q": "comment on an issue"}, {"q": "send a mail", "top_k": 1}, {"query": "send a mail", "k": 1}):
-        meant = {"query": next(value for key, value in sent.items() if key in ("q", "query"))}
-        yield _same("synonyms", "search_tools", sent, {**meant, **({"limit": 1} if len(sent) > 1 else {})})
+    searches: tuple[Arguments, ...] = (
+        {"q": "weather", "limit": 2},
+        {"query": "weather", "top_k": 2},
+        {"q": "weather", "k": 2},
+        {"q": "comment on an issue"},
+        {"q": "send a mail", "top_k": 1},
+        {"query": "send a mail", "k": 1},
+    )
+    for search in searches:
+        words = [value for key, value in search.items() if key in ("q", "query")]
+        limits = [value for key, value in search.items() if key not in ("q", "query")]
+        yield _same("synonyms", "search_tools", search, {"query": words[0], **({"limit": limits[0]} if limits else {})})
     for name_key, arguments_key in (("tool", "args"), ("operation", "input"), ("tool", "parameters"), ("name", "args")):
         slots = [{name_key: name, arguments_key: arguments} for name, arguments in BASES[:3]]
         meant_slots = [{"name": name, "arguments": arguments} for name, arguments in BASES[:3]]
@@ -294,6 +301,19 @@ def _missing() -> Iterator[Written]:
     yield _same("missing fields", "read_result", {"limit": 20}, {"ref": HANDLE, "limit": 20}, "be refused")
 
 
+_NOT_TAKEN: tuple[Arguments, ...] = (
+    {"project": "billing"},
+    {"verbose": True},
+    {"encoding": "utf-8"},
+    {"recursive": False},
+    {"signature": "Ada"},
+    {"language": "de"},
+    {"precision": 2},
+    {"overwrite": True},
+)
+"""Parameters that tools have elsewhere."""
+
+
 def _superfluous() -> Iterator[Written]:
     for (name, arguments), extra in zip(
         BASES[:8],
@@ -303,22 +323,13 @@ def _superfluous() -> Iterator[Written]:
         yield _single(
             "superfluous fields", {"name": name, "arguments": arguments, **extra}, (name, arguments), "be either"
         )
-    for (name, arguments), extra in zip(
+    for (name, arguments), other in zip(
         (BASES[0], BASES[3], BASES[8], BASES[10], BASES[12], BASES[14], BASES[15], BASES[11]),
-        (
-            {"project": "billing"},
-            {"verbose": True},
-            {"encoding": "utf-8"},
-            {"recursive": False},
-            {"signature": "Ada"},
-            {"language": "de"},
-            {"precision": 2},
-            {"overwrite": True},
-        ),
+        _NOT_TAKEN,
         strict=True,
     ):
         yield _single(
-            "superfluous fields", {"name": name, "arguments": {**arguments, **extra}}, (name, arguments), "be refused"
+            "superfluous fields", {"name": name, "arguments": {**arguments, **other}}, (name, arguments), "be refused"
         )
 
 
@@ -401,8 +412,9 @@ def _two_readings() -> Iterator[Written]:
         ("mail__search_mail", {"query": "invoice", "name": "inbox"}),
         "be refused",
     )
-    for sent in ({"query": "weather", "q": "mail"}, {"query": "mail", "limit": 1, "top_k": 5}):
-        yield _same("two readings", "search_tools", sent, {"query": "mail", "limit": 1}, "be refused")
+    searches: tuple[Arguments, ...] = ({"query": "weather", "q": "mail"}, {"query": "mail", "limit": 1, "top_k": 5})
+    for search in searches:
+        yield _same("two readings", "search_tools", search, {"query": "mail", "limit": 1}, "be refused")
     slots = [{"name": name, "arguments": arguments, "args": {"state": "open"}}]
     meant_slots = [{"name": name, "arguments": arguments}]
     yield _same("two readings", "call_batch", {"calls": slots}, {"calls": meant_slots}, "be refused")

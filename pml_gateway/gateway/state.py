@@ -26,7 +26,7 @@ from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.results.shapes import unwrapped
+from pml_gateway.results.learning import inner_output
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.usage.history import ToolKey
@@ -228,7 +228,7 @@ def linked_tool(tool: CatalogTool, output: JsonObject | None = None) -> LinkedTo
     """What links read of a tool, with the output it declares unless more is known."""
     inputs, declared = tool.definition["inputSchema"], tool.definition.get("outputSchema")
     if output is None and isinstance(declared, dict):
-        output = unwrapped(declared) or declared
+        output = inner_output(tool) or declared
     return LinkedTool(tool.qualified_name, tool.upstream_id, tool.name, tool.description, inputs, output)
 
 

@@ -116,7 +116,8 @@ class View:
         """Whether no rule hides anything of an upstream: for others, even its name is none of theirs until it lists."""
         if not self._allow.gives_all_of(upstream_id):
             return False
-        return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in self._denied)
+        rules = (self._deny, self._blacklist)
+        return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in rules)
 
     def sees_any_of(self, upstream_id: str) -> bool:
         """Whether the client sees anything of an upstream, or would of one that has nothing."""

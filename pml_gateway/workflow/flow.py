@@ -8,7 +8,7 @@ from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import escaped
-from pml_gateway.results.learning import Output
+from pml_gateway.results.learning import Output, inner_output
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
@@ -135,7 +135,7 @@ class _Follower:
         """What references read of a tool's result."""
         schema = tool.definition.get("outputSchema")
         if isinstance(schema, dict):
-            return declared_output(schema)
+            return declared_output(schema, inner_output(tool))
         found = self._output_of(tool)
         return ANYTHING if found is None else learned(found.schema)
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from pml_gateway.results.shapes import WRAPPED, unwrapped
+from pml_gateway.results.content import WRAPPED
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
@@ -178,13 +178,12 @@ def learned(schema: JsonObject) -> Type:
     return _Reader(schema, is_sure=False).read(schema, 0)
 
 
-def declared_output(schema: JsonObject) -> Type:
-    """What references read of the results of a tool that declares its output.
+def declared_output(schema: JsonObject, inner: JsonObject | None) -> Type:
+    """What references read of the results of a tool that declares its output, and `inner` as that of the wrapped value.
 
     The field of a Python server's wrapper may be named or left out. A result that has media beside its structure is
     addressed as both.
     """
-    inner = unwrapped(schema)
     output = declared(schema if inner is None else inner)
     beside = {"structuredContent": output, "content": ANYTHING}
     if inner is not None:
