@@ -80,7 +80,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
-    if query in ("", "*"):
+    if query in ("", "*") and arguments.get("server") is None:
         servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
         return data_result({"servers": servers, "total_tools": len(view.tools)})
     limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
@@ -90,8 +90,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     if server is not None and (not isinstance(server, str) or server not in view.servers):
         names = ", ".join(view.servers) or "none"
         raise InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
-    if _GLOB_CHARACTERS & set(query) and " " not in query:
-        matching = [(tool, 1.0) for tool in _matching(view, query) if server in (None, tool.upstream_id)]
+    if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
+        matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
         ranking = Ranking.LEXICAL
     else:
         found = await anyio.to_thread.run_sync(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
+from pml_gateway.meta.arguments import boolean
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
-from pml_gateway.results.content import data_result
+from pml_gateway.results.content import data_result, noted
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.checks import dry_run_answer, plan_problems
 from pml_gateway.workflow.execute import Run
@@ -90,25 +90,26 @@ async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     calls = context.steps("call_batch")
     run = calls.resumed(arguments)
     if run is None:
-        plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow))
+        plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow), context.callees)
         run = Run(plan, refused=refused)
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
     answer = await batch_answer(run, calls)
-    return data_result(answer, is_error="error" in answer)
+    return _told(run, data_result(answer, is_error="error" in answer), "/calls")
 
 
 async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Steps that use each other's results in one request; with only an intent, a plan to fill in."""
     if not arguments.get("steps") and arguments.get("intent") is not None:
-        return data_result(await suggested_plan(context, arguments["intent"]))
+        others = (f"/{key}" for key in arguments if key != "intent")
+        return noted(data_result(await suggested_plan(context, arguments["intent"])), ignored=others)
     calls = context.steps("execute_workflow")
     run = calls.resumed(arguments)
     if run is None:
         plan, problems = await _checked(context, arguments)
-        if arguments.get("dry_run"):
-            return data_result(dry_run_answer(plan, problems, context.find))
+        if boolean(arguments, "dry_run"):
+            return noted(data_result(dry_run_answer(plan, problems, context.find)), ignored=plan.ignored)
         if problems:
             raise PlanError(problems)
         run = Run(plan)
@@ -116,15 +117,26 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     if question is not None:
         return question
     answer = await workflow_answer(run, calls)
-    return data_result(answer, is_error=answer["status"] == RunStatus.FAILED)
+    result = _told(run, data_result(answer, is_error=answer["status"] == RunStatus.FAILED), "/steps")
+    return noted(result, ignored=["/intent"] if arguments.get("intent") is not None else ())
+
+
+def _told(run: Run, result: JsonObject, entries: str) -> JsonObject:
+    """The result, saying which keys of its calls were left out, and which values were read as others."""
+    coerced: dict[str, str] = {}
+    for step in run.plan.steps:
+        outcome = run.outcomes[step.index]
+        for each in (outcome, *(outcome.items or ())):
+            changes = each.called.coerced if each.called is not None else {}
+            coerced |= {f"{entries}/{step.index}/arguments{at}": done for at, done in changes.items()}
+    return noted(result, ignored=run.plan.ignored, coerced=coerced)
 
 
 async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem]]:
     """The plan and everything wrong with it, as far as that is known before any call."""
-    dry_run = arguments.get("dry_run", False)
-    if not isinstance(dry_run, bool):
-        raise InvalidInputError(f"dry_run: {str(dry_run)[:40]!r} is neither true nor false")
-    plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow))
+    dry_run = boolean(arguments, "dry_run")
+    limits = limits_of(context.state.settings.workflow)
+    plan, problems = parse_workflow(arguments, limits, callees=context.callees)
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
     check = partial(plan_problems, plan, context.find, context.state.meta_tools, now=not dry_run)
@@ -134,5 +146,25 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     return plan, [*problems, *kept]
 
 
-CALL_BATCH = MetaTool("call_batch", batch_definition, call_batch, aliases=("batch",))
-EXECUTE_WORKFLOW = MetaTool("execute_workflow", workflow_definition, execute_workflow)
+def _beside_namespaces(definition: JsonObject) -> JsonObject:
+    """A definition for clients that are listed namespaces: what they call has an action."""
+    said = 'A tool here takes {"action": ..., ...} as arguments.'
+    return {**definition, "description": f"{definition['description']} {said}"}
+
+
+CALL_BATCH = MetaTool(
+    "call_batch",
+    batch_definition,
+    call_batch,
+    aliases=("batch",),
+    beside_namespaces=lambda _: _beside_namespaces(batch_definition(())),
+    calls_in="calls",
+)
+EXECUTE_WORKFLOW = MetaTool(
+    "execute_workflow",
+    workflow_definition,
+    execute_workflow,
+    beside_namespaces=lambda _: _beside_namespaces(workflow_definition(())),
+    unlisted=("trace", "max_parallel"),
+    calls_in="steps",
+)
