@@ -50,9 +50,8 @@ ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
 MAX_MODULES = 14
-MANY_MODULES = frozenset({"cli", "index", "workflow"})
-"""Folders of more: one module a command group; one thing a module that is known of a tool by its words; plans are read,
-checked by types, run and told in so many steps."""
+MANY_MODULES = frozenset({"cli", "exposure", "gateway", "index", "workflow"})
+"""Folders of more: one module a command group; and those that are about one thing each that takes so many steps."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 

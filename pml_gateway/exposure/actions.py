@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,21 +12,9 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
 from pml_gateway.exposure.shallow_check import json_type, missing_names, wrong_types
+from pml_gateway.exposure.vocabulary import ARGUMENT_WORDS, is_of_client, object_in, same_parameter
 from pml_gateway.text import MAX_COMPARED, did_you_mean, nearest
 from pml_gateway.types import JsonObject
-
-ENVELOPES = ("params", "parameters", "arguments", "args", "input")
-"""Fields in which models put what belongs beside `action`."""
-
-SYNONYMS: tuple[frozenset[str], ...] = (
-    frozenset({"path", "file", "filename", "filepath"}),
-    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
-    frozenset({"url", "uri", "href", "link"}),
-    frozenset({"content", "contents", "text", "body"}),
-    frozenset({"limit", "maxresults", "maxcount", "topk", "pagesize"}),
-    frozenset({"repo", "repository", "repopath", "repositorypath"}),
-)
-"""Names that tools use for the same thing, without case and separators."""
 
 MAX_NAMED = 40
 ACTION_LIKENESS = 0.5
@@ -35,12 +23,16 @@ ACTION_LIKENESS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ActionCall:
-    """A call as its tool takes it; `places` says where each argument stood in what was sent, as JSON pointers."""
+    """A call as its tool takes it.
+
+    `places` says where each argument stood in what was sent, as JSON pointers; `ignored` are keys that clients add.
+    """
 
     action: str
     tool: CatalogTool
     arguments: JsonObject
     places: dict[str, str]
+    ignored: tuple[str, ...] = ()
 
     def place(self, pointer: str) -> str:
         """A pointer into the tool's arguments as one into what was sent."""
@@ -49,11 +41,12 @@ class ActionCall:
         return pointer if placed is None or not pointer else f"{placed}/{rest}" if rest else placed
 
 
-def choose(namespace: Namespace, given: JsonObject) -> str:
+def choose(namespace: Namespace, given: JsonObject, others: Iterable[Namespace] = ()) -> str:
     """The action a call names.
 
     Raises:
-        InvalidInputError: with the closest actions, all of them this client's own.
+        InvalidInputError: with the closest actions, or the namespace among `others` that has it; all of them this
+            client's own.
     """
     value = given.get(ACTION)
     action = namespace.find(value) if isinstance(value, str) else None
@@ -61,19 +54,26 @@ def choose(namespace: Namespace, given: JsonObject) -> str:
         return action
     known = list(namespace.actions)
     closest: list[str] = []
+    found = ""
+    details: JsonObject = {}
     if value is None:
         message = "missing"
     elif not isinstance(value, str):
         message = f"{json_type(value)} instead of a string"
     else:
         message = f"{namespace.name} has no action {value[:MAX_COMPARED]!r}"
+        elsewhere = [(each, its) for each in others if each is not namespace and (its := each.find(value)) is not None]
+        if elsewhere:
+            found = f"it is an action of another tool: {' or '.join(call_signature(*each) for each in elsewhere)}"
+            details = {"namespaces": [each.name for each, _ in elsewhere]}
         closest = nearest(value, known, count=3, likeness=ACTION_LIKENESS)
     more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
-    meant = did_you_mean(call_signature(namespace, one) for one in closest)
+    meant = found or did_you_mean(call_signature(namespace, one) for one in closest)
+    errors = [{"path": f"/{ACTION}", "message": message}]
     raise InvalidInputError(
         f"/{ACTION}: {message}",
         hint=meant or f"actions: {', '.join(known[:MAX_NAMED])}{more}",
-        details={"errors": [{"path": f"/{ACTION}", "message": message}], "closest": closest},
+        details={"errors": errors, "closest": [] if found else closest, **details},
     )
 
 
@@ -94,6 +94,7 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
     arguments: JsonObject = {}
     places: dict[str, str] = {}
     pending: list[tuple[str, str, Any]] = []
+    ignored: list[str] = []
     takes_any = bool(schema.get("additionalProperties")) or "patternProperties" in schema
     for name, place, value in _fields(given, known, takes_any):
         # What an envelope holds is the tool's own, and may hold a parameter called `action`.
@@ -103,10 +104,13 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
             continue
         _put(namespace, action, target, place, value, arguments, places)
     for name, place, value in pending:
-        fits = [] if takes_any else [target for target in known if _means(name, target)]
+        fits = [] if takes_any else [target for target in known if same_parameter(name, target)]
         free = len(fits) == 1 and fits[0] not in arguments
+        if known and not fits and not takes_any and is_of_client(name, value):
+            ignored.append(place)
+            continue
         _put(namespace, action, fits[0] if free else name, place, value, arguments, places)
-    return ActionCall(action, tool, arguments, places)
+    return ActionCall(action, tool, arguments, places, tuple(ignored))
 
 
 def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
@@ -127,8 +131,9 @@ def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[t
     for name, value in given.items():
         if name == ACTION:
             continue
-        if name in ENVELOPES and name not in known and not takes_any and isinstance(value, dict):
-            for inner, item in value.items():
+        inside = object_in(value) if loosely(name) in ARGUMENT_WORDS and name not in known and not takes_any else None
+        if inside is not None:
+            for inner, item in inside.items():
                 yield inner, f"/{name}/{escaped(inner)}", item
         else:
             yield name, f"/{escaped(name)}", value
@@ -152,8 +157,3 @@ def _put(
         )
     arguments[name] = value
     places[name] = place
-
-
-def _means(given: str, target: str) -> bool:
-    left, right = loosely(given), loosely(target)
-    return bool(left) and (left == right or any(left in words and right in words for words in SYNONYMS))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pml_gateway.config.settings import META_TOOLS, Settings
+from pml_gateway.exposure.vocabulary import Parameters, Reading, read, read_call
 from pml_gateway.types import JsonObject
 
 RESERVED = frozenset(META_TOOLS)
@@ -37,6 +39,9 @@ class MetaTool:
         aliases: names other gateways gave it; a real tool of that name wins.
         is_useful: whether there is anything for it to do with these settings.
         beside_namespaces: its definition where namespaces take the calls; None where it is not listed beside them.
+        unlisted: keys it reads that its definition does not name.
+        is_call: whether its arguments are one call, which may hold those of the tool beside its name.
+        calls_in: the key of the list of calls that it is about.
     """
 
     name: str
@@ -45,10 +50,28 @@ class MetaTool:
     aliases: tuple[str, ...] = ()
     is_useful: Callable[[Settings], bool] = _always
     beside_namespaces: Callable[[Settings], JsonObject | None] = _never
+    unlisted: tuple[str, ...] = ()
+    is_call: bool = False
+    calls_in: str = ""
+
+    def read(self, given: JsonObject, parameters: Parameters) -> Reading:
+        """What was sent, under the keys that it declares.
+
+        Raises:
+            UnreadableKeysError: a key that nothing reads, or two that say one thing differently.
+        """
+        if self.is_call:
+            return read_call(given, _keys(self), "name", parameters)
+        return read(given, _keys(self), calls_in=self.calls_in)
 
     def is_enabled(self, settings: Settings) -> bool:
         """Whether it can be called."""
         return self.name in settings.gateway.meta_tools and self.is_useful(settings)
+
+
+@cache
+def _keys(tool: MetaTool) -> tuple[str, ...]:
+    return (*tool.definition(())["inputSchema"]["properties"], *tool.unlisted)
 
 
 class MetaTools:

@@ -8,7 +8,7 @@ from typing import Any
 from pml_gateway.exposure.schema_text import required_names
 from pml_gateway.types import JsonObject
 
-_TYPES: dict[str, tuple[type, ...]] = {
+TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int, float),
     "number": (int, float),
@@ -18,10 +18,26 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 
+_OPEN = ("anyOf", "oneOf", "allOf", "$ref", "if", "patternProperties", "dependentSchemas", "unevaluatedProperties")
+"""Keywords through which a schema may have more parameters than its `properties`."""
+
 
 def missing_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[str]:
     """The required arguments that were not given."""
     return sorted(required_names(schema) - arguments.keys())
+
+
+def undeclared_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[str]:
+    """The arguments that a schema lets pass without naming them: most servers ignore them, and nobody would notice.
+
+    None where the schema names no parameter, or says in any way that it takes others.
+    """
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties or arguments.keys() <= properties.keys():
+        return []
+    if schema.get("additionalProperties") not in (None, False) or any(key in schema for key in _OPEN):
+        return []
+    return [name for name in arguments if name not in properties]
 
 
 def wrong_types(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -31,7 +47,7 @@ def wrong_types(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, s
     wrong = {}
     for name, value in arguments.items():
         expected = _declared_types(known.get(name))
-        if expected and not any(_is(value, kind) for kind in expected):
+        if expected and not any(is_of_type(value, kind) for kind in expected):
             wrong[name] = f"{json_type(value)} instead of {' or '.join(expected)}"
     return wrong
 
@@ -40,7 +56,7 @@ def json_type(value: object) -> str:
     """What JSON Schema calls the type of a value."""
     if isinstance(value, bool):
         return "boolean"
-    return next(name for name, types in _TYPES.items() if isinstance(value, types) and name != "boolean")
+    return next(name for name, types in TYPES.items() if isinstance(value, types) and name != "boolean")
 
 
 def _declared_types(schema: object) -> list[str]:
@@ -48,13 +64,14 @@ def _declared_types(schema: object) -> list[str]:
         return []
     kind = schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
-    names = [one for one in kinds if isinstance(one, str) and one in _TYPES]
+    names = [one for one in kinds if isinstance(one, str) and one in TYPES]
     return names if len(names) == len(kinds) else []
 
 
-def _is(value: object, kind: str) -> bool:
+def is_of_type(value: object, kind: str) -> bool:
+    """Whether a value has the type of this name."""
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, _TYPES[kind])
+    return isinstance(value, TYPES[kind])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -14,15 +14,19 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.schema import MAX_BYTES, escaped
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.coercion import coerced
 from pml_gateway.exposure.schema_cost import SchemaCost, cost_of, parts_of
 from pml_gateway.exposure.schema_text import signature
-from pml_gateway.exposure.shallow_check import missing_names, wrong_types
+from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, wrong_types
+from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.processes.budget import RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError
+from pml_gateway.text import nearest
 from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5
 MAX_MESSAGE = 240
+MAX_NAME = 64
 
 STEPS_OF_BUDGET = 5
 """Of a request's budget for each keyword evaluated: it takes about as long as five evaluations of expressions."""
@@ -59,8 +63,16 @@ MAX_COMPARED_ITEMS = 300
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
 
-async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
-    """Refuse arguments that the tool's original schema refuses.
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Arguments that their tool's schema admits, and what was done to values for that, by JSON pointer."""
+
+    arguments: JsonObject
+    coerced: dict[str, str] = field(default_factory=dict)
+
+
+async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
+    """The arguments as the tool's original schema admits them; see `coerced` for what may be changed for that.
 
     Patterns are left to the upstream: Python's `re` can run for hours on a hostile one and cannot be interrupted.
     References outside the schema are never fetched; a schema that needs them is left to the upstream as well.
@@ -68,14 +80,47 @@ async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> None:
     Raises:
         InvalidInputError: with a JSON pointer per fault and the tool's signature.
     """
+    fitting, problems = await fitted(tool, arguments)
+    if not problems:
+        return fitting
+    raise refusal(problems, tool.qualified_name, signature(tool.qualified_name, tool.definition["inputSchema"]))
+
+
+async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[Fitting, list[JsonObject]]:
+    """The arguments, coerced if they must be and can be, and what is wrong with them even so."""
     problems = await argument_problems(tool, arguments)
     if not problems:
-        return
-    call = signature(tool.qualified_name, tool.definition["inputSchema"])
+        return Fitting(arguments), undeclared(tool, arguments)
+    changed, done = coerced(tool.definition["inputSchema"], arguments)
+    if done:
+        problems = await argument_problems(tool, changed)
+    return Fitting(changed, done), problems + undeclared(tool, changed)
+
+
+def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
+    """A problem for each argument that the tool does not name, and would most likely ignore."""
+    schema = tool.definition["inputSchema"]
+    named = undeclared_names(schema, arguments)
+    # Where the schema refuses them by itself, its own check says so.
+    known = [] if schema.get("additionalProperties") is False else list(schema["properties"]) if named else []
+    return [_undeclared(name, known) for name in named[:MAX_ERRORS] if known]
+
+
+def _undeclared(name: str, known: list[str]) -> JsonObject:
+    shown = name[:MAX_NAME]
+    near = [each for each in known if same_parameter(name, each)] or nearest(name, known)
+    hint = f'write "{near[0]}" instead of "{shown}"' if len(near) == 1 else f'leave out "{shown}"'
+    message = f"{shown!r} is none of its parameters"
+    return {"path": f"/{escaped(shown)}", "message": message, "hint": hint, **({"closest": near} if near else {})}
+
+
+def refusal(problems: list[JsonObject], name: str, call: str) -> InvalidInputError:
+    """The error for what is wrong with the arguments of a call, whose signature is `call`."""
     listed = "; ".join(f"{problem['path'] or '/'}: {problem['message']}" for problem in problems)
-    raise InvalidInputError(
-        f"invalid arguments for {tool.qualified_name}: {listed}",
-        hint=f"expected {call}",
+    hints = [problem["hint"] for problem in problems if "hint" in problem]
+    return InvalidInputError(
+        f"invalid arguments for {name}: {listed}",
+        hint="; ".join([*hints, f"expected {call}"]),
         details={"errors": problems, "signature": call},
     )
 
@@ -100,6 +145,14 @@ def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[s
 
     As far as that can be told quickly: the call itself is checked in any case. Takes time: call it in a thread.
     """
+    problems = _open_problems(tool, arguments, unknown)
+    if problems:
+        changed, done = coerced(tool.definition["inputSchema"], arguments, unknown)
+        problems = _open_problems(tool, changed, unknown) if done else problems
+    return problems if "" in unknown else problems + undeclared(tool, arguments)
+
+
+def _open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
     schema = _read(tool)
     if schema is None or schema.validator is None:
         return []

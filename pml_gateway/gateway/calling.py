@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import DEBUG
 
@@ -11,10 +11,10 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.public_uris import with_public_uris
+from pml_gateway.catalog.schema import escaped
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import (
     GatewayError,
-    InvalidInputError,
     ToolForbiddenError,
     ToolNotFoundError,
     UpstreamUnavailableError,
@@ -22,10 +22,11 @@ from pml_gateway.errors import (
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
 from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
-from pml_gateway.exposure.namespaces import ACTION, call_signature
+from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import outcome
-from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
+from pml_gateway.exposure.validation import Fitting, check_arguments, check_object, fitted, refusal
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
+from pml_gateway.gateway.callees import Callees
 from pml_gateway.gateway.events import CLIENT, calling
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
@@ -36,6 +37,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import OWNER, Client
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import spending
+from pml_gateway.results.content import noted
 from pml_gateway.results.settle import Call, Route, Settled, Settler
 from pml_gateway.results.store import Resolved, visible_to
 from pml_gateway.text import did_you_mean
@@ -65,6 +67,11 @@ class CallContext:
     def find(self, name: str) -> CatalogTool:
         """The tool of this name, see `Caller.find`."""
         return self.caller.find(self.scope.client, self.view, name)
+
+    @property
+    def callees(self) -> Callees:
+        """What the names in its calls mean."""
+        return Callees(self.state, self.view)
 
     def outcome_of(self, tool: CatalogTool) -> str:
         """What a call of the tool gives and does, as it follows its signature; see `outcome`."""
@@ -104,17 +111,17 @@ class Caller:
         answered = None
         scope, options, state, view = context.scope, context.options, context.state, context.view
         meta_tool = _meta_tool_called(state, view, name)
-        namespace = None if meta_tool is not None else _namespace_called(state, view, name, arguments)
+        namespace = None if meta_tool is not None else context.callees.namespace(name, arguments)
         try:
             if state.settings.gateway.direct_calls == "listed":
                 await _require_listed(context, name, meta_tool, namespace)
             if meta_tool is not None:
-                result = await meta_tool.handler(context, arguments)
+                result = await _answer_of(meta_tool, context, arguments)
             elif namespace is not None:
-                call = adapt(namespace, choose(namespace, arguments), arguments)
+                call = adapt(namespace, choose(namespace, arguments, context.callees.others()), arguments)
                 check = partial(check_action, namespace, call)
                 settled = await self.run(scope, view, call.tool, call.arguments, options, route="meta", check=check)
-                result = settled.result
+                result = noted(settled.result, ignored=call.ignored)
             else:
                 tool = self.find(scope.client, view, name)
                 result = (await self.run(scope, view, tool, arguments, options, route="direct")).result
@@ -141,7 +148,7 @@ class Caller:
         context = await self._context(scope, options)
         try:
             with spending(self._gateway.new_budget(scope.client.share)):
-                result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)
+                result = await _answer_of(context.state.meta_tools.by_name(meta_tool), context, arguments)
         except GatewayError as error:
             result = error_result(error)
         return for_version(writable(result), LATEST_VERSION)
@@ -161,7 +168,7 @@ class Caller:
         route: Route,
         if_none_match: str | None = None,
         run: str = "",
-        check: Callable[[JsonObject], Awaitable[None]] | None = None,
+        check: Callable[[JsonObject], Awaitable[Fitting]] | None = None,
         refs: tuple[str, ...] | None = None,
     ) -> Settled:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
@@ -175,7 +182,8 @@ class Caller:
             route: how it came; direct calls are checked by their upstream alone.
             if_none_match: the etag of the result the client holds.
             run: what this call belongs to, for the lineage of its result.
-            check: refuses wrong arguments in the words of how the tool was called; by its schema unless given.
+            check: makes arguments fit, or refuses them in the words of how the tool was called; by its schema unless
+                given.
             refs: the references that the arguments were made of, where they have been replaced already.
 
         Raises:
@@ -189,20 +197,24 @@ class Caller:
                 resolved = Resolved(arguments, refs)
             check_object(resolved.arguments)
             is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
+            fitting = Fitting(resolved.arguments)
             if check is not None:
-                await check(resolved.arguments)
+                fitting = await check(resolved.arguments)
             elif route != "direct" or is_composite:
-                await check_arguments(tool, resolved.arguments)
+                fitting = await check_arguments(tool, resolved.arguments)
             reads = may_read(self._gateway.state, scope)
             call = Call(
                 scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads, rights=rights
             )
             if is_composite:
-                result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
+                result = await composite_result(self._gateway, self, scope, tool, fitting.arguments, options)
             else:
-                result = await self._send(tool, resolved.arguments, options)
+                result = await self._send(tool, fitting.arguments, options)
             settled = await self._settler.settle(call, result)
             running.result = settled.result
+            if fitting.coerced:
+                told = noted(settled.result, coerced=fitting.coerced)
+                return replace(settled, result=told, coerced=fitting.coerced)
             return settled
 
     async def _send(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
@@ -286,13 +298,11 @@ def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | 
     return tool if name == tool.name or view.resolve(name) is None else None
 
 
-def _namespace_called(state: GatewayState, view: View, name: str, arguments: JsonObject) -> Namespace | None:
-    """The namespace of this name; a call without an action that is one of its tools, as before, goes to the tool."""
-    namespace = state.namespaces(view).get(name)
-    if namespace is None or ACTION in arguments:
-        return namespace
-    tool = view.resolve(name)
-    return None if tool is not None and tool.qualified_name in namespace.by_tool else namespace
+async def _answer_of(meta_tool: MetaTool, context: CallContext, arguments: JsonObject) -> JsonObject:
+    """What a meta-tool answers, whatever its keys were called."""
+    reading = meta_tool.read(arguments, context.callees.parameters)
+    result = await meta_tool.handler(context, reading.fields)
+    return noted(result, ignored=(f"/{escaped(key)}" for key in reading.ignored))
 
 
 async def _require_listed(
@@ -317,8 +327,8 @@ async def _require_listed(
         )
 
 
-async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> None:
-    """Refuse the arguments of an action, in two stages: their types, then the tool's own schema.
+async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> Fitting:
+    """The arguments of an action as its tool takes them; checked for their types first, then by the tool's own schema.
 
     Args:
         namespace: what was called.
@@ -328,18 +338,13 @@ async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonOb
     Raises:
         InvalidInputError: with a JSON pointer into what was sent per fault, and the action's signature.
     """
-    problems = type_problems(call, arguments) or [
-        {**problem, "path": call.place(problem["path"])} for problem in await argument_problems(call.tool, arguments)
-    ]
-    if not problems:
-        return
-    expected = call_signature(namespace, call.action)
-    listed = "; ".join(f"{problem['path'] or '/'}: {problem['message']}" for problem in problems)
-    raise InvalidInputError(
-        f"invalid arguments for {namespace.name} {call.action}: {listed}",
-        hint=f"expected {expected}",
-        details={"errors": problems, "signature": expected},
+    fitting, found = await fitted(call.tool, arguments)
+    problems = found and (
+        type_problems(call, fitting.arguments) or [{**each, "path": call.place(each["path"])} for each in found]
     )
+    if problems:
+        raise refusal(problems, f"{namespace.name} {call.action}", call_signature(namespace, call.action))
+    return Fitting(fitting.arguments, {call.place(path): done for path, done in fitting.coerced.items()})
 
 
 def _internal(fault: Exception) -> GatewayError:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.vocabulary import from_text, kind_of, object_in
+from pml_gateway.text import nearest, shortened
 from pml_gateway.types import JsonObject
 
 
@@ -17,7 +18,7 @@ def string(arguments: JsonObject, key: str, *, default: str) -> str:
     """
     value = arguments.get(key, default)
     if not isinstance(value, str):
-        raise InvalidInputError(f"{key}: {value!r} is no string")
+        raise InvalidInputError(f"{key}: {shown(value)} is no string", hint=f'write "{key}": "<text>"')
     return value
 
 
@@ -28,10 +29,14 @@ def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maxi
         InvalidInputError: it is none.
     """
     value: Any = arguments.get(key, default)
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidInputError(f"{key}: {value!r} is no integer of at least {minimum}")
+        raise InvalidInputError(
+            f"{key}: {shown(value)} is no integer of at least {minimum}", hint=f'write "{key}": {default}'
+        )
     return min(value, maximum)
 
 
@@ -42,9 +47,43 @@ def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
         InvalidInputError: it is another.
     """
     value = arguments.get(key, choices[0])
-    if value not in choices:
-        raise InvalidInputError(f"{key}: {value!r} is none of {', '.join(choices)}")
-    return str(value)
+    chosen = value.lower() if isinstance(value, str) else value
+    if chosen not in choices:
+        meant = nearest(value, choices)
+        hint = f'write "{key}": "{meant[0] if meant else choices[0]}"'
+        raise InvalidInputError(
+            f"{key}: {shown(value)} is none of {', '.join(choices)}", hint=hint, details={"closest": meant}
+        )
+    return str(chosen)
+
+
+def boolean(arguments: JsonObject, key: str) -> bool:
+    """A truth, also as text; false where none is given.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    value = arguments.get(key, False)
+    truth = {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+    if not isinstance(truth, bool):
+        raise InvalidInputError(
+            f"{key}: {shown(value)} is neither true nor false", hint=f'write "{key}": true or "{key}": false'
+        )
+    return truth
+
+
+def strings(arguments: JsonObject, key: str, example: str) -> list[str]:
+    """A list of texts, also as JSON text, as one text, or as several with commas between them.
+
+    Raises:
+        InvalidInputError: it is none, or has no entry.
+    """
+    value = from_text(arguments.get(key))
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise InvalidInputError(f"{key}: a list of texts is needed", hint=f'write "{key}": {example}')
+    return value
 
 
 def json_object(value: object) -> JsonObject:
@@ -55,11 +94,15 @@ def json_object(value: object) -> JsonObject:
     """
     if value is None:
         return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise InvalidInputError("arguments: the text is no JSON object", hint="send an object") from None
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"arguments: a JSON object is needed, not {type(value).__name__}")
-    return value
+    found = object_in(value)
+    if found is None:
+        what = "a text that is no JSON object" if isinstance(value, str) else kind_of(value)
+        raise InvalidInputError(
+            f"arguments: a JSON object is needed, not {what}", hint='write "arguments": {"<parameter>": <value>}'
+        )
+    return found
+
+
+def shown(value: object) -> str:
+    """A value in a message."""
+    return shortened(repr(value), 80)

@@ -8,6 +8,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
 from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.meta.arguments import json_object, string
+from pml_gateway.results.content import noted
 from pml_gateway.types import JsonObject
 
 
@@ -30,21 +31,23 @@ def definition(_: Sequence[str]) -> JsonObject:
 
 async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
-    name = string(arguments, "name", default=string(arguments, "operation", default=""))
+    name = string(arguments, "name", default="")
     if not name:
-        raise InvalidInputError("name: the name of the tool to call is missing", hint=search_hint(context.view))
+        hint = f'write "name": "<tool>"; {search_hint(context.view)}'
+        raise InvalidInputError("name: the name of the tool to call is missing", hint=hint)
     if name in RESERVED and context.view.has_meta_tool(name):
         raise InvalidInputError(
             f"{name} is a meta-tool",
             hint=f"call {name} itself, not through call_tool; a server's tool of that name is called as server:{name}",
         )
+    given = json_object(arguments.get("arguments"))
+    name, given, ignored = context.callees.tool_call(name, given, arguments.get("server"))
     tool = context.find(name)
-    given = json_object(arguments.get("arguments", arguments.get("input")))
     known = string(arguments, "if_none_match", default="") or None
     settled = await context.caller.run(
         context.scope, context.view, tool, given, context.options, route="meta", if_none_match=known
     )
-    return settled.result
+    return noted(settled.result, ignored=(f"/arguments{each}" for each in ignored))
 
 
-CALL_TOOL = MetaTool("call_tool", definition, call_tool, aliases=("call",))
+CALL_TOOL = MetaTool("call_tool", definition, call_tool, aliases=("call",), unlisted=("server",), is_call=True)

@@ -47,7 +47,10 @@ def definition(_: Sequence[str]) -> JsonObject:
 
 async def gateway_info(context: CallContext, arguments: JsonObject) -> JsonObject:
     """One section, or the overview; a client learns of no server, tool or problem that its rights hide."""
-    match choice(arguments, "section", SECTIONS):
+    section = choice(arguments if "ref" not in arguments else {"section": "lineage", **arguments}, "section", SECTIONS)
+    if "ref" in arguments and section != "lineage":
+        raise InvalidInputError(f"ref: {section} takes none", hint='write "section": "lineage", or leave out "ref"')
+    match section:
         case "upstreams":
             return data_result({"upstreams": _upstreams(context)})
         case "tokens":

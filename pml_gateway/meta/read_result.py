@@ -44,11 +44,6 @@ def keeps_results(settings: Settings) -> bool:
     return settings.references.mode != "off"
 
 
-def beside_namespaces(settings: Settings) -> JsonObject | None:
-    """Listed beside namespaces where their answers may be references."""
-    return definition(()) if settings.references.mode in ("meta", "all") else None
-
-
 async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject:
     """One page: characters of text, items or fields of JSON, bytes of binary content."""
     ref = string(arguments, "ref", default="")
@@ -66,5 +61,5 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
 
 
 READ_RESULT = MetaTool(
-    "read_result", definition, read_result, is_useful=keeps_results, beside_namespaces=beside_namespaces
+    "read_result", definition, read_result, is_useful=keeps_results, beside_namespaces=lambda _: definition(())
 )

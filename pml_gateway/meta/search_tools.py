@@ -77,7 +77,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
-    if query in ("", "*"):
+    if query in ("", "*") and arguments.get("server") is None:
         servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
         unavailable = _unavailable(context, enough=False, query="")
         return data_result({"servers": servers, "total_tools": len(view.tools), **unavailable})
@@ -87,8 +87,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     server = arguments.get("server")
     if server is not None and (not isinstance(server, str) or server not in view.servers):
         raise _no_server(context, server)
-    if _GLOB_CHARACTERS & set(query) and " " not in query:
-        matching = [(tool, 1.0) for tool in _matching(view, query) if server in (None, tool.upstream_id)]
+    if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
+        matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
         ranking = None
     else:
         found = await anyio.to_thread.run_sync(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext, find
-from pml_gateway.meta.arguments import choice
+from pml_gateway.meta.arguments import choice, strings
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.results.content import data_result
 from pml_gateway.types import JsonObject
@@ -34,10 +34,7 @@ def definition(_: Sequence[str]) -> JsonObject:
 
 async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject:
     """The full specification of each tool named; an unknown name is an error of its own among the others."""
-    names = arguments.get("names", arguments.get("name"))
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InvalidInputError("names: a list of tool names is needed", hint='for example {"names": ["a__b"]}')
+    names = strings(arguments, "names", '["<tool>"]')
     if len(names) > MAX_NAMES:
         raise InvalidInputError(f"names: {len(names)} names; at most {MAX_NAMES} in one call")
     chosen = choice(arguments, "format", ("json", "typescript", "markdown"))

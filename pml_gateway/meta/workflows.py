@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.mcp.elicitation import NO_CAPABILITIES
+from pml_gateway.meta.arguments import boolean
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
-from pml_gateway.results.content import data_result, with_media
+from pml_gateway.results.content import data_result, noted, with_media
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.checks import Checked, check_plan, dry_run_answer, plan_problems
 from pml_gateway.workflow.execute import Run
@@ -92,27 +92,29 @@ async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     calls = context.steps("call_batch")
     run = calls.resumed(arguments)
     if run is None:
-        plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow))
+        plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow), context.callees)
         run = Run(plan, refused=refused)
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
     media: list[JsonObject] = []
     answer = await batch_answer(run, calls, media)
-    return with_media(data_result(answer, is_error="error" in answer), media)
+    return with_media(_told(run, data_result(answer, is_error="error" in answer), "/calls"), media)
 
 
 async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Steps that use each other's results in one request; with only an intent, a plan to fill in."""
     if not arguments.get("steps") and arguments.get("intent") is not None:
-        return data_result(await suggested_plan(context, arguments["intent"]))
+        others = (f"/{key}" for key in arguments if key != "intent")
+        return noted(data_result(await suggested_plan(context, arguments["intent"])), ignored=others)
     calls = context.steps("execute_workflow")
     run = calls.resumed(arguments)
     if run is None:
         plan, problems, checked = await _checked(context, arguments)
-        if arguments.get("dry_run"):
+        if boolean(arguments, "dry_run"):
             catalog, questions = context.state.catalog, _questions(context)
-            return data_result(dry_run_answer(plan, problems, checked, catalog, questions=questions))
+            answer = dry_run_answer(plan, problems, checked, catalog, questions=questions)
+            return noted(data_result(answer), ignored=plan.ignored)
         if problems:
             raise PlanError(problems)
         run = Run(plan)
@@ -123,7 +125,20 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
         return question
     media: list[JsonObject] = []
     answer = await workflow_answer(run, calls, media)
-    return with_media(data_result(answer, is_error=answer["status"] == RunStatus.FAILED), media)
+    result = _told(run, data_result(answer, is_error=answer["status"] == RunStatus.FAILED), "/steps")
+    ignored = ["/intent"] if arguments.get("intent") is not None else ()
+    return with_media(noted(result, ignored=ignored), media)
+
+
+def _told(run: Run, result: JsonObject, entries: str) -> JsonObject:
+    """The result, saying which keys of its calls were left out, and which values were read as others."""
+    coerced: dict[str, str] = {}
+    for step in run.plan.steps:
+        outcome = run.outcomes[step.index]
+        for each in (outcome, *(outcome.items or ())):
+            changes = each.called.coerced if each.called is not None else {}
+            coerced |= {f"{entries}/{step.index}/arguments{at}": done for at, done in changes.items()}
+    return noted(result, ignored=run.plan.ignored, coerced=coerced)
 
 
 async def _check_rest(context: CallContext, run: Run) -> None:
@@ -150,10 +165,9 @@ def _questions(context: CallContext) -> str:
 
 async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem], Checked]:
     """The plan and everything wrong with it, as far as that is known before any call."""
-    dry_run = arguments.get("dry_run", False)
-    if not isinstance(dry_run, bool):
-        raise InvalidInputError(f"dry_run: {str(dry_run)[:40]!r} is neither true nor false")
-    plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow))
+    dry_run = boolean(arguments, "dry_run")
+    limits = limits_of(context.state.settings.workflow)
+    plan, problems = parse_workflow(arguments, limits, callees=context.callees)
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
     output_of = partial(context.gateway.shapes.output_of, context.scope.client)
@@ -164,5 +178,25 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     return plan, [*problems, *kept], checked
 
 
-CALL_BATCH = MetaTool("call_batch", batch_definition, call_batch, aliases=("batch",))
-EXECUTE_WORKFLOW = MetaTool("execute_workflow", workflow_definition, execute_workflow)
+def _beside_namespaces(definition: JsonObject) -> JsonObject:
+    """A definition for clients that are listed namespaces: what they call has an action."""
+    said = 'A tool here takes {"action": ..., ...} as arguments.'
+    return {**definition, "description": f"{definition['description']} {said}"}
+
+
+CALL_BATCH = MetaTool(
+    "call_batch",
+    batch_definition,
+    call_batch,
+    aliases=("batch",),
+    beside_namespaces=lambda _: _beside_namespaces(batch_definition(())),
+    calls_in="calls",
+)
+EXECUTE_WORKFLOW = MetaTool(
+    "execute_workflow",
+    workflow_definition,
+    execute_workflow,
+    beside_namespaces=lambda _: _beside_namespaces(workflow_definition(())),
+    unlisted=("trace", "max_parallel"),
+    calls_in="steps",
+)

@@ -142,8 +142,14 @@ class View:
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.
 
+        A slash before it makes no difference, as in `/server/tool`.
+
         A name that begins with a configured server's id means a tool of that server, or none.
         """
+        tool = self._named(name)
+        return self._named(name[1:]) if tool is None and name.startswith("/") else tool
+
+    def _named(self, name: str) -> CatalogTool | None:
         tool = self.catalog.by_name(name)
         if tool is not None and self.shows(tool):
             return tool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,6 +57,25 @@ def data_result(data: JsonObject, *, is_error: bool = False) -> JsonObject:
     """An answer of the gateway itself: the same object as text and as structured content."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     return {"content": [{"type": "text", "text": text}], "structuredContent": data, "isError": is_error}
+
+
+IGNORED_KEYS = "pml-gateway/ignored_keys"
+COERCED = "pml-gateway/coerced"
+"""In `_meta`: JSON pointers to keys that clients add, which were left out; and to values that were read as others."""
+
+
+def noted(result: JsonObject, *, ignored: Iterable[str] = (), coerced: Mapping[str, str] | None = None) -> JsonObject:
+    """The result with what was not taken as it was sent, in its `_meta`."""
+    paths, changes = list(ignored), dict(coerced or {})
+    if not paths and not changes:
+        return result
+    meta = result.get("_meta")
+    known = dict(meta) if isinstance(meta, dict) else {}
+    if paths:
+        known[IGNORED_KEYS] = [*known.get(IGNORED_KEYS, ()), *paths]
+    if changes:
+        known[COERCED] = {**known.get(COERCED, {}), **changes}
+    return {**result, "_meta": known}
 
 
 def addressed(content: Content) -> Any:

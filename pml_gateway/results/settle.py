@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -45,6 +45,7 @@ class Settled:
         unchanged: whether the client holds this result already, so that `result` carries no body.
         stored: where `result` only names the value.
         content: the value itself, whatever the client gets.
+        coerced: what was done to values of the arguments for the tool's schema, by JSON pointer.
     """
 
     result: JsonObject
@@ -52,6 +53,7 @@ class Settled:
     etag: str | None = None
     unchanged: bool = False
     stored: StoredResult | None = None
+    coerced: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

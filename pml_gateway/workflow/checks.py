@@ -77,7 +77,7 @@ def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
             step.id,
             f"/steps/{step.index}/arguments{problem['path']}",
             f"{problem['path'] or '/'}: {problem['message']}",
-            f"expected {call}",
+            "; ".join([*([problem["hint"]] if "hint" in problem else []), f"expected {call}"]),
         )
         for problem in open_problems(tool, step.given, pointers)
     ]

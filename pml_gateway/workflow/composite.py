@@ -334,7 +334,6 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
             problems += argument_problems(step, tool)
             if tool.upstream_id != COMPOSITES:
                 problems += unfit_tool(step, tool)
-            problems += _unknown_arguments(step, tool)
             read_only = read_only and (tool.definition.get("annotations") or {}).get("readOnlyHint") is True
             uses.add(tool.qualified_name)
             tools[step.index] = tool
@@ -368,26 +367,6 @@ def _unqualified_tool(step: Step, tool: CatalogTool, view: View) -> StepProblem:
     hint = f"write {' or '.join(named or [tool.source])}"
     pointer = f"/steps/{step.index}/tool"
     return StepProblem(step.id, pointer, f"{step.tool!r} does not say whose tool it is", hint)
-
-
-def _unknown_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
-    """Arguments that the tool does not name: a schema lets them pass, and a rename would go unnoticed."""
-    schema = tool.definition["inputSchema"]
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not properties or schema.get("additionalProperties") not in (None, False):
-        return []
-    if schema.get("patternProperties"):
-        return []
-    return [
-        StepProblem(
-            step.id,
-            f"/steps/{step.index}/arguments/{name}",
-            f"{tool.qualified_name} has no argument {name!r}",
-            f"its arguments are {', '.join(map(str, properties))}",
-        )
-        for name in step.given
-        if name not in properties
-    ]
 
 
 class CompositeUnavailableError(GatewayError):

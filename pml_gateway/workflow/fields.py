@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 from pml_gateway.errors import ErrorCode
-from pml_gateway.text import did_you_mean, nearest
+from pml_gateway.exposure.vocabulary import UnreadableKeysError, from_text, kind_of, meaning, object_in, read
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.plan import Budget, PlanError, StepProblem, tightened
+
+_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 
 BUDGET_KEYS = ("max_steps", "max_tokens", "max_seconds", "max_parallel")
 
@@ -27,49 +30,37 @@ def condition(wanted: JsonObject) -> str:
     return " && ".join(parts) or "`true`"
 
 
-def renamed(fields: JsonObject, aliases: dict[str, str]) -> JsonObject:
-    """The fields under the names this version knows; a field given under both keeps the known one."""
-    return {
-        (aliases[key] if key in aliases and aliases[key] not in fields else key): value for key, value in fields.items()
-    }
-
-
-def unknown_keys(fields: JsonObject, known: tuple[str, ...], step_id: str, pointer: str) -> list[StepProblem]:
-    """A problem for each key that nothing reads, with the nearest known one."""
-    problems = []
-    for key in fields:
-        if key not in known:
-            hint = did_you_mean(nearest(key, known)) or f"known are {', '.join(known)}"
-            problems.append(StepProblem(step_id, f"{pointer}/{str(key)[:64]}", f"unknown key {str(key)[:64]!r}", hint))
-    return problems
+def key_problems(error: UnreadableKeysError, step_id: str, pointer: str) -> list[StepProblem]:
+    """What is wrong with the keys of one entry, as problems of it."""
+    return [StepProblem(step_id, f"{pointer}{each.path}", each.message, each.hint) for each in error.problems]
 
 
 def list_of(value: Any, key: str, example: str, *, subject: str = "the workflow") -> list[Any]:
-    """A list, also as JSON text, as models send it."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
+    """A list, also as JSON text, and also its only entry, as models send them."""
+    value = from_text(value)
+    if isinstance(value, dict) and is_entry(value):
+        return [value]
     if not isinstance(value, list) or not value:
         problem = StepProblem("", f"/{key}", f"{key} is a list with at least one entry", f"for example {example}")
         raise PlanError([problem], subject=subject)
-    return value
+    return [from_text(each) if isinstance(each, str) else each for each in value]
+
+
+def is_entry(value: JsonObject) -> bool:
+    """Whether an object is a call or a step itself, and not several of them by name."""
+    return any(meaning(key, ("tool", "transform")) is not None and isinstance(value[key], str) for key in value)
 
 
 def arguments_of(value: Any, step_id: str, pointer: str, problems: list[StepProblem]) -> JsonObject:
     """Arguments as an object; models also send them as JSON text."""
     if value is None:
         return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
-    if not isinstance(value, dict):
-        problems.append(StepProblem(step_id, pointer, "arguments are a JSON object", 'for example {"path": "a.txt"}'))
+    found = object_in(value)
+    if found is None:
+        hint = 'write {"<parameter>": <value>}, for example {"path": "a.txt"}'
+        problems.append(StepProblem(step_id, pointer, f"arguments are a JSON object, and not {kind_of(value)}", hint))
         return {}
-    return value
+    return found
 
 
 def etag_of(fields: JsonObject, step_id: str, pointer: str, problems: list[StepProblem]) -> str | None:
@@ -85,15 +76,19 @@ def etag_of(fields: JsonObject, step_id: str, pointer: str, problems: list[StepP
 
 def budget_of(request: JsonObject, limits: Budget, problems: list[StepProblem]) -> Budget:
     """The configured limits, tightened by what the request asks for."""
-    raw = request.get("budget") or {}
+    raw = from_text(request.get("budget")) or {}
     if not isinstance(raw, dict):
         problems.append(StepProblem("", "/budget", "budget is an object", f"its keys are {', '.join(BUDGET_KEYS)}"))
         return limits
-    problems += unknown_keys(raw, BUDGET_KEYS, "", "/budget")
-    wanted = {**raw, "max_parallel": raw.get("max_parallel", request.get("max_parallel"))}
+    try:
+        reading = read(raw, BUDGET_KEYS)
+    except UnreadableKeysError as error:
+        problems += key_problems(error, "", "/budget")
+        return limits
+    wanted = {**reading.fields, "max_parallel": reading.fields.get("max_parallel", request.get("max_parallel"))}
     values: dict[str, Any] = {}
     for key in BUDGET_KEYS:
-        value = tightened(getattr(limits, key), wanted.get(key), whole=key != "max_seconds")
+        value = tightened(getattr(limits, key), number_in(wanted.get(key)), whole=key != "max_seconds")
         if value is None:
             message = f"{key} {str(wanted[key])[:40]!r} is no positive number"
             problems.append(
@@ -102,6 +97,13 @@ def budget_of(request: JsonObject, limits: Budget, problems: list[StepProblem]) 
             value = getattr(limits, key)
         values[key] = value
     return replace(limits, **values)
+
+
+def number_in(value: Any) -> Any:
+    """The number that a text holds; any other value as it is."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return float(value) if "." in value else int(value)
 
 
 def check_size(count: int, budget: Budget, what: str, *, subject: str = "the workflow") -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
+from pml_gateway.catalog.schema import escaped
 from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
+from pml_gateway.exposure.vocabulary import (
+    Reading,
+    UnreadableKeysError,
+    from_text,
+    meaning,
+    object_in,
+    read,
+    read_call,
+)
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
@@ -17,9 +27,9 @@ from pml_gateway.workflow.fields import (
     check_size,
     condition,
     etag_of,
+    key_problems,
     list_of,
-    renamed,
-    unknown_keys,
+    number_in,
 )
 from pml_gateway.workflow.plan import (
     INDEX,
@@ -52,24 +62,60 @@ STEP_KEYS = (
     "max_parallel",
     "if_none_match",
 )
-ALIASES = {"name": "tool", "args": "arguments", "needs": "depends_on", "foreach": "for_each", "if": "when"}
-"""Other words for the keys of a step; models know them from other systems."""
+CALL_STEP_KEYS = tuple(key for key in (*STEP_KEYS, "server") if key not in ("transform", "input"))
+"""Of a step that calls a tool, whose `input` is then another word for its arguments."""
+
+TRANSFORM_KEYS = tuple(key for key in STEP_KEYS if key not in ("arguments", "if_none_match", "timeout"))
+
+
+class Callees(Protocol):
+    """What the names in calls mean for a client."""
+
+    def parameters(self, name: Any, call: JsonObject) -> Mapping[str, Any] | None:
+        """The schemas of what the tool of this name takes."""
+
+    def tool_call(
+        self, name: str, arguments: JsonObject, server: Any = None
+    ) -> tuple[str, JsonObject, tuple[str, ...]]:
+        """The name of the tool that a call is of, its arguments, and the keys in them that clients add."""
+
+
+class NoCallees:
+    """For steps in the configuration, which are written out."""
+
+    def parameters(self, name: Any, call: JsonObject) -> None:
+        """Nothing is known of tools."""
+
+    def tool_call(
+        self, name: str, arguments: JsonObject, server: Any = None
+    ) -> tuple[str, JsonObject, tuple[str, ...]]:
+        """The call as it is."""
+        return (name if server is None else f"{server}:{name}"), arguments, ()
+
+
+NO_CALLEES = NoCallees()
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 def parse_workflow(
-    request: JsonObject, limits: Budget, *, with_input: bool = False, extra_keys: tuple[str, ...] = ()
+    request: JsonObject,
+    limits: Budget,
+    *,
+    callees: Callees = NO_CALLEES,
+    with_input: bool = False,
+    extra_keys: tuple[str, ...] = (),
 ) -> tuple[Plan, list[StepProblem]]:
     """The plan of an `execute_workflow` request or a composite tool, and every problem found in it.
 
-    The plan is only good to run where there is no problem. `with_input` allows `$input`; `extra_keys` are keys of steps
-    that only the configuration knows.
+    The plan is only good to run where there is no problem. `callees` are what the steps may name; `with_input` allows
+    `$input`; `extra_keys` are keys of steps that only the configuration knows.
 
     Raises:
         PlanError: the request has no list of steps, or more than its budget allows.
     """
-    problems = unknown_keys(request, REQUEST_KEYS, "", "")
+    problems: list[StepProblem] = []
+    request = _read_request(request, problems)
     budget = budget_of(request, limits, problems)
     try:
         raw_steps = list_of(request.get("steps"), "steps", '[{"id": "a", "tool": "server__tool", "arguments": {}}]')
@@ -78,7 +124,7 @@ def parse_workflow(
         # The limit comes before what else may be wrong, and a mistyped key before the steps that it left out.
         first = error.code is ErrorCode.BUDGET_EXCEEDED
         raise PlanError([*error.problems, *problems] if first else [*problems, *error.problems]) from None
-    reader = _Steps(raw_steps, with_input=with_input, extra_keys=extra_keys)
+    reader = _Steps(raw_steps, callees, with_input=with_input, extra_keys=extra_keys)
     steps = reader.read()
     problems += reader.problems
     on_error = request.get("on_error", OnError.CONTINUE.value)
@@ -87,25 +133,38 @@ def parse_workflow(
             StepProblem("", "/on_error", f"on_error {on_error!r} is unknown", f"choose from {', '.join(OnError)}")
         )
         on_error = OnError.CONTINUE
-    returned = _returned(request.get("return", "all"), steps, problems)
-    return Plan(steps, budget, OnError(on_error), returned, trace=bool(request.get("trace"))), problems
+    returned = _returned(from_text(request.get("return", "all")), steps, problems)
+    trace = request.get("trace") in (True, "true")
+    return Plan(steps, budget, OnError(on_error), returned, trace=trace, ignored=tuple(reader.ignored)), problems
+
+
+def _read_request(request: JsonObject, problems: list[StepProblem]) -> JsonObject:
+    try:
+        return read(request, REQUEST_KEYS).fields
+    except UnreadableKeysError as error:
+        problems += key_problems(error, "", "")
+        return {key: value for key, value in request.items() if key in REQUEST_KEYS}
 
 
 class _Steps:
     """Reads the steps of one request; problems collect beside them."""
 
-    def __init__(self, raw_steps: list[Any], *, with_input: bool, extra_keys: tuple[str, ...]) -> None:
+    def __init__(
+        self, raw_steps: list[Any], callees: Callees, *, with_input: bool, extra_keys: tuple[str, ...]
+    ) -> None:
         self.problems: list[StepProblem] = []
+        self.ignored: list[str] = []
         self._raw = raw_steps
+        self._callees = callees
         self._with_input = with_input
-        self._keys = (*STEP_KEYS, *extra_keys)
+        self._extra_keys = extra_keys
         self._positions: dict[str, int] = {str(index): index for index in range(len(raw_steps))}
         self._ids: list[str] = []
         self._referred: list[frozenset[int]] = []
 
     def read(self) -> tuple[Step, ...]:
         """All steps, with what each waits for; those that cannot be read are empty."""
-        fields = [renamed(raw, ALIASES) if isinstance(raw, dict) else {} for raw in self._raw]
+        fields = [self._fields(index, raw) for index, raw in enumerate(self._raw)]
         self._ids = [self._id(index, step) for index, step in enumerate(fields)]
         steps = [self._step(index, step) for index, step in enumerate(fields)]
         cycle = topological_cycle([step.after for step in steps])
@@ -121,6 +180,31 @@ class _Steps:
                 hint = f"put {self._ids[later]!r} before {step.id!r}"
                 self.problems.append(StepProblem(step.id, f"/steps/{step.index}", message, hint))
         return tuple(steps)
+
+    def _fields(self, index: int, raw: Any) -> JsonObject:
+        """The step under its declared keys, with the tool that its call is of."""
+        if not isinstance(raw, dict):
+            return {}
+        reshapes = any(meaning(key, ("transform",)) is not None and value is not None for key, value in raw.items())
+        calls = any(meaning(key, ("tool",)) is not None and value is not None for key, value in raw.items())
+        pointer = f"/steps/{index}"
+        try:
+            if calls and not reshapes:
+                reading = read_call(raw, (*CALL_STEP_KEYS, *self._extra_keys), "tool", self._callees.parameters)
+            else:
+                keys = TRANSFORM_KEYS if reshapes and not calls else STEP_KEYS
+                reading = read(raw, (*keys, *self._extra_keys))
+            fields, ignored = _called(reading, "tool", self._callees)
+        except UnreadableKeysError as error:
+            step_id = raw.get("id")
+            self.problems += key_problems(error, step_id if isinstance(step_id, str) else str(index), pointer)
+            meant = ((meaning(key, STEP_KEYS), value) for key, value in raw.items())
+            return {key: value for key, value in meant if key is not None and value is not None}
+        except InvalidInputError as error:
+            self._note(str(raw.get("id", index))[:64], f"{pointer}/arguments", error.message, error.hint)
+            return reading.fields
+        self.ignored += [f"{pointer}{each}" for each in ignored]
+        return fields
 
     def _id(self, index: int, fields: JsonObject) -> str:
         given = fields.get("id")
@@ -143,7 +227,6 @@ class _Steps:
             self._referred.append(frozenset())
             self._note(step_id, pointer, "a step is an object", 'for example {"tool": "server__tool"}')
             return Step(index, step_id)
-        self.problems += unknown_keys(fields, self._keys, step_id, pointer)
         tool, transform = fields.get("tool"), self._expression(fields, "transform", step_id, pointer)
         if (isinstance(tool, str) and bool(tool)) == ("transform" in fields):
             self._note(step_id, pointer, "a step has either a tool or a transform", '"tool" names what to call')
@@ -234,6 +317,7 @@ class _Steps:
             self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
 
     def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:
+        value = from_text(value)
         names = [value] if isinstance(value, str | int) else value if isinstance(value, list) else []
         if value is not None and not names and value != []:
             self._note(step_id, pointer, "depends_on is a list of steps", 'for example ["0", "fetch"]')
@@ -267,7 +351,7 @@ class _Steps:
         value = fields.get(key)
         if value is None:
             return None
-        number = tightened(float("inf"), value, whole=whole)
+        number = tightened(float("inf"), number_in(value), whole=whole)
         if number is None:
             hint = "for example 5, or leave it out for the configured limit"
             self._note(step_id, f"{pointer}/{key}", f"{key} {str(value)[:40]!r} is no positive number", hint)
@@ -297,14 +381,32 @@ def _returned(value: Any, steps: tuple[Step, ...], problems: list[StepProblem]) 
     return frozenset(positions[each] for each in chosen if each in positions)
 
 
-CALL_KEYS = ("name", "arguments", "id", "if_none_match")
-CALL_ALIASES = {"tool": "name", "args": "arguments", "operation": "name", "input": "arguments"}
-"""Other words for the keys of a call; models know them from other systems."""
+def _called(reading: Reading, name_key: str, callees: Callees) -> tuple[JsonObject, list[str]]:
+    """The fields of a call of a tool, also where an action of a namespace or a server beside its tool was named.
+
+    Raises:
+        InvalidInputError: the namespace has no such action, or takes no such arguments.
+    """
+    fields, ignored = reading.fields, [f"/{escaped(key)}" for key in reading.ignored]
+    name = fields.get(name_key)
+    arguments = object_in(fields.get("arguments", {}))
+    if not isinstance(name, str) or arguments is None:
+        return fields, ignored
+    named, given, more = callees.tool_call(name, arguments, fields.get("server"))
+    if (named, given) == (name, arguments):
+        return fields, ignored
+    others = {key: value for key, value in fields.items() if key != "server"}
+    return {**others, name_key: named, "arguments": given}, [*ignored, *(f"/arguments{each}" for each in more)]
+
+
+CALL_KEYS = ("name", "arguments", "id", "if_none_match", "server")
 
 MAX_SLOT_ID = 128
 
 
-def parse_batch(request: JsonObject, limits: Budget) -> tuple[Plan, dict[int, JsonObject]]:
+def parse_batch(
+    request: JsonObject, limits: Budget, callees: Callees = NO_CALLEES
+) -> tuple[Plan, dict[int, JsonObject]]:
     """The plan of a `call_batch` request, and the errors of the calls in it that cannot be read, by position.
 
     The calls are independent; their arguments may hold stored results.
@@ -312,30 +414,65 @@ def parse_batch(request: JsonObject, limits: Budget) -> tuple[Plan, dict[int, Js
     Raises:
         PlanError: what is wrong with the request itself, such as more calls than the size cap allows.
     """
-    problems = unknown_keys(request, ("calls", "max_parallel"), "", "")
+    problems: list[StepProblem] = []
     budget = budget_of({"max_parallel": request.get("max_parallel")}, limits, problems)
     calls = list_of(request.get("calls"), "calls", '[{"name": "server__tool", "arguments": {}}]', subject="the batch")
     check_size(len(calls), limits, "calls", subject="the batch")
-    steps: list[Step] = []
-    refused: dict[int, JsonObject] = {}
-    taken: set[str] = set()
-    for index, call in enumerate(calls):
-        pointer, slot = f"/calls/{index}", str(index)
-        fields = renamed(call, CALL_ALIASES) if isinstance(call, dict) else {}
-        given_id = fields.get("id")
-        if given_id is not None:
-            slot = str(given_id)
-        if isinstance(given_id, bool | dict | list | float) or not slot or len(slot) > MAX_SLOT_ID or slot in taken:
-            problems.append(StepProblem(slot[:MAX_SLOT_ID], f"{pointer}/id", "ids are different texts or numbers"))
-            continue
-        taken.add(slot)
-        step, faults = _slot(index, slot, fields, pointer)
-        steps.append(step)
-        if faults:
-            refused[index] = _error(faults)
     if problems:
-        raise PlanError(problems, subject="the batch")
-    return Plan(tuple(steps), budget, shares_reads=False), refused
+        raise PlanError([replace(each, path="/max_parallel") for each in problems], subject="the batch")
+    slots = _Slots(callees)
+    named = {str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id") is not None}
+    steps = tuple(slots.read(index, call, named) for index, call in enumerate(calls))
+    return Plan(steps, budget, shares_reads=False, ignored=tuple(slots.ignored)), slots.refused
+
+
+class _Slots:
+    """Reads the calls of a batch, each for itself."""
+
+    def __init__(self, callees: Callees) -> None:
+        self.refused: dict[int, JsonObject] = {}
+        self.ignored: list[str] = []
+        self._callees = callees
+        self._taken: set[str] = set()
+
+    def read(self, index: int, call: Any, named: set[str]) -> Step:
+        """One call, which is refused in its own slot; `named` are the ids that calls have given themselves."""
+        pointer = f"/calls/{index}"
+        try:
+            reading = read_call(call, CALL_KEYS, "name", self._callees.parameters) if isinstance(call, dict) else None
+        except UnreadableKeysError as error:
+            slot, faults = self._id(index, call.get("id"), pointer, named)
+            return self._refuse(Step(index, slot), [*key_problems(error, slot, pointer), *faults])
+        fields = reading.fields if reading is not None else {}
+        slot, problems = self._id(index, fields.get("id"), pointer, named)
+        try:
+            if reading is not None:
+                fields, ignored = _called(reading, "name", self._callees)
+                self.ignored += [f"{pointer}{each}" for each in ignored]
+        except InvalidInputError as error:
+            problem = StepProblem(slot, f"{pointer}/arguments", error.message, error.hint)
+            return self._refuse(Step(index, slot), [*problems, problem])
+        step, more = _slot(index, slot, fields, pointer)
+        return self._refuse(step, [*problems, *more])
+
+    def _refuse(self, step: Step, problems: list[StepProblem]) -> Step:
+        if problems:
+            self.refused[step.index] = _error(problems)
+        return step
+
+    def _id(self, index: int, given: Any, pointer: str, named: set[str]) -> tuple[str, list[StepProblem]]:
+        """The id of a slot: the one given, or its position; none that another slot has."""
+        slot = str(index) if given is None else str(given)
+        while given is None and slot in named:
+            slot = f"{slot}_"
+        if isinstance(given, bool | dict | list | float) or not slot or len(slot) > MAX_SLOT_ID:
+            hint = f"texts of up to {MAX_SLOT_ID} characters, or whole numbers; leave it out for the position"
+            return str(index), [StepProblem(str(index), f"{pointer}/id", "the id cannot be used", hint)]
+        if slot in self._taken:
+            message = f"an earlier call has the id {slot!r} as well"
+            return slot, [StepProblem(slot, f"{pointer}/id", message, "give each call an id of its own, or none")]
+        self._taken.add(slot)
+        return slot, []
 
 
 def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step, list[StepProblem]]:
@@ -344,7 +481,7 @@ def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step
         message = "a call is an object with the name of a tool"
         hint = 'for example {"name": "server__tool", "arguments": {}}'
         return Step(index, slot), [StepProblem(slot, pointer, message, hint)]
-    problems = unknown_keys(fields, CALL_KEYS, slot, pointer)
+    problems: list[StepProblem] = []
     arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
     template = _template(arguments, slot, f"{pointer}/arguments", problems)
     etag = etag_of(fields, slot, pointer, problems)

@@ -80,6 +80,8 @@ class Plan:
     returned: frozenset[int] | None = None
     trace: bool = False
     shares_reads: bool = True
+    ignored: tuple[str, ...] = ()
+    """JSON pointers to keys that clients add, which nothing reads."""
 
     @property
     def layers(self) -> list[list[str]]:
@@ -118,11 +120,13 @@ class PlanError(ToolCallError):
 
     def __init__(self, problems: Sequence[StepProblem], *, subject: str = "the workflow") -> None:
         first = problems[0]
+        # A batch has no dry run.
+        hint = "dry_run checks every step and calls nothing" if subject == "the workflow" else ""
         more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
         where = f"step {first.step!r}: " if first.step else ""
         super().__init__(
             f"{subject} was not run: {where}{first.message}{more}",
-            hint=first.hint or "dry_run checks every step and calls nothing",
+            hint=first.hint or hint,
             details={"errors": [problem.as_json() for problem in problems]},
         )
         self.code = first.code

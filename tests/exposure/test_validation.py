@@ -48,12 +48,12 @@ def test_good_arguments_pass() -> None:
 
 
 def test_every_fault_is_named_with_its_path() -> None:
-    found = problems(ISSUE, {"labels": ["x", 5], "where": {"a/b~c": "1"}, "extra": 1})
+    found = problems(ISSUE, {"labels": ["x", 5], "where": {"a/b~c": "one"}, "extra": 1})
     assert found == [
         ("", "'owner' is a required property"),
         ("", "Additional properties are not allowed ('extra' was unexpected)"),
         ("/labels/1", "5 is not of type 'string'"),
-        ("/where/a~1b~0c", "'1' is not of type 'integer'"),
+        ("/where/a~1b~0c", "'one' is not of type 'integer'"),
     ]
 
 

@@ -35,7 +35,7 @@ def counting(**extra: Any) -> ScriptedServer:
 
 
 async def test_arguments_reach_the_upstream_unchanged_on_every_path(tmp_path: Path) -> None:
-    upstream = counting()
+    upstream = counting(additionalProperties=True)
     given = {"count": 3, "label": "ü ", "extra": {"deep": [None, 1.0, True, {}]}}
     async with serving(tmp_path, {"up": upstream}) as served:
         await served.call("up__count", given)

@@ -150,4 +150,4 @@ def test_a_mistyped_list_of_steps_is_told_its_name() -> None:
     with pytest.raises(GatewayError) as caught:
         parse_workflow({"stepz": [{"tool": "echo"}]}, LIMITS)
     assert "unknown key 'stepz'" in caught.value.message
-    assert caught.value.hint == "did you mean steps?"
+    assert caught.value.hint == 'write "steps" instead of "stepz"'

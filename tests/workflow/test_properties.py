@@ -265,7 +265,8 @@ def test_references_forward_in_circles_and_to_nobody_fail_by_name_before_any_cal
 def test_a_budget_may_be_tightened_and_not_widened() -> None:
     plan = plan_of([{"tool": "t"}], budget={"max_steps": 1000, "max_seconds": 1, "max_tokens": 10})
     assert plan.budget == Budget(LIMITS.max_steps, 10, 1, LIMITS.max_parallel)
-    for wrong in (0, -1, "9", True, 1.5):
+    assert plan_of([{"tool": "t"}], budget={"max_steps": "9", "maxSeconds": "1.5"}).budget.max_seconds == 1.5
+    for wrong in (0, -1, "nine", True, 1.5):
         with pytest.raises(GatewayError, match="max_steps"):
             plan_of([{"tool": "t"}], budget={"max_steps": wrong})
 

@@ -1,0 +1,493 @@
+"""What models call the keys of the gateway's own tools: one vocabulary, read into the declared keys, nothing dropped.
+
+A key is used, or it is one that clients add of their own and is named in the result, or it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pml_gateway.catalog.schema import escaped
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.grouping import loosely
+from pml_gateway.exposure.shallow_check import json_type, wrong_types
+from pml_gateway.text import nearest
+from pml_gateway.types import JsonObject
+
+ARGUMENTS = "arguments"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NAME_WORDS = _words(
+    "name names tool tools toolname toolnames toolid operation operations operationname function functions "
+    "functionname method"
+)
+ARGUMENT_WORDS = _words(
+    "arguments args argument arg parameters params input inputs kwargs payload toolarguments toolargs toolinput "
+    "toolparameters toolparams namedarguments"
+)
+_GROUPS: tuple[frozenset[str], ...] = (
+    NAME_WORDS,
+    ARGUMENT_WORDS,
+    _words(
+        "query q search searchquery searchterm searchtext querytext querystring keywords keyword term terms text "
+        "prompt question task intent goal objective request instruction instructions name tool toolname"
+    ),
+    _words("search grep pattern regex regexp find contains query q"),
+    _words(
+        "limit topk k n count top topn maxresults numresults numberofresults maxcount max size pagesize maxhits "
+        "maxitems perpage resultlimit"
+    ),
+    _words("offset skip start startat startindex"),
+    _words("server servername serverid upstream upstreamid mcpserver"),
+    _words("detail details detaillevel verbosity"),
+    _words("maxtokens tokenlimit tokenbudget"),
+    _words("format outputformat"),
+    _words("calls steps toolcalls requests operations invocations tools tasks actions jobs commands batch nodes"),
+    _words("maxparallel parallelism concurrency maxconcurrency maxconcurrent"),
+    _words("onerror onfailure onfail errorhandling errorpolicy"),
+    _words("dryrun validateonly checkonly planonly simulate preview"),
+    _words("budget budgets limits"),
+    _words("return returns returnsteps output outputs"),
+    _words("ref reference refid referenceid handle resultref resultid resulthandle id"),
+    _words("path jmespath jsonpath expression selector"),
+    _words("transform jmespath expression mapping"),
+    _words("lines linerange"),
+    _words("id stepid slotid callid"),
+    _words("dependson needs after requires dependencies dependency deps waitfor"),
+    _words("foreach loop loopover iterate over"),
+    _words("when if condition onlyif"),
+    _words("timeout timeoutseconds"),
+    _words("ifnonematch etag"),
+    _words("section topic"),
+    _words("how mode"),
+)
+"""Words for the same, without case and separators. A word may be in several: which is meant, the declared keys say."""
+
+CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
+    # n8n; `action` only with the value that its chat gives it.
+    "toolCallId": None,
+    "sessionId": None,
+    "chatInput": None,
+    "action": frozenset({"sendMessage"}),
+    # Gemini CLI and Antigravity.
+    "wait_for_previous": None,
+    "waitForPreviousTools": None,
+    "toolAction": None,
+    "toolSummary": None,
+    # Cline, Cursor, OpenHands.
+    "task_progress": None,
+    "random_string": None,
+    "explanation": None,
+    "security_risk": None,
+    # Frameworks, and metadata of the protocol put a level too deep.
+    "tool_use_id": None,
+    "thread_id": None,
+    "run_id": None,
+    "run_manager": None,
+    "_meta": None,
+    "progressToken": None,
+}
+"""Keys that clients add to every call, with the only values that tell them from others (any, where there are none)."""
+
+REMARKS = frozenset(
+    {"description", "comment", "comments", "note", "notes", "reason", "reasoning", "rationale", "thought"}
+)
+"""What models write beside a call to explain it: said to nobody, unless the tool that is called takes it."""
+
+PARAMETERS: tuple[frozenset[str], ...] = (
+    frozenset({"path", "file", "filename", "filepath"}),
+    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
+    frozenset({"url", "uri", "href", "link"}),
+    frozenset({"content", "contents", "text", "body"}),
+    frozenset({"limit", "maxresults", "maxcount", "topk", "pagesize"}),
+    frozenset({"repo", "repository", "repopath", "repositorypath"}),
+)
+"""Names that tools use for the same parameter, without case and separators."""
+
+MAX_SHOWN = 64
+MAX_CORRECTED = 2000
+"""Characters of a key in a message, and of a corrected request in the details of an error."""
+
+_CLIENT_KEYS = {loosely(key): values for key, values in CLIENT_KEYS.items()}
+
+Parameters = Callable[[Any, JsonObject], Mapping[str, Any] | None]
+"""The schemas of the parameters that the tool of this name takes, given what was sent; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProblem:
+    """A key that cannot be read: where it stands, why, what to write, and the declared or own keys that are near."""
+
+    path: str
+    message: str
+    hint: str
+    closest: tuple[str, ...] = ()
+
+
+class UnreadableKeysError(InvalidInputError):
+    """What was sent has keys that nothing reads, or several that say the same."""
+
+    def __init__(self, problems: Iterable[KeyProblem], corrected: JsonObject | None = None) -> None:
+        self.problems = tuple(problems)
+        closest = dict.fromkeys(key for problem in self.problems for key in problem.closest)
+        details: JsonObject = {
+            "errors": [{"path": each.path, "message": each.message, "hint": each.hint} for each in self.problems],
+            "closest": list(closest),
+        }
+        if corrected is not None and len(str(corrected)) <= MAX_CORRECTED:
+            details["corrected"] = corrected
+        super().__init__(
+            "; ".join(problem.message for problem in self.problems),
+            hint="; ".join(problem.hint for problem in self.problems),
+            details=details,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was sent, under the declared keys; and the keys that were left out because clients add them."""
+
+    fields: JsonObject
+    ignored: tuple[str, ...] = ()
+
+
+def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Reading:
+    """The fields under the declared keys; null is the same as leaving a field out.
+
+    `calls_in` is the key of a list of calls: what looks like one call instead is told to go in there.
+
+    Raises:
+        UnreadableKeysError: a key that nothing reads, or two that say one thing differently.
+    """
+    if known_alone(given, known):
+        return Reading(given)
+    fields = {key: value for key, value in given.items() if key in known and value is not None}
+    written = {key: key for key in fields}
+    problems: list[KeyProblem] = []
+    ignored: list[str] = []
+    corrected: JsonObject | None = dict(given)
+    for key, value in given.items():
+        if key in known:
+            continue
+        target = meaning(key, known)
+        if target is None and is_of_client(key, value, remarks=True):
+            ignored.append(key)
+        elif target is None:
+            problems.append(unknown(key, known))
+            corrected = _renamed(corrected, key, problems[-1].closest, known)
+        elif value is not None and not _put(target, key, value, fields, written):
+            problems.append(twice(target, key, written[target]))
+            corrected = None
+    if problems and calls_in and calls_in not in fields and any(loosely(key) in NAME_WORDS for key in given):
+        outside = f"{calls_in!r} is missing, and there is a call outside it"
+        hint = f'put the call into a list under "{calls_in}"'
+        raise UnreadableKeysError([KeyProblem("", outside, hint, (calls_in,))], {calls_in: [given]})
+    if problems:
+        raise UnreadableKeysError(problems, corrected)
+    return Reading(fields, tuple(ignored))
+
+
+def known_alone(given: JsonObject, known: Collection[str]) -> bool:
+    """Whether every key is declared and has a value, as nearly always: then nothing is to be read."""
+    return all(key in known and value is not None for key, value in given.items())
+
+
+def meaning(key: str, known: Collection[str]) -> str | None:
+    """The declared key that another one stands for; None where there is none, or more than one."""
+    if key in known:
+        return key
+    word = loosely(key)
+    same = [each for each in known if loosely(each) == word]
+    if not same:
+        same = [each for each in known if any(word in group and loosely(each) in group for group in _GROUPS)]
+    return same[0] if len(same) == 1 and word else None
+
+
+def same_parameter(given: str, target: str) -> bool:
+    """Whether tools use both names for the same parameter."""
+    left, right = loosely(given), loosely(target)
+    return bool(left) and (left == right or any(left in words and right in words for words in PARAMETERS))
+
+
+def is_of_client(key: str, value: object, *, remarks: bool = False) -> bool:
+    """Whether clients add this key, with this value, to whatever they call; `remarks` as models do count too."""
+    word = loosely(key)
+    if remarks and key in REMARKS:
+        return True
+    if word not in _CLIENT_KEYS:
+        return False
+    values = _CLIENT_KEYS[word]
+    return values is None or (isinstance(value, str) and value in values)
+
+
+def unknown(key: str, known: Collection[str]) -> KeyProblem:
+    """The problem of a key that nothing reads."""
+    shown = key[:MAX_SHOWN]
+    closest = tuple(nearest(key, known))
+    listed = ", ".join(known)
+    hint = f'write "{closest[0]}" instead of "{shown}"' if closest else f'leave out "{shown}"; the keys are {listed}'
+    return KeyProblem(f"/{escaped(shown)}", f"unknown key {shown!r}", hint, closest)
+
+
+def twice(target: str, key: str, other: str) -> KeyProblem:
+    """The problem of two keys that say one thing."""
+    shown, kept = key[:MAX_SHOWN], other[:MAX_SHOWN]
+    message = f"{shown!r} and {kept!r} both say {target!r}, differently"
+    return KeyProblem(f"/{escaped(shown)}", message, f'keep "{kept}", and leave out "{shown}"', (target,))
+
+
+def _put(target: str, key: str, value: Any, fields: JsonObject, written: dict[str, str]) -> bool:
+    """Take a value for a declared key, unless that has another one."""
+    if target in fields:
+        return bool(fields[target] == value)
+    fields[target], written[target] = value, key
+    return True
+
+
+def _renamed(
+    request: JsonObject | None, key: str, closest: tuple[str, ...], known: Collection[str]
+) -> JsonObject | None:
+    """The request with a key by its nearest name, or without it; None where that would be given twice."""
+    if request is None or (closest and any(meaning(each, known) == closest[0] for each in request)):
+        return None
+    if not closest:
+        return {each: value for each, value in request.items() if each != key}
+    return {(closest[0] if each == key else each): value for each, value in request.items()}
+
+
+def object_in(value: Any) -> JsonObject | None:
+    """An object, also as JSON text, as models send it; None for anything else."""
+    value = from_text(value)
+    return value if isinstance(value, dict) else None
+
+
+def from_text(value: Any) -> Any:
+    """The list or object that a text holds as JSON; any other value as it is."""
+    if not isinstance(value, str) or value[:64].lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, dict | list) else value
+
+
+def read_call(given: JsonObject, known: Collection[str], name_key: str, parameters: Parameters) -> Reading:
+    """The fields of one call, whose arguments may also lie flat beside the name of the tool.
+
+    They do where `arguments` is not given, and every key that is left is a parameter of that tool. What a key says is
+    never guessed: where it may be one of the call's own or a parameter of the tool, it is refused.
+
+    Args:
+        given: what was sent.
+        known: the declared keys, `arguments` and the one for the tool's name among them.
+        name_key: that key.
+        parameters: what the tool that is named takes.
+
+    Raises:
+        UnreadableKeysError: as `read`.
+    """
+    if known_alone(given, known):
+        return Reading(given)
+    return _Call(given, known, name_key, parameters).read()
+
+
+@dataclass(slots=True)
+class _Call:
+    given: JsonObject
+    known: Collection[str]
+    name_key: str
+    parameters: Parameters
+    fields: JsonObject = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    problems: list[KeyProblem] = field(default_factory=list)
+    takes: Mapping[str, Any] | None = None
+    envelopes: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def read(self) -> Reading:
+        """The call under its declared keys."""
+        named = self._name()
+        self.takes = self.parameters(self.fields.get(self.name_key), self.given)
+        for key, value in self.given.items():
+            if key not in named:
+                self._sort(key, value)
+        if ARGUMENTS in self.fields:
+            self._refuse_beside_arguments()
+        elif self.envelopes or self.left:
+            self._take_arguments()
+        if self.problems:
+            raise UnreadableKeysError(self.problems, self._corrected())
+        return Reading(self.fields, tuple(self.ignored))
+
+    def _name(self) -> list[str]:
+        """Take the name; the keys that said it."""
+        says = [key for key, value in self.given.items() if value is not None and self._is(key, NAME_WORDS)]
+        first = [key for key in says if loosely(key) in ("name", "tool")] or says
+        if not says:
+            return []
+        main = self.name_key if self.name_key in first else first[0]
+        if any(self.given[other] != self.given[main] for other in first):
+            tools = [key for key in first if self.parameters(self.given[key], self.given) is not None]
+            main = tools[0] if len(tools) == 1 else main
+            self.problems += [self._second_name(key, main) for key in first if self.given[key] != self.given[main]]
+        self.fields[self.name_key], self.written[self.name_key] = self.given[main], main
+        return first
+
+    def _second_name(self, key: str, main: str) -> KeyProblem:
+        found = twice(self.name_key, key, main)
+        if key not in (self.parameters(self.given[main], self.given) or {}):
+            return found
+        name = str(self.given[main])[:MAX_SHOWN]
+        hint = f'write "{self.name_key}": "{name}", and put "{key}" into "{ARGUMENTS}"'
+        return KeyProblem(found.path, f"{key!r} may be the parameter of {name}, or the name", hint, (ARGUMENTS,))
+
+    def _is(self, key: str, words: frozenset[str]) -> bool:
+        return loosely(key) in words and (key not in self.known or key in (self.name_key, ARGUMENTS))
+
+    def _sort(self, key: str, value: Any) -> None:
+        """Say what one key is: declared, what clients add, arguments in one piece, or left to be a parameter."""
+        of_tool = self.takes is not None and key in self.takes
+        if key in self.known and value is None:
+            return
+        if key in self.known:
+            _put(key, key, value, self.fields, self.written)
+        elif is_of_client(key, value) and meaning(key, self.known) is None:
+            self._ignore(key) if not of_tool or self._has(key) else self._refuse_own(key)
+        elif key in REMARKS and not of_tool:
+            self._ignore(key)
+        elif self._is(key, ARGUMENT_WORDS):
+            self.envelopes += [key] if value is not None or of_tool else []
+        elif (target := meaning(key, self.known)) is None or target == self.name_key:
+            self.left.append(key)
+        elif of_tool and not self._arguments_given():
+            self._refuse_own(key)
+        elif value is not None and not _put(target, key, value, self.fields, self.written):
+            self.problems.append(twice(target, key, self.written[target]))
+
+    def _ignore(self, key: str) -> None:
+        self.ignored.append(key)
+
+    def _arguments_given(self) -> bool:
+        return self.given.get(ARGUMENTS) is not None or any(self._is(key, ARGUMENT_WORDS) for key in self.given)
+
+    def _has(self, key: str) -> bool:
+        """Whether the arguments themselves hold this key, so that the one beside them is not theirs."""
+        inside = object_in(self.given.get(ARGUMENTS))
+        return inside is not None and key in inside
+
+    def _refuse_own(self, key: str) -> None:
+        shown = key[:MAX_SHOWN]
+        message = f"{shown!r} beside the name may be the parameter of {self._tool}, or not"
+        hint = f'put "{shown}" into "{ARGUMENTS}", or leave it out'
+        self.problems.append(KeyProblem(f"/{escaped(shown)}", message, hint, (ARGUMENTS,)))
+
+    @property
+    def _tool(self) -> str:
+        return str(self.fields.get(self.name_key))[:MAX_SHOWN]
+
+    def _refuse_beside_arguments(self) -> None:
+        for key in self.envelopes:
+            if not _put(ARGUMENTS, key, self.given[key], self.fields, self.written):
+                dropped, kept = (key, ARGUMENTS) if self.fields[ARGUMENTS] else (ARGUMENTS, key)
+                self.problems.append(twice(ARGUMENTS, dropped, kept))
+        self.problems += [self._unknown(key) for key in self.left]
+
+    def _take_arguments(self) -> None:
+        flat = [*self.envelopes, *self.left]
+        value = self.given[self.envelopes[0]] if len(self.envelopes) == 1 else None
+        as_one = len(self.envelopes) == 1 and not self.left and object_in(value) is not None
+        takes = self.takes or {}
+        as_flat = self.takes is not None and all(key in takes for key in flat)
+        if as_one and as_flat and not wrong_types({"properties": takes}, {flat[0]: value}):
+            self.problems.append(self._either(flat[0]))
+        elif as_one:
+            self.fields[ARGUMENTS] = value
+        elif as_flat and self._is_certain(flat):
+            self.fields[ARGUMENTS] = {key: self.given[key] for key in flat}
+        elif not as_flat and len(self.envelopes) == 1 and not self.left:
+            # No object, and said to be none where it is read.
+            self.fields[ARGUMENTS] = value
+        elif not as_flat:
+            self.problems += [twice(ARGUMENTS, key, self.envelopes[0]) for key in self.envelopes[1:]]
+            self.problems += [self._unknown(key) for key in self.left]
+
+    def _is_certain(self, flat: list[str]) -> bool:
+        """Whether no key of a flat call may be meant otherwise; else it is refused."""
+        main, takes = self.written.get(self.name_key, self.name_key), self.takes or {}
+        doubtful = [key for key in (main, *self.written) if key in takes]
+        doubtful += [key for key in flat if self._is(key, NAME_WORDS) and self.parameters(self.given[key], self.given)]
+        for key in dict.fromkeys(doubtful):
+            message = f"{key!r} says something of the call, and is a parameter of {self._tool} too"
+            self.problems.append(KeyProblem(f"/{escaped(key)}", message, self._put_into(flat), (ARGUMENTS,)))
+        return not doubtful
+
+    def _put_into(self, keys: list[str]) -> str:
+        listed = ", ".join(f'"{key[:MAX_SHOWN]}"' for key in keys)
+        return f'put {listed} into "{ARGUMENTS}"'
+
+    def _either(self, key: str) -> KeyProblem:
+        message = f"{key!r} may hold the arguments, or be the parameter of {self._tool}"
+        hint = f'write "{ARGUMENTS}" instead of "{key}", or put "{key}" into "{ARGUMENTS}"'
+        return KeyProblem(f"/{escaped(key)}", message, hint, (ARGUMENTS,))
+
+    def _unknown(self, key: str) -> KeyProblem:
+        shown, takes = key[:MAX_SHOWN], self.takes or {}
+        path = f"/{escaped(shown)}"
+        if key in takes:
+            message = f"{shown!r} is a parameter of {self._tool}, and no key of the call"
+            return KeyProblem(path, message, self._put_into([key]), (ARGUMENTS,))
+        found = unknown(key, self.known)
+        if found.closest:
+            return found
+        own = [each for each in takes if same_parameter(key, each)] or nearest(key, takes)
+        if own:
+            hint = f'put it into "{ARGUMENTS}" as "{own[0]}"'
+            return KeyProblem(path, f"unknown key {shown!r}", hint, (ARGUMENTS, own[0]))
+        if isinstance(self.given[key], dict) and not self._arguments_given():
+            return KeyProblem(path, found.message, f'write "{ARGUMENTS}" instead of "{shown}"', (ARGUMENTS,))
+        return found
+
+    def _corrected(self) -> JsonObject | None:
+        """The call as it was probably meant, for a second try; None where that cannot be told."""
+        name, takes = self.fields.get(self.name_key), self.takes or {}
+        others = [key for key in self.given if self._is(key, NAME_WORDS) and self.given[key] != name]
+        for key in (self.written.get(self.name_key, ""), *others):
+            named = self.given.get(key)
+            own = self.parameters(named, self.given) if named is not None else None
+            beside = [each for each in self.given if each not in (key, *self.ignored)]
+            if own is not None and beside and all(each in own for each in beside):
+                return {self.name_key: named, ARGUMENTS: {each: self.given[each] for each in beside}}
+        inside = object_in(self.given.get(ARGUMENTS)) if ARGUMENTS in self.given else {}
+        if inside is None or self.envelopes or others:
+            return None
+        kept = {key: value for key, value in self.fields.items() if key != ARGUMENTS}
+        arguments = dict(inside)
+        for key in self.left:
+            problem = self._unknown(key)
+            into_arguments = key in takes or (len(problem.closest) == 2 and problem.closest[0] == ARGUMENTS)
+            target = key if key in takes else problem.closest[-1] if problem.closest else None
+            if into_arguments and target is not None and target not in arguments:
+                arguments[target] = self.given[key]
+            elif target == ARGUMENTS and not arguments and (whole := object_in(self.given[key])) is not None:
+                arguments = dict(whole)
+            elif target is not None and target not in kept and not into_arguments:
+                kept[target] = self.given[key]
+            elif target is not None:
+                return None
+        return {**kept, **({ARGUMENTS: arguments} if arguments else {})}
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for messages: `a list`."""
+    kinds = {"array": "a list", "object": "an object", "integer": "an integer", "null": "null"}
+    kind = json_type(value)
+    return kinds.get(kind, f"a {kind}")
