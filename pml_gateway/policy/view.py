@@ -65,8 +65,8 @@ class View:
 
     def withheld(self, tool: CatalogTool) -> Iterator[CatalogTool]:
         """What this client may not use of a tool, and of the tools that it could come to."""
-        yield from (each for each in (tool, *self._named(tool.reach.by_client)) if not self._admits(each))
-        yield from (each for each in self._named(tool.reach.by_owner) if not self._is_offered(each))
+        yield from (each for each in (tool, *self._called(tool.reach.by_client)) if not self._admits(each))
+        yield from (each for each in self._called(tool.reach.by_owner) if not self._is_offered(each))
 
     def _admits(self, tool: CatalogTool) -> bool:
         return self._is_offered(tool) and self._allow.admits(tool) and not self._deny.matches(tool)
@@ -75,7 +75,7 @@ class View:
         """Whether a client could see it that nothing is hidden from but what is hidden from everybody."""
         return (tool.upstream_id, tool.name) not in self._unlisted and not self._blacklist.matches(tool)
 
-    def _named(self, names: frozenset[str]) -> Iterator[CatalogTool]:
+    def _called(self, names: frozenset[str]) -> Iterator[CatalogTool]:
         return (tool for name in sorted(names) if (tool := self.catalog.by_name(name)) is not None)
 
     def has_meta_tool(self, name: str) -> bool:
