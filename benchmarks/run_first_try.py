@@ -134,7 +134,7 @@ async def _try(office_: Office, call: Written) -> Tried:
     first, answer = await attempt(call.arguments)
     if first != "refused":
         return Tried(call, first, None, answer)
-    again = second_try(call.tool, call.arguments, error_of(answer) or {}, call.meant)
+    again = second_try(call.arguments, error_of(answer) or {}, call.meant)
     if again is None:
         return Tried(call, first, None, answer)
     second, answer_again = await attempt(again)

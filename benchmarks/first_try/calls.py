@@ -233,7 +233,7 @@ def _wrong_keys() -> Iterator[Written]:
     for (name, arguments), key in zip(BASES[:8], keys, strict=True):
         yield _single("wrong keys", {"name": name, key: arguments}, (name, arguments), "be either")
     for (name, arguments), key in zip(
-        BASES[8:14], ("nmae", "tool_name", "names", "toolName", "function", "title_"), strict=True
+        BASES[8:14], ("nmae", "tool_name", "names", "toolName", "function", "tool_id"), strict=True
     ):
         yield _single("wrong keys", {key: name, "arguments": arguments}, (name, arguments), "be either")
     for sent in ({"queries": "weather", "limit": 2}, {"query": "weather", "limits": 2}, {"query": "weather", "max": 2}):
