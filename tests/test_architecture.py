@@ -50,8 +50,8 @@ ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
 MAX_MODULES = 14
-MANY_MODULES = frozenset({"cli"})
-"""Folders of more: one module a command group."""
+MANY_MODULES = frozenset({"cli", "results"})
+"""Folders of more: one module a command group; and stored results with the language of paths into them."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.paths import (
-    BOUNDS,
-    ExpressionError,
-    Node,
-    NothingThereError,
-    TooMuchError,
-    evaluate,
-    parsed,
-    shown,
-)
+from pml_gateway.results.paths import BOUNDS, NothingThereError, TooMuchError, evaluate, shown
+from pml_gateway.results.syntax import ExpressionError, Node, is_root, parse, root_names
 
 MAX_LENGTH = 2000
 """Characters of one expression; the longest useful ones in practice have a few hundred."""
-
-ROOT = re.compile(r"\$(\d+|[A-Za-z_][A-Za-z0-9_-]*)")
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|\$(?:\d+|[A-Za-z_][A-Za-z0-9_-]*)")
 
 _FROM_FIRST = frozenset({"subexpression", "index_expression", "pipe", "flatten", "slice"})
 """Nodes whose first child alone starts at the current value; so do those of every projection."""
@@ -41,7 +29,7 @@ class Expression:
         self.text = text
         self.roots: frozenset[str]
         self._node, self.roots = _compiled(text)
-        self.fields = frozenset(name for name in _fields(self._node) if not ROOT.fullmatch(name))
+        self.fields = frozenset(_fields(self._node))
 
     async def evaluate(
         self, roots: Mapping[str, Any], current: Any = None, *, optional: bool = False, known: bool = True
@@ -61,7 +49,7 @@ class Expression:
             return await evaluate(self._node, current, BOUNDS, roots=roots, optional=optional or not known)
         except TooMuchError:
             raise InvalidInputError(
-                f"{shown(self.text)} takes more than {BOUNDS.visits} evaluations or builds too large a value",
+                f"{shown(self.text)} takes over {BOUNDS.seconds:g} s of processor time, or builds too large a value",
                 hint="select less first, for example with a slice such as [0:100]",
             ) from None
         except ExpressionError as error:
@@ -81,7 +69,7 @@ class Expression:
             pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
             if node["type"] == "subexpression":
                 first, second = node["children"][:2]
-                if first["type"] == second["type"] == "field" and first["value"] == f"${root}":
+                if is_root(first) and first["value"] == f"${root}" and second["type"] == "field":
                     found.add(second["value"])
         return frozenset(found)
 
@@ -95,22 +83,16 @@ def is_true(value: Any) -> bool:
 def _compiled(text: str) -> tuple[Node, frozenset[str]]:
     if len(text) > MAX_LENGTH:
         raise InvalidInputError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
-    roots: set[str] = set()
-
-    def quote(match: re.Match[str]) -> str:
-        if not match[0].startswith("$"):
-            return match[0]
-        roots.add(match[0][1:])
-        return f'"{match[0]}"'
-
     try:
-        node = parsed(_QUOTED.sub(quote, text))
+        node = parse(text)
     except ExpressionError as error:
         raise InvalidInputError(
-            f"{shown(text)} is no JMESPath expression: {error.reason}",
-            hint="texts are written 'open', numbers `5`, both quoted, and $$ is a dollar sign; see https://jmespath.org",
+            f"{shown(text)} is no JMESPath expression: {error.reason}", hint=error.hint or _SPELLINGS
         ) from None
-    return node, frozenset(roots)
+    return node, frozenset(root_names(node))
+
+
+_SPELLINGS = "texts are written 'open', compared with == and joined with && and ||, and $$ is a dollar sign"
 
 
 def _fields(node: Node) -> list[str]:
@@ -119,7 +101,7 @@ def _fields(node: Node) -> list[str]:
     while pending:
         node = pending.pop()
         if node["type"] == "field":
-            names.append(node["value"])
+            names += [] if is_root(node) else [node["value"]]
         elif node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
             pending.append(node["children"][0])
         elif node["type"] != "expref":

@@ -230,7 +230,7 @@ class _Steps:
         """Refuse names that can only be null: `"open"` and `true` are names in JMESPath, not a text and a truth."""
         known = {self._ids[index] for index in before}
         for name in sorted(expression.fields - known):
-            hint = "a step is written $id, a text 'open', a number `5`, a truth `true`"
+            hint = f"a step is written $id, and a text in single quotes: '{name[:64]}'; for example $id.state == 'open'"
             self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
 
     def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.references import checked, is_reference
+from pml_gateway.results.syntax import ROOT
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import ROOT, Expression
+from pml_gateway.workflow.expressions import Expression
 
 MAX_DEPTH = 100
 
