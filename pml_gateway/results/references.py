@@ -28,7 +28,7 @@ def find_references(arguments: JsonObject) -> list[Reference]:
     """Every reference in the arguments, in order; `$ref` of JSON Schema, which has other values, is none.
 
     Raises:
-        InvalidInputError: a reference with other keys, a path that is no text, or too many references.
+        InvalidInputError: a reference with other keys, a path that is no text, a handle alone, or too many references.
     """
     found: list[Reference] = []
     _collect(arguments, found, 0)
@@ -46,6 +46,19 @@ def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
     return {key: substitute(member, values) for key, member in value.items()}
 
 
+def check_no_handle(value: Any, key: str = "") -> None:
+    """Refuse a handle by itself, which a tool would take for the text that it is; `ref` is what other gateways call it.
+
+    Raises:
+        InvalidInputError: says how its value is passed.
+    """
+    if isinstance(value, str) and value.startswith(HANDLE_PREFIX) and key != "ref" and is_handle(value):
+        raise InvalidInputError(
+            f"{key or 'an item'}: {value} by itself is a text, and not what it stands for",
+            hint=f'write {{"$ref": "{value}"}}, with "path" for a part of it',
+        )
+
+
 def _collect(value: Any, found: list[Reference], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} deep")
@@ -53,15 +66,19 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
         for item in value:
             if isinstance(item, list | dict):
                 _collect(item, found, depth + 1)
+            else:
+                check_no_handle(item)
     elif isinstance(value, dict):
         if is_reference(value):
             found.append(checked(value))
             if len(found) > MAX_REFERENCES:
                 raise InvalidInputError(f"more than {MAX_REFERENCES} references in one call", hint="pass fewer")
             return
-        for member in value.values():
+        for key, member in value.items():
             if isinstance(member, list | dict):
                 _collect(member, found, depth + 1)
+            else:
+                check_no_handle(member, key)
 
 
 def is_reference(value: JsonObject) -> bool:

@@ -263,7 +263,8 @@ class Run:
                 current = await render(step.input, roots, load, absent=absent)
             optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent & step.transform.roots)
             return StepOutcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
-        arguments = await render(step.arguments, roots, load, absent=absent)
+        may_be_null = self.plan.on_error is OnError.CONTINUE_ALL
+        arguments = await render(step.arguments, roots, load, absent=absent, may_be_null=may_be_null)
         if exceeds(arguments, MAX_ARGUMENTS):
             raise InvalidInputError(
                 f"the arguments hold more than {MAX_ARGUMENTS // 1024**2} MiB", hint="pass less in one step"

@@ -17,19 +17,24 @@ _FROM_FIRST = frozenset({"subexpression", "index_expression", "pipe", "flatten",
 """Nodes whose first child alone starts at the current value; so do those of every projection."""
 
 
+_OPERATIONS = frozenset({"or_expression", "and_expression", "comparator", "pipe"})
+
+
 class Expression:
     """A compiled expression.
 
-    `roots` are the steps it reads, as written and without their `$`; `fields` what it reads of the current value.
+    `roots` are the steps it reads, as written and without their `$`, and `needed` those among them without which it has
+    no value; `fields` is what it reads of the current value.
     """
 
-    __slots__ = ("_node", "fields", "roots", "text")
+    __slots__ = ("_node", "fields", "needed", "roots", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.roots: frozenset[str]
         self._node, self.roots = _compiled(text)
         self.fields = frozenset(_fields(self._node))
+        self.needed = frozenset(_needed(self._node))
 
     async def evaluate(
         self, roots: Mapping[str, Any], current: Any = None, *, optional: bool = False, known: bool = True
@@ -60,6 +65,17 @@ class Expression:
             raise InvalidInputError(
                 f"{shown(self.text)}: {error.reason}", details={"expression": self.text[:MAX_LENGTH]}
             ) from None
+
+    @property
+    def joins_values(self) -> bool:
+        """Whether operators stand between its values, and each makes use of both: a pipe into a name does not."""
+        pending = [self._node]
+        while pending:
+            node = pending.pop()
+            if node["type"] == "pipe" and _first(node["children"][1])["type"] == "field":
+                return False
+            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+        return self._node["type"] in _OPERATIONS
 
     def members(self, root: str) -> frozenset[str]:
         """The members of `$root` that the expression names: `x` of `$root.x.y`."""
@@ -93,6 +109,28 @@ def _compiled(text: str) -> tuple[Node, frozenset[str]]:
 
 
 _SPELLINGS = "texts are written 'open', compared with == and joined with && and ||, and $$ is a dollar sign"
+
+
+def _first(node: Node) -> Node:
+    """What an expression begins with."""
+    while node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
+        node = node["children"][0]
+    return node
+
+
+def _needed(node: Node) -> list[str]:
+    """The roots that are not one of several alternatives."""
+    pending, names = [node], []
+    while pending:
+        node = pending.pop()
+        if is_root(node):
+            names.append(node["value"][1:])
+        is_choice = node["type"] == "or_expression" or (
+            node["type"] == "function_expression" and node["value"] == "not_null"
+        )
+        if not is_choice:
+            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+    return names
 
 
 def _fields(node: Node) -> list[str]:

@@ -21,6 +21,7 @@ from pml_gateway.workflow.fields import (
     renamed,
     unknown_keys,
 )
+from pml_gateway.workflow.look_alikes import as_references, look_alikes
 from pml_gateway.workflow.plan import (
     INDEX,
     INPUT,
@@ -35,7 +36,14 @@ from pml_gateway.workflow.plan import (
     tightened,
     topological_cycle,
 )
-from pml_gateway.workflow.templates import LiteralTemplate, StepReference, Template, compile_template, roots_of
+from pml_gateway.workflow.templates import (
+    LiteralTemplate,
+    StepReference,
+    Template,
+    compile_template,
+    needed_roots,
+    roots_of,
+)
 
 REQUEST_KEYS = ("steps", "intent", "on_error", "budget", "dry_run", "return", "trace", "max_parallel")
 STEP_KEYS = (
@@ -149,13 +157,15 @@ class _Steps:
             self._note(step_id, pointer, "a step has either a tool or a transform", '"tool" names what to call')
             tool = None
         given = arguments_of(fields.get("arguments"), step_id, f"{pointer}/arguments", self.problems)
-        arguments = self._template(given, step_id, f"{pointer}/arguments")
-        source = self._template(fields["input"], step_id, f"{pointer}/input") if "input" in fields else None
+        loops = {ITEM, INDEX} if "for_each" in fields else set()
+        arguments = self._template(given, step_id, f"{pointer}/arguments", loops)
+        source = self._template(fields["input"], step_id, f"{pointer}/input", loops) if "input" in fields else None
         for_each = self._for_each(fields, step_id, pointer)
         when = self._expression(fields, "when", step_id, pointer)
         roots = roots_of(arguments) | roots_of(source) | (transform.roots if transform else frozenset())
         over = roots_of(for_each)
         reads = self._steps_named(sorted(roots | over), step_id, pointer, inside_loop=for_each is not None)
+        needed = needed_roots(arguments) | needed_roots(source) | needed_roots(for_each)
         if {ITEM, INDEX} & over:
             self._note(step_id, f"{pointer}/for_each", "for_each cannot read its own $item", "name a list")
         asked = self._steps_named(sorted(when.roots) if when else (), step_id, f"{pointer}/when", inside_loop=False)
@@ -185,7 +195,7 @@ class _Steps:
             hidden=bool(fields.get("hidden")),
             after=reads | asked | named,
             # What a transform or a condition reads may be null; arguments are never made of nothing.
-            reads=frozenset() if transform is not None else reads,
+            reads=frozenset() if transform is not None else self._known(needed),
         )
 
     def _for_each(self, fields: JsonObject, step_id: str, pointer: str) -> Template | None:
@@ -198,9 +208,9 @@ class _Steps:
             self._note(step_id, f"{pointer}/for_each", "for_each takes a list or a reference to one", hint)
         return template
 
-    def _template(self, value: Any, step_id: str, pointer: str) -> Template:
+    def _template(self, value: Any, step_id: str, pointer: str, loops: Iterable[str] = ()) -> Template:
         try:
-            return compile_template(value)
+            return compile_template(value, names=self._names.union(loops))
         except InvalidInputError as error:
             self._note(step_id, pointer, error.message, error.hint)
             return LiteralTemplate({})
@@ -221,7 +231,9 @@ class _Steps:
         try:
             return Expression(text)
         except InvalidInputError as error:
-            self._note(step_id, f"{pointer}/{key}", error.message, error.hint)
+            found = list(look_alikes(text, self._names))
+            hint = f"write {as_references(text, found)}" if found else error.hint
+            self._note(step_id, f"{pointer}/{key}", error.message, hint)
             return None
 
     def _check_fields(
@@ -252,6 +264,14 @@ class _Steps:
             elif only_steps or not self._is_other_root(root, inside_loop):
                 self._note(step_id, pointer, f"there is no step {root[:64]!r}", self._hint(root))
         return frozenset(positions)
+
+    def _known(self, roots: Iterable[str]) -> frozenset[int]:
+        return frozenset(self._positions[root] for root in roots if root in self._positions)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        """The roots that templates may have anywhere."""
+        return frozenset(self._positions) | ({INPUT} if self._with_input else set())
 
     def _is_other_root(self, root: str, inside_loop: bool) -> bool:
         return (root == INPUT and self._with_input) or (root in (ITEM, INDEX) and inside_loop)
@@ -319,6 +339,7 @@ def parse_batch(request: JsonObject, limits: Budget) -> tuple[Plan, dict[int, Js
     steps: list[Step] = []
     refused: dict[int, JsonObject] = {}
     taken: set[str] = set()
+    names = _slot_names(calls)
     for index, call in enumerate(calls):
         pointer, slot = f"/calls/{index}", str(index)
         fields = renamed(call, CALL_ALIASES) if isinstance(call, dict) else {}
@@ -329,7 +350,7 @@ def parse_batch(request: JsonObject, limits: Budget) -> tuple[Plan, dict[int, Js
             problems.append(StepProblem(slot[:MAX_SLOT_ID], f"{pointer}/id", "ids are different texts or numbers"))
             continue
         taken.add(slot)
-        step, faults = _slot(index, slot, fields, pointer)
+        step, faults = _slot(index, slot, fields, pointer, names - {str(index), slot})
         steps.append(step)
         if faults:
             refused[index] = _error(faults)
@@ -338,7 +359,15 @@ def parse_batch(request: JsonObject, limits: Budget) -> tuple[Plan, dict[int, Js
     return Plan(tuple(steps), budget, shares_reads=False), refused
 
 
-def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step, list[StepProblem]]:
+def _slot_names(calls: list[Any]) -> frozenset[str]:
+    """What the calls of a batch could be called where one wanted another's result: positions and ids."""
+    ids = (str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id") is not None)
+    return frozenset([*map(str, range(len(calls))), *ids])
+
+
+def _slot(
+    index: int, slot: str, fields: JsonObject, pointer: str, others: frozenset[str]
+) -> tuple[Step, list[StepProblem]]:
     name = fields.get("name")
     if not isinstance(name, str) or not name:
         message = "a call is an object with the name of a tool"
@@ -346,7 +375,7 @@ def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step
         return Step(index, slot), [StepProblem(slot, pointer, message, hint)]
     problems = unknown_keys(fields, CALL_KEYS, slot, pointer)
     arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
-    template = _template(arguments, slot, f"{pointer}/arguments", problems)
+    template = _template(arguments, slot, f"{pointer}/arguments", problems, others)
     etag = etag_of(fields, slot, pointer, problems)
     return Step(index, slot, tool=name, given=arguments, arguments=template, if_none_match=etag), problems
 
@@ -358,9 +387,11 @@ def _error(problems: list[StepProblem]) -> JsonObject:
     return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={"errors": errors})
 
 
-def _template(arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem]) -> Template:
+def _template(
+    arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem], others: frozenset[str]
+) -> Template:
     try:
-        return compile_template(arguments, reads_steps=False)
+        return compile_template(arguments, names=others, reads_steps=False)
     except InvalidInputError as error:
         problems.append(StepProblem(slot, pointer, error.message, error.hint))
         return LiteralTemplate({})
