@@ -182,7 +182,9 @@ class Caller:
                 await check_arguments(tool, resolved.arguments)
             call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run)
             if is_composite:
-                result = await composite_result(self._gateway, self, scope, tool, resolved.arguments, options)
+                result = await composite_result(
+                    self._gateway, self, scope, tool, resolved.arguments, options, refs=resolved.refs
+                )
             else:
                 result = await self._send(tool, resolved.arguments, options)
             settled = await self._settler.settle(call, result)

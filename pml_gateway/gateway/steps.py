@@ -196,10 +196,13 @@ class StepCalls:
         source = Source(
             tool=None if tool is None else (tool.upstream_id, tool.name),
             name=tool.qualified_name if tool is not None else "transform",
+            refs=outcome.refs,
             at=time.time(),
             run=self._run_name,
             made_from=tuple((each.upstream_id, each.name) for each in before if each is not None),
         )
+        if source.refs:
+            self._gateway.results.note_use(source)
         try:
             stored = await self._gateway.results.put(self._scope.client, content, source=source)
         except (ResultStoreError, GatewayError) as error:
@@ -243,8 +246,10 @@ async def composite_result(
     tool: CatalogTool,
     arguments: JsonObject,
     options: CallOptions,
+    *,
+    refs: tuple[str, ...] = (),
 ) -> JsonObject:
-    """The result of a composite tool.
+    """The result of a composite tool; `refs` are the references that its arguments were made of.
 
     Raises:
         CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
@@ -259,7 +264,7 @@ async def composite_result(
         may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
     steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=True)
-    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments))
+    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
     if question is not None:
         return question
@@ -271,6 +276,7 @@ async def composite_result(
         tool=(tool.upstream_id, tool.name),
         name=tool.qualified_name,
         inputs=inputs,
+        refs=refs,
         at=began,
         seconds=time.time() - began,
     )
