@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.results.functions import FUNCTIONS
 from pml_gateway.results.paths import shown
 from pml_gateway.results.references import check_no_handle, checked, is_reference
 from pml_gateway.results.syntax import ROOT
@@ -21,6 +22,7 @@ MAX_DEPTH = 100
 _BEGIN = re.compile(r"\$\$|\$(?P<step>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?=\.[A-Za-z_\"]|\[|\Z)")
 _NAME = re.compile(r"\.(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
 _QUOTED_NAME = re.compile(r'\."(?:[^"\\]|\\.)*"')
+_CALL = re.compile(r"([a-z_]+)(?=\()")
 _SELECTION = re.compile(r"\.(?=[\[{])")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _OPERATORS = ("||", "&&", "==", "!=")
@@ -261,7 +263,7 @@ def _text_template(text: str) -> Template:
             literal += "$"
             at = found.end()
             continue
-        if found.start() == 0 and (whole := _whole_expression(text, found.end())) is not None:
+        if at == 0 and (whole := _whole_expression(text, found)) is not None:
             return StepReference(whole)
         if literal.strip() == "||" and parts:
             raise _unclear(text)
@@ -275,15 +277,18 @@ def _text_template(text: str) -> Template:
     return Text((*parts, literal) if literal else tuple(parts))
 
 
-def _whole_expression(text: str, at: int) -> Expression | None:
-    """The text as one expression, of which the first root ends at `at`; None where it is a text with references.
+def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
+    """The text as one expression, with its first root; None where it is a text with references.
 
-    It is one where it is all path, or reads as JMESPath in which nothing is left to chance: every name belongs to a
-    step, to an item or to what stands before it.
+    It is one where it is the call of a function or all path, or reads as JMESPath in which nothing is left to chance:
+    every name belongs to a step, to an item or to what stands before it.
 
     Raises:
         InvalidInputError: it could only be an expression, and is none.
     """
+    if first.start() > 0:
+        return _whole_call(text)
+    at = first.end()
     end = _end_of_path(text, at)
     if end == len(text) or (_SELECTION.match(text, end) and _is_path(text, end)):
         return Expression(text)
@@ -303,8 +308,24 @@ def _whole_expression(text: str, at: int) -> Expression | None:
     return None
 
 
-def _is_path(text: str, at: int) -> bool:
+def _whole_call(text: str) -> Expression | None:
+    """The text as the call of a function, and what is taken of its value."""
+    name = _CALL.match(text)
+    if name is None or name[1] not in FUNCTIONS or not _is_path(text, name.end()):
+        return None
     try:
+        expression = Expression(text)
+    except InvalidInputError as error:
+        raise _unclear(text, error) from None
+    if expression.fields:
+        raise _unclear(text)
+    return expression
+
+
+def _is_path(text: str, at: int) -> bool:
+    """Whether all that follows is a path, or the arguments of a call and a path."""
+    try:
+        at = _after_bracket(text, at) if text[at] == "(" else at
         return _end_of_path(text, at, selects=True) == len(text)
     except InvalidInputError:
         return False

@@ -47,7 +47,7 @@ async def made_of(served: Serving, ref: str) -> set[str]:
 MADE = {"id": "r", "tool": "up__make"}
 
 
-READING = [
+READING: list[list[dict[str, Any]]] = [
     [{"id": "t", "tool": "up__take", "arguments": {"rows": "$r.rows[0:200]"}}],
     [{"id": "t", "tool": "up__take", "arguments": {"text": "Of $r.rows[0].name: $r.rows[1].name"}}],
     [{"id": "t", "tool": "up__take", "arguments": {"n": "$r.none || $r.rows[0]"}}],

@@ -56,6 +56,9 @@ async def passed(text: Any) -> Any:
         ("$a.list[*].{m: n}", [{"m": 1}, {"m": 9}]),
         ("$a.title | join('', [to_string(@), ' || ', to_string($b.n)])", "Alpha || 7"),
         ("$0.list | length(@)", 2),
+        ("length($0.list)", 2),
+        ("join(', ', $a.list[*].to_string(n))", "1, 9"),
+        ("split($a.title, 'p')[1]", "ha"),
         ("$a.title == 'Alpha'", True),
     ],
 )
@@ -87,6 +90,9 @@ async def test_a_text_that_is_an_expression_keeps_its_value(text: str, value: An
         (r"\{{a.title}} \${a.title} \<<a.title>>", "{{a.title}} ${a.title} <<a.title>>"),
         ("$${a.title} $${{ steps.a.title }}", "${a.title} ${{ steps.a.title }}"),
         ("see ref_0123456789012345678901", None),
+        ("print($a.title)", "print(Alpha)"),
+        ("match($a.title) and more", "match(Alpha) and more"),
+        ("length($$a.list)", "length($a.list)"),
     ],
 )
 async def test_prose_and_texts_of_other_templates_stay_as_they_are(text: str, value: str | None) -> None:
@@ -131,7 +137,16 @@ async def test_so_it_is_in_conditions_and_transforms(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["$a.x || ", "$a.title || untitled", "$a.cmd && make", "$a.x == open", "Title: $a.x || $b.x"]
+    "text",
+    [
+        "$a.x || ",
+        "$a.title || untitled",
+        "$a.cmd && make",
+        "$a.x == open",
+        "Title: $a.x || $b.x",
+        "split($a.x)",
+        "join(sep, $a.x)",
+    ],
 )
 async def test_what_could_be_an_expression_or_a_text_is_refused(text: str) -> None:
     with pytest.raises(GatewayError, match="could be an expression or a text") as caught:
