@@ -72,6 +72,9 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
 )
 """Every function there is, in the order of the documentation."""
 
+ENDLESS = frozenset({"match"})
+"""Functions that may take for ever with what they are given; they are only called where they can be ended."""
+
 Check = Callable[[int], None]
 """Refuses to build so many parts."""
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import anyio.to_thread
 from jmespath.exceptions import JMESPathError
-from jmespath.visitor import Options, TreeInterpreter
+from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError, OverloadedError
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
 from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
 from pml_gateway.results.content import Content, addressed, exceeds
-from pml_gateway.results.functions import LanguageFunctions
+from pml_gateway.results.functions import ENDLESS, LanguageFunctions
 from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, parse, reason_of, root_names
 from pml_gateway.text import shortened
 
@@ -108,11 +108,10 @@ async def evaluate(
     """
     budget = current_budget()
     budget.require()
-    if not _may_take_long(node):
-        quick = _evaluated(node, value, roots, optional, _least(QUICK, budget))
-        budget.spend(quick.steps, quick.parts)
-        if quick.fault != TooMuchError.__name__:
-            return _value_of(quick)
+    quick = _evaluated(node, value, roots, optional, _least(QUICK, budget))
+    budget.spend(quick.steps, quick.parts)
+    if quick.fault != TooMuchError.__name__:
+        return _value_of(quick)
     async with budget.turn:
         budget.require()
         least = _least(bounds, budget)
@@ -189,18 +188,18 @@ def _least(bounds: Bounds, budget: RequestBudget) -> Bounds:
     """The bounds, and what is left of a request's budget."""
     parts = min(bounds.parts, budget.parts)
     if bounds.steps is not None:
-        return Bounds(min(bounds.steps, budget.steps), parts, bounds.seconds, bounds.reads)
+        is_enough = budget.steps >= bounds.steps and parts == bounds.parts
+        return bounds if is_enough else Bounds(min(bounds.steps, budget.steps), parts, bounds.seconds, bounds.reads)
     return Bounds(None, parts, min(bounds.seconds, budget.steps / STEPS_PER_SECOND), bounds.reads)
 
 
 def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool, bounds: Bounds) -> _Done:
-    given = [value, *(roots[name] for name in root_names(node) if name in roots)]
-    interpreter = _Interpreter(roots, bounds, given)
+    interpreter = _Interpreter(node, value, roots, bounds)
     found: Any = None
     fault, reason = "", ""
     try:
         found = interpreter.visit(node, value)
-        if not _only_goes_through(node):
+        if not _is_small(found) and not _only_goes_through(node):
             interpreter.take(interpreter.surplus(found))
         missing = interpreter.fault(node, value) if found in (None, []) and not optional else None
         if missing is not None:
@@ -242,31 +241,26 @@ def _only_goes_through(node: Node) -> bool:
     return all(each["type"] in _GOING_THROUGH for each in nodes(node)) and len(root_names(node)) <= 1
 
 
-def _may_take_long(node: Node) -> bool:
-    """Whether a regular expression is searched for: any may take for ever, and nothing else goes on meanwhile."""
-    return any(each["type"] == "function_expression" and each["value"] == "match" for each in nodes(node))
-
-
 class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no types
     """Counts what it does, and looks at what would multiply before it does."""
 
-    def __init__(self, roots: Mapping[str, Any], bounds: Bounds, given: list[Any]) -> None:
-        super().__init__(Options(custom_functions=LanguageFunctions(self.check_length)))
-        self._bounds = bounds
+    def __init__(self, node: Node, value: Any, roots: Mapping[str, Any], bounds: Bounds) -> None:
+        super().__init__()
+        self._node = node
+        self._value = value
         self._roots = roots
-        self._given = given
+        self._bounds = bounds
         self._given_size: int | None = None
-        self._began = time.thread_time()
+        self._began: float | None = None
         self._most_steps = bounds.steps
-        self._visitors = {name: getattr(self, f"visit_{name}") for name in _NODES}
-        self._next_look = 0
+        self._next_look = STEPS_BETWEEN_LOOKS if bounds.steps is None else min(STEPS_BETWEEN_LOOKS, bounds.steps)
         self.visits = 0
         self.parts = 0
 
     @property
     def taken(self) -> int:
         """What it took of a request's budget: nodes where those are bounded, or else time."""
-        if self._most_steps is not None:
+        if self._most_steps is not None or self._began is None:
             return self.visits
         return int(min(time.thread_time() - self._began, self._bounds.seconds) * STEPS_PER_SECOND)
 
@@ -275,7 +269,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         if self.visits >= self._next_look:
             self._look()
         kind = node["type"]
-        value = self._visitors[kind](node, *args, **kwargs)
+        value = _VISITORS[kind](self, node, *args, **kwargs)
         if kind in _BUILDING:
             if isinstance(value, str):
                 self.take(len(value) // CHARACTERS_PER_PART)
@@ -289,7 +283,10 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             self._next_look = min(self._next_look, self._most_steps)
             if self.visits >= self._most_steps:
                 raise TooMuchError("too many evaluations")
-        if time.thread_time() - self._began > self._bounds.seconds:
+        now = time.thread_time()
+        if self._began is None:
+            self._began = now
+        if now - self._began > self._bounds.seconds:
             raise TooMuchError("it takes too long")
 
     def take(self, parts: int) -> None:
@@ -319,11 +316,14 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return value.get(name) if isinstance(value, dict) else None
 
     def visit_function_expression(self, node: Node, value: Any) -> Any:
+        name = node["value"]
+        if name in ENDLESS and self._most_steps is not None:
+            raise TooMuchError("it may take for ever, and nothing else goes on meanwhile")
         arguments = [self.visit(child, value) for child in node["children"]]
         self._look()
         for child, argument in zip(node["children"], arguments, strict=True):
             self._check_read(child, argument)
-        return self._functions.call_function(node["value"], arguments)
+        return LanguageFunctions(self.check_length).call_function(name, arguments)
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
         first, second = node["children"]
@@ -337,9 +337,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
 
     def _check_read(self, node: Node, value: Any) -> None:
         """Refuse what holds itself many times over: to compare or to write it takes exponential time."""
-        if isinstance(value, list | dict) or (isinstance(value, str) and len(value) > CHARACTERS_READ):
-            if self._most_steps is None and _is_path_from_root(node):
-                return
+        if not _is_small(value) and (self._most_steps is not None or not _is_path_from_root(node)):
             self.surplus(value)
 
     def surplus(self, value: Any) -> int:
@@ -348,7 +346,8 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         if size <= self._bounds.parts:
             return size
         if self._given_size is None:
-            self._given_size = self._size(self._given, self._bounds.reads)
+            given = [self._value, *(self._roots[name] for name in root_names(self._node) if name in self._roots)]
+            self._given_size = self._size(given, self._bounds.reads)
         most = min(self._given_size, self._bounds.reads) + self._bounds.parts
         size = self._size(value, most)
         if size > most:
@@ -438,6 +437,12 @@ _BUILDING = frozenset(
 """Nodes whose value is made rather than found."""
 
 
+_VISITORS = {
+    name: getattr(_Interpreter, f"visit_{name}") for name in (*_GOING_THROUGH, *_BUILDING, "expref", "key_val_pair")
+}
+"""What evaluates each kind of node."""
+
+
 def _is_path_from_root(node: Node) -> bool:
     """Whether a node finds a part of the data as it was given."""
     while node["type"] in ("subexpression", "index_expression"):
@@ -448,8 +453,11 @@ def _is_path_from_root(node: Node) -> bool:
     return is_root(node)
 
 
-_NODES = (*_GOING_THROUGH, *_BUILDING, "expref", "key_val_pair")
-"""Every node there is."""
+def _is_small(value: Any) -> bool:
+    """Whether a value takes one part."""
+    if isinstance(value, str):
+        return len(value) < CHARACTERS_PER_PART
+    return not isinstance(value, list | dict)
 
 
 def _has_order(value: Any) -> bool:

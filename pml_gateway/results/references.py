@@ -46,16 +46,16 @@ def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
     return {key: substitute(member, values) for key, member in value.items()}
 
 
-def check_no_handle(value: Any, key: str = "") -> None:
+def check_no_handle(text: str, key: str = "") -> None:
     """Refuse a handle by itself, which a tool would take for the text that it is; `ref` is what other gateways call it.
 
     Raises:
         InvalidInputError: says how its value is passed.
     """
-    if isinstance(value, str) and value.startswith(HANDLE_PREFIX) and key != "ref" and is_handle(value):
+    if text.startswith(HANDLE_PREFIX) and key != "ref" and is_handle(text):
         raise InvalidInputError(
-            f"{key or 'an item'}: {value} by itself is a text, and not what it stands for",
-            hint=f'write {{"$ref": "{value}"}}, with "path" for a part of it',
+            f"{key or 'an item'}: {text} by itself is a text, and not what it stands for",
+            hint=f'write {{"$ref": "{text}"}}, with "path" for a part of it',
         )
 
 
@@ -64,10 +64,10 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
         raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
         for item in value:
-            if isinstance(item, list | dict):
-                _collect(item, found, depth + 1)
-            else:
+            if isinstance(item, str):
                 check_no_handle(item)
+            elif isinstance(item, list | dict):
+                _collect(item, found, depth + 1)
     elif isinstance(value, dict):
         if is_reference(value):
             found.append(checked(value))
@@ -75,10 +75,10 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
                 raise InvalidInputError(f"more than {MAX_REFERENCES} references in one call", hint="pass fewer")
             return
         for key, member in value.items():
-            if isinstance(member, list | dict):
-                _collect(member, found, depth + 1)
-            else:
+            if isinstance(member, str):
                 check_no_handle(member, key)
+            elif isinstance(member, list | dict):
+                _collect(member, found, depth + 1)
 
 
 def is_reference(value: JsonObject) -> bool:

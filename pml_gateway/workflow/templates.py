@@ -107,7 +107,7 @@ class Reader:
     names: Container[str] = NO_NAMES
     reads_steps: bool = True
 
-    def template(self, value: Any, depth: int = 0) -> Template:
+    def template(self, value: Any, depth: int = 0, key: str = "") -> Template:
         """The template of a value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
 
         Raises:
@@ -117,10 +117,9 @@ class Reader:
         if depth > MAX_DEPTH:
             raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
         if isinstance(value, str):
+            check_no_handle(value, key)
             return self._text(value)
         if isinstance(value, list):
-            for item in value:
-                check_no_handle(item)
             items = tuple(self.template(item, depth + 1) for item in value)
             if all(isinstance(item, LiteralTemplate) for item in items):
                 return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
@@ -130,14 +129,14 @@ class Reader:
         if is_reference(value):
             checked(value)
             return Stored(value)
-        for key, item in value.items():
-            check_no_handle(item, key)
-        fields = tuple((key, self.template(item, depth + 1)) for key, item in value.items())
+        fields = tuple((name, self.template(item, depth + 1, name)) for name, item in value.items())
         if all(isinstance(item, LiteralTemplate) for _, item in fields):
-            return LiteralTemplate({key: item.value for key, item in fields if isinstance(item, LiteralTemplate)})
+            return LiteralTemplate({name: item.value for name, item in fields if isinstance(item, LiteralTemplate)})
         return Fields(fields)
 
     def _text(self, text: str) -> Template:
+        if "$" not in text and "{{" not in text and "<<" not in text:
+            return LiteralTemplate(text)
         if not self.reads_steps:
             self._check_other_slots(text)
             return LiteralTemplate(text)
