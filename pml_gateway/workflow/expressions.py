@@ -108,7 +108,7 @@ def _compiled(text: str) -> tuple[Node, frozenset[str]]:
     return node, frozenset(root_names(node))
 
 
-_SPELLINGS = "texts are written 'open', compared with == and joined with && and ||, and $$ is a dollar sign"
+_SPELLINGS = "texts are written 'open', == compares, && and || join, ! negates, and $$ is a dollar sign"
 
 
 def _first(node: Node) -> Node:

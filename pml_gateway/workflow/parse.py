@@ -242,7 +242,9 @@ class _Steps:
         """Refuse names that can only be null: `"open"` and `true` are names in JMESPath, not a text and a truth."""
         known = {self._ids[index] for index in before}
         for name in sorted(expression.fields - known):
-            hint = f"a step is written $id, and a text in single quotes: '{name[:64]}'; for example $id.state == 'open'"
+            hint = f"a text is written '{name[:64]}', as in $id.state == 'open'"
+            if name in self._positions:
+                hint = f"the step is written ${name}"
             self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
 
     def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:
@@ -279,6 +281,8 @@ class _Steps:
     def _hint(self, root: str) -> str:
         if root in (ITEM, INDEX):
             return f"${root} exists in the arguments of a step with for_each"
+        if root in ("steps", "step", "nodes", "node", "outputs", "results"):
+            return f"a step is written by its own name, as ${self._ids[0]}; the steps are {', '.join(self._ids[:12])}"
         steps = ", ".join(self._ids[:12]) or "none"
         meant = did_you_mean(f"${near}" for near in nearest(root, self._positions))
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()

@@ -331,32 +331,45 @@ def _is_path(text: str, at: int) -> bool:
 
 
 def _unclear(text: str, error: InvalidInputError | None = None) -> InvalidInputError:
-    why = f"; {error.message}" if error is not None else ""
+    why, remedy = (
+        (f"; {error.message}", error.hint) if error is not None else ("", "texts in it stand in single quotes")
+    )
     return InvalidInputError(
         f"{shown(text)} could be an expression or a text{why}",
-        hint="in an expression, which begins with a step, other texts stand in single quotes, as in $a.x || 'none'; "
-        "a text with values in it is $a.x | join('', [to_string(@), ' || ', to_string($b.x)])",
+        hint=f"write an expression as $a.x || 'none' ({remedy}), "
+        "and a text with values in it as $a.x | join('', [to_string(@), ' || ', to_string($b.x)])",
     )
 
 
 def _spelled(text: str, found: list[LookAlike]) -> str:
     """A text with references in the place of what was found, so that they end where they are meant to."""
     meant = [each for each in found if not each.is_escaped]
+    begins, ends = [0, *(each.end for each in meant)], [*(each.start for each in meant), len(text)]
+    between = [_parts(text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    parts = list(between[0])
+    for each, behind in zip(meant, between[1:], strict=True):
+        parts += [StepReference(Expression(each.reference)), *behind]
+    wanted = [part.text for part in parts if isinstance(part, StepReference)]
     spelled = as_references(text, found)
-    try:
-        template = _text_template(spelled)
-    except InvalidInputError:
-        template = LiteralTemplate(spelled)
-    parts = template.parts if isinstance(template, Text) else (template,)
-    if [part.text for part in parts if isinstance(part, StepReference)] == [each.reference for each in meant]:
+    if [part.text for part in _parts(spelled) if isinstance(part, StepReference)] == wanted:
         return json.dumps(spelled, ensure_ascii=False)
-    pieces, at = [], 0
-    for each in meant:
-        pieces += [_quoted(text[at : each.start]), f"to_string({each.reference})"]
-        at = each.end
-    pieces.append(_quoted(text[at:]))
-    joined = ", ".join(piece for piece in pieces if piece != "''")
-    return json.dumps(f"{meant[0].reference} | join('', [{joined}])", ensure_ascii=False)
+    pieces = ", ".join(_quoted(part) if isinstance(part, str) else f"to_string({part.text})" for part in parts)
+    return json.dumps(f"{meant[0].reference} | join('', [{pieces}])", ensure_ascii=False)
+
+
+def _parts(text: str) -> tuple[str | StepReference, ...]:
+    """What a text is made of; all of it literal where it cannot be read."""
+    try:
+        template = _text_template(text)
+    except InvalidInputError:
+        return (text,)
+    match template:
+        case Text(parts):
+            return parts
+        case StepReference():
+            return (template,)
+        case _:
+            return (text,) if text else ()
 
 
 def _quoted(text: str) -> str:

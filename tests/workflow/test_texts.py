@@ -118,6 +118,9 @@ async def test_prose_and_texts_of_other_templates_stay_as_they_are(text: str, va
         ("The {{a.title}} of ${b.n}", "The Alpha of 7"),
         ("{{a.title}}.md", "Alpha.md"),
         ("it's {{a.title}}_v2", "it's Alpha_v2"),
+        ("$b.n, {{a.title}}s", "7, Alphas"),
+        ("$b.n, {{a.title}}!", "7, Alpha!"),
+        ("costs $5: ${a.title}[x]", "costs $5: Alpha[x]"),
     ],
 )
 async def test_a_reference_of_another_system_is_refused_with_the_right_spelling(text: str, meant: Any) -> None:
