@@ -50,7 +50,7 @@ ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
 MAX_MODULES = 14
-MANY_MODULES = frozenset({"cli", "exposure", "gateway", "index", "workflow"})
+MANY_MODULES = frozenset({"cli", "exposure", "gateway", "index", "results", "workflow"})
 """Folders of more: one module a command group; and those that are about one thing each that takes so many steps."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")

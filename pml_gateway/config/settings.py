@@ -198,7 +198,7 @@ class LimitSettings(Section):
     """What one request may take of the gateway itself, with all calls of a batch and all steps of a workflow."""
 
     request_steps: int = Field(
-        default=1_000_000, ge=1000, description="evaluations of expressions and schemas; about a second"
+        default=2_000_000, ge=1000, description="evaluations of expressions and schemas; about two seconds"
     )
     request_parts: int = Field(
         default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"

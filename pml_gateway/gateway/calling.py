@@ -207,7 +207,9 @@ class Caller:
                 scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads, rights=rights
             )
             if is_composite:
-                result = await composite_result(self._gateway, self, scope, tool, fitting.arguments, options)
+                result = await composite_result(
+                    self._gateway, self, scope, tool, fitting.arguments, options, refs=resolved.refs
+                )
             else:
                 result = await self._send(tool, fitting.arguments, options)
             settled = await self._settler.settle(call, result)

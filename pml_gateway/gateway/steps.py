@@ -224,10 +224,13 @@ class StepCalls:
         source = Source(
             tool=None if tool is None else (tool.upstream_id, tool.name),
             name=tool.qualified_name if tool is not None else "transform",
+            refs=outcome.refs,
             at=time.time(),
             run=self._run_name,
             made_from=tuple((each.upstream_id, each.name) for each in before if each is not None),
         )
+        if source.refs:
+            self._gateway.results.note_use(source)
         try:
             return await self._gateway.results.put(self._scope.client, content, source=source, over=over)
         except (ResultStoreError, GatewayError) as error:
@@ -278,8 +281,10 @@ async def composite_result(
     tool: CatalogTool,
     arguments: JsonObject,
     options: CallOptions,
+    *,
+    refs: tuple[str, ...] = (),
 ) -> JsonObject:
-    """The result of a composite tool.
+    """The result of a composite tool; `refs` are the references that its arguments were made of.
 
     Raises:
         CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
@@ -306,7 +311,7 @@ async def composite_result(
         inside=True,
         definition=definition,
     )
-    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments))
+    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
     if question is not None:
         return question
@@ -318,6 +323,7 @@ async def composite_result(
         tool=(tool.upstream_id, tool.name),
         name=tool.qualified_name,
         inputs=inputs,
+        refs=refs,
         at=began,
         seconds=time.time() - began,
         client=scope.client.id,

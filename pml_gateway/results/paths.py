@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any
 
 import anyio.to_thread
 from jmespath.exceptions import JMESPathError
-from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError, OverloadedError
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
 from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
 from pml_gateway.results.content import Content, addressed, exceeds
+from pml_gateway.results.functions import ENDLESS, LanguageFunctions
+from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, parse, reason_of, root_names
 from pml_gateway.text import shortened
 
 MAX_TEXT = 64 * 1024 * 1024
@@ -25,7 +26,6 @@ MAX_TEXT = 64 * 1024 * 1024
 MAX_KEYS_NAMED = 12
 MAX_NAME = 60
 
-Node = dict[str, Any]
 NO_ROOTS: Mapping[str, Any] = {}
 
 
@@ -34,23 +34,35 @@ class Bounds:
     """What one evaluation may take.
 
     Args:
-        visits: nodes evaluated.
-        parts: items, members and values that it builds, and in each that it compares: `[@, @]` doubles them each time.
-        seconds: the last bound, for functions that read all of a large value at every node.
-        reads: items, members and values in what one function is given of the data itself.
+        steps: nodes evaluated; None where only the time counts.
+        parts: items, members and values that it builds beyond what the data holds: `[@, @]` doubles them each time.
+        seconds: of processor time.
+        reads: items, members and values in what one function or comparison is given.
     """
 
-    visits: int
+    steps: int | None
     parts: int
     seconds: float
     reads: int = 8_000_000
 
 
-BOUNDS = Bounds(visits=500_000, parts=500_000, seconds=2.0)
-"""What one expression may take, half of what a request may: `items[?a > `1`].b` takes five visits for each item."""
+BOUNDS = Bounds(steps=None, parts=500_000, seconds=2.0)
+"""What one expression may take beside the event loop: some conditions and functions over a hundred thousand rows."""
 
-QUICK = Bounds(visits=5_000, parts=10_000, seconds=0.5, reads=10_000)
+QUICK = Bounds(steps=5_000, parts=10_000, seconds=0.5, reads=10_000)
 """What is evaluated on the event loop; more is beside it."""
+
+STEPS_PER_SECOND = 1_000_000
+"""Of a request's budget for processor time beside the event loop."""
+
+ENDING_SECONDS = 1.0
+"""Of processor time after which a process is ended that did not notice itself that its time was over."""
+
+CHARACTERS_READ = 8
+"""Of text in what a function is given, for each part that it may read: 80 kB on the event loop, 64 MB beside it."""
+
+STEPS_BETWEEN_LOOKS = 64
+"""Nodes evaluated between two looks at the clock, which take as long as one of them."""
 
 
 class EvaluationError(Exception):
@@ -59,10 +71,6 @@ class EvaluationError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class ExpressionError(EvaluationError):
-    """The text is no expression, or its functions do not take what they are given."""
 
 
 class NothingThereError(EvaluationError):
@@ -74,19 +82,6 @@ class TooMuchError(EvaluationError):
 
 
 _FAULTS = (ExpressionError, NothingThereError, TooMuchError)
-
-
-def parsed(text: str) -> Node:
-    """The syntax tree of an expression.
-
-    Raises:
-        ExpressionError: it is none.
-    """
-    try:
-        node: Node = Parser().parse(text).parsed
-    except (JMESPathError, RecursionError, ValueError) as error:
-        raise ExpressionError(_reason(error)) from None
-    return node
 
 
 async def evaluate(
@@ -114,18 +109,21 @@ async def evaluate(
     budget = current_budget()
     budget.require()
     quick = _evaluated(node, value, roots, optional, _least(QUICK, budget))
-    budget.spend(quick.visits, quick.parts)
+    budget.spend(quick.steps, quick.parts)
     if quick.fault != TooMuchError.__name__:
         return _value_of(quick)
     async with budget.turn:
         budget.require()
         least = _least(bounds, budget)
         done = await _evaluate_beside(node, value, roots, optional, least, budget)
-        budget.spend(done.visits, done.parts)
-        if done.fault == TooMuchError.__name__ and least != bounds:
-            # What was left of the budget is what it was too much for.
-            takes_steps = done.visits > least.visits
-            budget.spend(budget.steps if takes_steps else 0, 0 if takes_steps else budget.parts)
+        budget.spend(done.steps, done.parts)
+        if done.fault == TooMuchError.__name__:
+            # Where what was left of the budget is what it was too much for, nothing is left of it.
+            is_late = done.steps >= int(least.seconds * STEPS_PER_SECOND)
+            if is_late and least.seconds < bounds.seconds:
+                budget.spend(budget.steps)
+            elif not is_late and least.parts < bounds.parts:
+                budget.spend(0, budget.parts)
             budget.require()
     return _value_of(done)
 
@@ -135,11 +133,18 @@ async def _evaluate_beside(
 ) -> _Done:
     if budget.workers is None or _only_goes_through(node):
         return await budget.in_thread(_evaluated, node, value, roots, optional, bounds)
-    given = {name: roots[name] for name in _root_names(node) if name in roots}
+    given = {name: roots[name] for name in root_names(node) if name in roots}
     limits = astuple(bounds)
     try:
         answer = await budget.workers.in_process(
-            evaluate_in_process, node, value, given, optional, limits, seconds=bounds.seconds, share=budget.share
+            evaluate_in_process,
+            node,
+            value,
+            given,
+            optional,
+            limits,
+            seconds=bounds.seconds + ENDING_SECONDS,
+            share=budget.share,
         )
     except WorkerLimitError as error:
         if error.limit is Limit.MACHINE:
@@ -147,7 +152,8 @@ async def _evaluate_beside(
                 f"an expression was not evaluated within {WAIT_SECONDS:g} s, for the machine has too much to do",
                 hint="try again in a moment",
             ) from None
-        return _Done(None, bounds.visits, bounds.parts, TooMuchError.__name__, f"it was ended ({error.limit})")
+        steps = int(bounds.seconds * STEPS_PER_SECOND) if error.limit is Limit.TIME else 0
+        return _Done(None, steps, bounds.parts - bool(steps), TooMuchError.__name__, f"it was ended ({error.limit})")
     except RecursionError:
         return _Done(None, 0, 0, ExpressionError.__name__, "the data is nested too deeply")
     return _Done(*answer)
@@ -158,7 +164,7 @@ def evaluate_in_process(
 ) -> tuple[Any, ...]:
     """An evaluation in a worker process, as plain values."""
     done = _evaluated(node, value, roots, optional, Bounds(*limits))
-    return done.value, done.visits, done.parts, done.fault, done.reason
+    return done.value, done.steps, done.parts, done.fault, done.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ class _Done:
     """An evaluation that ended: the value, or which fault and why; and what it took."""
 
     value: Any
-    visits: int
+    steps: int
     parts: int
     fault: str = ""
     reason: str = ""
@@ -179,20 +185,22 @@ def _value_of(done: _Done) -> Any:
 
 
 def _least(bounds: Bounds, budget: RequestBudget) -> Bounds:
-    return replace(bounds, visits=min(bounds.visits, budget.steps), parts=min(bounds.parts, budget.parts))
+    """The bounds, and what is left of a request's budget."""
+    parts = min(bounds.parts, budget.parts)
+    if bounds.steps is not None:
+        is_enough = budget.steps >= bounds.steps and parts == bounds.parts
+        return bounds if is_enough else Bounds(min(bounds.steps, budget.steps), parts, bounds.seconds, bounds.reads)
+    return Bounds(None, parts, min(bounds.seconds, budget.steps / STEPS_PER_SECOND), bounds.reads)
 
 
 def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool, bounds: Bounds) -> _Done:
-    interpreter = _Interpreter(roots, bounds)
+    interpreter = _Interpreter(node, value, roots, bounds)
     found: Any = None
     fault, reason = "", ""
     try:
         found = interpreter.visit(node, value)
-        if _only_goes_through(node):
-            interpreter.check_size(found, bounds.reads)
-        else:
-            # Where it holds itself many times over, it is written as often.
-            interpreter.take(interpreter.check_size(found))
+        if not _is_small(found) and not _only_goes_through(node):
+            interpreter.take(interpreter.surplus(found))
         missing = interpreter.fault(node, value) if found in (None, []) and not optional else None
         if missing is not None:
             fault, reason = NothingThereError.__name__, missing
@@ -200,8 +208,8 @@ def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool,
         fault, reason = TooMuchError.__name__, error.reason
     except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # The library's functions let Python's own errors through where types do not fit.
-        fault, reason = ExpressionError.__name__, _reason(error)
-    return _Done(None if fault else found, interpreter.visits, interpreter.parts, fault, reason)
+        fault, reason = ExpressionError.__name__, reason_of(error)
+    return _Done(None if fault else found, interpreter.taken, interpreter.parts, fault, reason)
 
 
 _GOING_THROUGH = frozenset(
@@ -230,44 +238,56 @@ _GOING_THROUGH = frozenset(
 
 def _only_goes_through(node: Node) -> bool:
     """Whether an expression takes time with the size of its data, and not more."""
-    return all(each["type"] in _GOING_THROUGH for each in _nodes(node)) and len(_root_names(node)) <= 1
-
-
-def _root_names(node: Node) -> list[str]:
-    fields = (each["value"] for each in _nodes(node) if each["type"] == "field")
-    return [name[1:] for name in fields if name.startswith("$")]
-
-
-def _nodes(node: Node) -> Iterator[Node]:
-    pending = [node]
-    while pending:
-        each = pending.pop()
-        yield each
-        pending += [child for child in each.get("children", ()) if isinstance(child, dict)]
+    return all(each["type"] in _GOING_THROUGH for each in nodes(node)) and len(root_names(node)) <= 1
 
 
 class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no types
     """Counts what it does, and looks at what would multiply before it does."""
 
-    def __init__(self, roots: Mapping[str, Any], bounds: Bounds) -> None:
+    def __init__(self, node: Node, value: Any, roots: Mapping[str, Any], bounds: Bounds) -> None:
         super().__init__()
-        self._bounds = bounds
+        self._node = node
+        self._value = value
         self._roots = roots
-        self._deadline = time.monotonic() + bounds.seconds
+        self._bounds = bounds
+        self._given_size: int | None = None
+        self._began: float | None = None
+        self._most_steps = bounds.steps
+        self._next_look = STEPS_BETWEEN_LOOKS if bounds.steps is None else min(STEPS_BETWEEN_LOOKS, bounds.steps)
         self.visits = 0
         self.parts = 0
 
+    @property
+    def taken(self) -> int:
+        """What it took of a request's budget: nodes where those are bounded, or else time."""
+        if self._most_steps is not None or self._began is None:
+            return self.visits
+        return int(min(time.thread_time() - self._began, self._bounds.seconds) * STEPS_PER_SECOND)
+
     def visit(self, node: Node, *args: Any, **kwargs: Any) -> Any:
         self.visits += 1
-        if self.visits > self._bounds.visits or time.monotonic() > self._deadline:
-            raise TooMuchError("too many evaluations")
-        value = super().visit(node, *args, **kwargs)
-        if node["type"] in _BUILDING:
+        if self.visits >= self._next_look:
+            self._look()
+        kind = node["type"]
+        value = _VISITORS[kind](self, node, *args, **kwargs)
+        if kind in _BUILDING:
             if isinstance(value, str):
                 self.take(len(value) // CHARACTERS_PER_PART)
             elif isinstance(value, list | dict):
                 self.take(len(value))
         return value
+
+    def _look(self) -> None:
+        self._next_look = self.visits + STEPS_BETWEEN_LOOKS
+        if self._most_steps is not None:
+            self._next_look = min(self._next_look, self._most_steps)
+            if self.visits >= self._most_steps:
+                raise TooMuchError("too many evaluations")
+        now = time.thread_time()
+        if self._began is None:
+            self._began = now
+        if now - self._began > self._bounds.seconds:
+            raise TooMuchError("it takes too long")
 
     def take(self, parts: int) -> None:
         """Count what is built."""
@@ -279,6 +299,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         base = self.visit(node["children"][0], value)
         if isinstance(base, list):
             # Looked at first: it is done at once, however long the lists are.
+            self._look()
             self.check_length(len(base))
             self.check_length(sum(len(each) for each in base if isinstance(each, list)))
         return super().visit_flatten({**node, "children": [_literal(base)]}, value)
@@ -290,57 +311,74 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
 
     def visit_field(self, node: Node, value: Any) -> Any:
         name = node["value"]
-        if name.startswith("$") and name[1:] in self._roots:
+        if is_root(node) and name[1:] in self._roots:
             return self._roots[name[1:]]
         return value.get(name) if isinstance(value, dict) else None
 
     def visit_function_expression(self, node: Node, value: Any) -> Any:
-        return super().visit_function_expression(self._with_values(node, value), value)
+        name = node["value"]
+        if name in ENDLESS and self._most_steps is not None:
+            raise TooMuchError("it may take for ever, and nothing else goes on meanwhile")
+        arguments = [self.visit(child, value) for child in node["children"]]
+        self._look()
+        for child, argument in zip(node["children"], arguments, strict=True):
+            self._check_read(child, argument)
+        return LanguageFunctions(self.check_length).call_function(name, arguments)
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
-        return super().visit_comparator(self._with_values(node, value), value)
+        first, second = node["children"]
+        left, right = self.visit(first, value), self.visit(second, value)
+        self._check_read(first, left)
+        self._check_read(second, right)
+        operator = node["value"]
+        if operator not in self._EQUALITY_OPS and not (_has_order(left) and _has_order(right)):
+            return None
+        return self.COMPARATOR_FUNC[operator](left, right)
 
-    def _with_values(self, node: Node, value: Any) -> Node:
-        """The node with its children evaluated, once each.
+    def _check_read(self, node: Node, value: Any) -> None:
+        """Refuse what holds itself many times over: to compare or to write it takes exponential time."""
+        if not _is_small(value) and (self._most_steps is not None or not _is_path_from_root(node)):
+            self.surplus(value)
 
-        Values that hold themselves many times over are refused: to compare or to write them takes exponential time.
-        """
-        children = []
-        for child in node["children"]:
-            if child["type"] == "expref":
-                children.append(child)
-                continue
-            found = self.visit(child, value)
-            if child["type"] == "field":
-                self.check_size(found, self._bounds.reads)
-            elif child["type"] != "literal":
-                self.check_size(found)
-            children.append(_literal(found))
-        return {**node, "children": children}
+    def surplus(self, value: Any) -> int:
+        """How many parts a value has more than the data, counted as often as they are shared; refuse too many."""
+        size = self._size(value, self._bounds.parts)
+        if size <= self._bounds.parts:
+            return size
+        if self._given_size is None:
+            given = [self._value, *(self._roots[name] for name in root_names(self._node) if name in self._roots)]
+            self._given_size = self._size(given, self._bounds.reads)
+        most = min(self._given_size, self._bounds.reads) + self._bounds.parts
+        size = self._size(value, most)
+        if size > most:
+            raise TooMuchError("too large a value")
+        return max(size - self._given_size, 0)
 
-    def check_size(self, value: Any, most: int | None = None) -> int:
-        """Refuse a value of too many parts, counted as often as they are shared; how many they are."""
-        most = self._bounds.parts if most is None else most
-        longest = min(MAX_TEXT, self._bounds.reads * CHARACTERS_PER_PART)
+    def _size(self, value: Any, most: int) -> int:
+        """The parts of a value; counting ends once they are more than `most`."""
+        longest = min(MAX_TEXT, self._bounds.reads * CHARACTERS_READ)
         pending, parts, characters = [value], 0, 0
         while pending:
             part = pending.pop()
             parts += 1
             if isinstance(part, str):
                 characters += len(part)
+                if characters > longest:
+                    raise TooMuchError("too large a value")
             elif isinstance(part, dict):
                 pending.extend(part.values())
             elif isinstance(part, list):
                 pending.extend(part)
-            if parts + len(pending) > most or characters > longest:
-                raise TooMuchError("too large a value")
+            if parts + len(pending) > most:
+                return most + 1
         return parts + characters // CHARACTERS_PER_PART
 
     def fault(self, node: Node, value: Any) -> str | None:
         """Where a path of fields and indexes leaves the data, and what is there instead."""
         match node["type"]:
             case "field":
-                return self._field_fault(node["value"], value)
+                is_known = is_root(node) and node["value"][1:] in self._roots
+                return None if is_known else self._field_fault(node["value"], value)
             case "index":
                 return _index_fault(node["value"], value)
             case "slice":
@@ -358,8 +396,6 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
                 return None
 
     def _field_fault(self, name: str, value: Any) -> str | None:
-        if name.startswith("$") and name[1:] in self._roots:
-            return None
         if isinstance(value, dict):
             if name in value:
                 return None
@@ -401,6 +437,33 @@ _BUILDING = frozenset(
 """Nodes whose value is made rather than found."""
 
 
+_VISITORS = {
+    name: getattr(_Interpreter, f"visit_{name}") for name in (*_GOING_THROUGH, *_BUILDING, "expref", "key_val_pair")
+}
+"""What evaluates each kind of node."""
+
+
+def _is_path_from_root(node: Node) -> bool:
+    """Whether a node finds a part of the data as it was given."""
+    while node["type"] in ("subexpression", "index_expression"):
+        first, *rest = node["children"]
+        if any(each["type"] not in ("field", "index") for each in rest):
+            return False
+        node = first
+    return is_root(node)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value takes one part."""
+    if isinstance(value, str):
+        return len(value) < CHARACTERS_PER_PART
+    return not isinstance(value, list | dict)
+
+
+def _has_order(value: Any) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+
 def _literal(value: Any) -> Node:
     return {"type": "literal", "value": value, "children": []}
 
@@ -429,13 +492,6 @@ def _kind(value: Any) -> str:
             return "an object"
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    lines = str(error).splitlines() or [type(error).__name__]
-    return shortened(lines[0].removesuffix(", for expression:"), 200)
-
-
 def shown(text: str) -> str:
     """An expression as messages quote it."""
     return repr(shortened(text, 120))
@@ -457,7 +513,7 @@ async def select(expression: str, value: Any) -> Any:
     try:
         node = _compiled(expression)
     except ExpressionError as error:
-        hint = "for example items[0].id or items[*].name"
+        hint = error.hint or "for example items[0].id or items[*].name"
         raise InvalidInputError(f"path {shown(expression)} is no JMESPath: {error.reason}", hint=hint) from None
     try:
         selected = await evaluate(node, value, BOUNDS)
@@ -487,7 +543,12 @@ async def value_at(content: Content, path: str | None) -> Any:
 
 @lru_cache(maxsize=512)
 def _compiled(expression: str) -> Node:
-    return parsed(expression)
+    node = parse(expression)
+    if names := root_names(node):
+        raise ExpressionError(
+            f"${names[0]} is no part of a value", "a path begins inside the value, as items[0].id does"
+        )
+    return node
 
 
 def _too_much(expression: str) -> InvalidInputError:

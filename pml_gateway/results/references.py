@@ -28,7 +28,7 @@ def find_references(arguments: JsonObject) -> list[Reference]:
     """Every reference in the arguments, in order; `$ref` of JSON Schema, which has other values, is none.
 
     Raises:
-        InvalidInputError: a reference with other keys, a path that is no text, or too many references.
+        InvalidInputError: a reference with other keys, a path that is no text, a handle alone, or too many references.
     """
     found: list[Reference] = []
     _collect(arguments, found, 0)
@@ -46,12 +46,27 @@ def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
     return {key: substitute(member, values) for key, member in value.items()}
 
 
+def check_no_handle(text: str, key: str = "") -> None:
+    """Refuse a handle by itself, which a tool would take for the text that it is; `ref` is what other gateways call it.
+
+    Raises:
+        InvalidInputError: says how its value is passed.
+    """
+    if text.startswith(HANDLE_PREFIX) and key != "ref" and is_handle(text):
+        raise InvalidInputError(
+            f"{key or 'an item'}: {text} by itself is a text, and not what it stands for",
+            hint=f'write {{"$ref": "{text}"}}, with "path" for a part of it',
+        )
+
+
 def _collect(value: Any, found: list[Reference], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
         for item in value:
-            if isinstance(item, list | dict):
+            if isinstance(item, str):
+                check_no_handle(item)
+            elif isinstance(item, list | dict):
                 _collect(item, found, depth + 1)
     elif isinstance(value, dict):
         if is_reference(value):
@@ -59,8 +74,10 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
             if len(found) > MAX_REFERENCES:
                 raise InvalidInputError(f"more than {MAX_REFERENCES} references in one call", hint="pass fewer")
             return
-        for member in value.values():
-            if isinstance(member, list | dict):
+        for key, member in value.items():
+            if isinstance(member, str):
+                check_no_handle(member, key)
+            elif isinstance(member, list | dict):
                 _collect(member, found, depth + 1)
 
 

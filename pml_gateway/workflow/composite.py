@@ -259,7 +259,7 @@ def _read(name: str, raw: Any, limits: Budget) -> Composite:
     request: JsonObject = {"steps": definition.steps, "on_error": definition.on_error, "budget": definition.budget}
     try:
         plan, problems = parse_workflow(request, limits, with_input=True, extra_keys=("hidden",))
-        output = None if definition.output is None else compile_template(definition.output)
+        output = None if definition.output is None else compile_template(definition.output, names=_names(plan))
         problems += [*opening, *_output_problems(output, plan), *input_problems(definition.input, plan, output)]
     except PlanError as error:
         return Composite(name, definition, problems=error.problems)
@@ -306,13 +306,19 @@ def _field_problem(fault: Any) -> StepProblem:
 
 
 def _output_problems(output: Template | None, plan: Plan) -> list[StepProblem]:
-    known = {INPUT} | {step.id for step in plan.steps} | {str(step.index) for step in plan.steps}
+    known = _names(plan)
     parts = references(output) if output is not None else ()
     return [
-        StepProblem("", f"/output{pointer}", f"there is no step {part.root!r}", f"the steps are {', '.join(known)}")
+        StepProblem("", f"/output{pointer}", f"there is no step {root!r}", f"the steps are {', '.join(sorted(known))}")
         for pointer, part in parts
-        if isinstance(part, StepReference) and part.root not in known
+        if isinstance(part, StepReference)
+        for root in sorted(part.roots - known)
     ]
+
+
+def _names(plan: Plan) -> frozenset[str]:
+    """The roots that an output may have."""
+    return frozenset({INPUT, *(step.id for step in plan.steps), *(str(step.index) for step in plan.steps)})
 
 
 def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems) -> Composite:

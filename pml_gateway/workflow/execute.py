@@ -32,16 +32,20 @@ from pml_gateway.workflow.templates import render, roots_of
 MAX_TOLD = 20
 """Failed items whose errors are told one by one."""
 
+MAX_REFS = 200
+"""References of which a value may be said to be made."""
+
 
 def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
     """The outcome of a `for_each`: the list of its values, null where an item failed or was not called."""
     values = [item.value for item in items]
+    refs = _merged(item.refs for item in items)
     if any(item.status is StepStatus.WAITING for item in items):
         return StepOutcome(StepStatus.WAITING, items=items)
     failed = [index for index, item in enumerate(items) if item.status is StepStatus.ERROR]
     stopped = [item for item in items if item.status is StepStatus.SKIPPED]
     if not failed and not stopped:
-        return StepOutcome(StepStatus.OK, values, items=items)
+        return StepOutcome(StepStatus.OK, values, items=items, refs=refs)
     not_called = f"; {len(stopped)} were not called" if stopped else ""
     if failed:
         first = items[failed[0]].error or {}
@@ -52,12 +56,17 @@ def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
             hint=str(first.get("hint", "")),
             details={"items": [{"index": index, "error": items[index].error} for index in failed[:MAX_TOLD]]},
         )
-        return StepOutcome(StepStatus.ERROR, values, error=error, items=items)
+        return StepOutcome(StepStatus.ERROR, values, error=error, items=items, refs=refs)
     by = stopped[0].blocked_by
     if len(stopped) == len(items):
         return StepOutcome(StepStatus.SKIPPED, reason=SkipReason.STOPPED, blocked_by=by)
     message = f"{len(stopped)} of {len(items)} items of step {step.id!r} were not called, because {by[0]!r} failed"
     return StepOutcome(StepStatus.ERROR, values, error=error_json(ErrorCode.CANCELLED, message), items=items)
+
+
+def _merged(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """References of several values, each once."""
+    return tuple(dict.fromkeys(ref for refs in several for ref in refs))[:MAX_REFS]
 
 
 MAX_ARGUMENTS = 64 * 1024 * 1024
@@ -94,12 +103,27 @@ class Tools(Protocol):
 class Run:
     """One run of one plan. Where tools ask their users something, `advance` returns early and is called again."""
 
-    def __init__(self, plan: Plan, given: Any = None, *, refused: Mapping[int, JsonObject] = NONE_REFUSED) -> None:
-        """`refused` are the errors of steps that cannot run, by position; the others run without them."""
+    def __init__(
+        self,
+        plan: Plan,
+        given: Any = None,
+        *,
+        given_refs: tuple[str, ...] = (),
+        refused: Mapping[int, JsonObject] = NONE_REFUSED,
+    ) -> None:
+        """What is to be run.
+
+        Args:
+            plan: its steps.
+            given: what `$input` is.
+            given_refs: the references that it was made of.
+            refused: the errors of steps that cannot run, by position; the others run without them.
+        """
         self.plan = plan
         self.outcomes = {index: StepOutcome(StepStatus.ERROR, error=error) for index, error in refused.items()}
         self.exceeded: list[Exceeded] = []
         self._given = given
+        self._given_refs = given_refs
         self._items: dict[tuple[int, int], StepOutcome] = {}
         self._spent = 0.0
         self._began = 0.0
@@ -255,7 +279,7 @@ class Run:
         tools: Tools,
         answered: tuple[JsonObject, str | None] | None,
     ) -> StepOutcome:
-        refs: list[str] = []
+        refs = [*self._refs_of(step)]
 
         async def load(node: JsonObject) -> Any:
             value, used = await tools.load(node)
@@ -268,14 +292,17 @@ class Run:
             if step.input is not None:
                 current = await render(step.input, roots, load, absent=absent)
             optional = self.plan.on_error is OnError.CONTINUE_ALL and bool(absent & step.transform.roots)
-            return StepOutcome(StepStatus.OK, await step.transform.evaluate(roots, current, optional=optional))
-        arguments = await render(step.arguments, roots, load, absent=absent)
+            value = await step.transform.evaluate(roots, current, optional=optional)
+            return StepOutcome(StepStatus.OK, value, refs=_merged([tuple(refs)]))
+        may_be_null = self.plan.on_error is OnError.CONTINUE_ALL
+        arguments = await render(step.arguments, roots, load, absent=absent, may_be_null=may_be_null)
         if exceeds(arguments, MAX_ARGUMENTS):
             raise InvalidInputError(
                 f"the arguments hold more than {MAX_ARGUMENTS // 1024**2} MiB", hint="pass less in one step"
             )
         responses, state = answered or (None, None)
-        invocation = Invocation(step.tool or "", arguments, tuple(refs), step.if_none_match, responses, state)
+        made_of = _merged([tuple(refs)])
+        invocation = Invocation(step.tool or "", arguments, made_of, step.if_none_match, responses, state)
         if not self.plan.shares_reads:
             return await self._call(step, invocation, tools)
         read = tools.read_only(invocation.tool)
@@ -374,6 +401,19 @@ class Run:
         before = ((self.plan.steps[needed], self.outcomes[needed]) for needed in sorted(step.after))
         return {each.id: _read_by(texts, each, outcome) for each, outcome in before}
 
+    def _refs_of(self, step: Step) -> tuple[str, ...]:
+        """The references of the values that a step reads from others."""
+        names = set(roots_of(step.arguments) | roots_of(step.input))
+        if step.transform is not None:
+            names |= step.transform.roots
+            if step.input is None:
+                names |= step.transform.fields or ({str(each) for each in step.after} if not names else set())
+        if {ITEM, INDEX} & names:
+            names |= roots_of(step.for_each)
+        read = (each.index for each in self.plan.steps if names & {each.id, str(each.index)})
+        outcomes = (self.outcomes[index] for index in read if index in self.outcomes)
+        return _merged([*(outcome.refs for outcome in outcomes), self._given_refs if INPUT in names else ()])
+
     def _waiting(self, index: int) -> list[tuple[int, StepOutcome]]:
         outcome = self.outcomes.get(index)
         if outcome is None or outcome.status is not StepStatus.WAITING:
@@ -426,4 +466,5 @@ async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:
         return StepOutcome(StepStatus.WAITING, question=question, arguments=arguments)
     if result.get("isError"):
         return StepOutcome(StepStatus.ERROR, called=called, error=error_of(result), arguments=arguments)
-    return StepOutcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments)
+    refs = invocation.refs if called.stored is None else (called.stored.ref,)
+    return StepOutcome(StepStatus.OK, await value_of(called.content), called, arguments=arguments, refs=refs)

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.paths import (
-    BOUNDS,
-    ExpressionError,
-    Node,
-    NothingThereError,
-    TooMuchError,
-    evaluate,
-    parsed,
-    shown,
-)
+from pml_gateway.results.paths import BOUNDS, NothingThereError, TooMuchError, evaluate, shown
+from pml_gateway.results.syntax import ExpressionError, Node, is_root, parse, root_names
 
 MAX_LENGTH = 2000
 """Characters of one expression; the longest useful ones in practice have a few hundred."""
-
-ROOT = re.compile(r"\$(\d+|[A-Za-z_][A-Za-z0-9_-]*)")
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|\$(?:\d+|[A-Za-z_][A-Za-z0-9_-]*)")
 
 _FROM_FIRST = frozenset({"subexpression", "index_expression", "pipe", "flatten", "slice"})
 """Nodes whose first child alone starts at the current value; so do those of every projection."""
 
 
+_OPERATIONS = frozenset({"or_expression", "and_expression", "comparator", "pipe"})
+
+
 class Expression:
     """A compiled expression.
 
-    `roots` are the steps it reads, as written and without their `$`; `fields` what it reads of the current value.
+    `roots` are the steps it reads, as written and without their `$`, and `needed` those among them without which it has
+    no value; `fields` is what it reads of the current value.
     """
 
-    __slots__ = ("_node", "fields", "roots", "text")
+    __slots__ = ("_node", "fields", "needed", "roots", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.roots: frozenset[str]
         self._node, self.roots = _compiled(text)
-        self.fields = frozenset(name for name in _fields(self._node) if not ROOT.fullmatch(name))
+        self.fields = frozenset(_fields(self._node))
+        self.needed = frozenset(_needed(self._node))
 
     async def evaluate(
         self, roots: Mapping[str, Any], current: Any = None, *, optional: bool = False, known: bool = True
@@ -61,7 +54,7 @@ class Expression:
             return await evaluate(self._node, current, BOUNDS, roots=roots, optional=optional or not known)
         except TooMuchError:
             raise InvalidInputError(
-                f"{shown(self.text)} takes more than {BOUNDS.visits} evaluations or builds too large a value",
+                f"{shown(self.text)} takes over {BOUNDS.seconds:g} s of processor time, or builds too large a value",
                 hint="select less first, for example with a slice such as [0:100]",
             ) from None
         except ExpressionError as error:
@@ -78,6 +71,17 @@ class Expression:
         """Its syntax tree."""
         return self._node
 
+    @property
+    def joins_values(self) -> bool:
+        """Whether operators stand between its values, and each makes use of both: a pipe into a name does not."""
+        pending = [self._node]
+        while pending:
+            node = pending.pop()
+            if node["type"] == "pipe" and _first(node["children"][1])["type"] == "field":
+                return False
+            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+        return self._node["type"] in _OPERATIONS
+
     def members(self, root: str) -> frozenset[str]:
         """The members of `$root` that the expression names: `x` of `$root.x.y`."""
         found, pending = set(), [self._node]
@@ -86,7 +90,7 @@ class Expression:
             pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
             if node["type"] == "subexpression":
                 first, second = node["children"][:2]
-                if first["type"] == second["type"] == "field" and first["value"] == f"${root}":
+                if is_root(first) and first["value"] == f"${root}" and second["type"] == "field":
                     found.add(second["value"])
         return frozenset(found)
 
@@ -100,22 +104,38 @@ def is_true(value: Any) -> bool:
 def _compiled(text: str) -> tuple[Node, frozenset[str]]:
     if len(text) > MAX_LENGTH:
         raise InvalidInputError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
-    roots: set[str] = set()
-
-    def quote(match: re.Match[str]) -> str:
-        if not match[0].startswith("$"):
-            return match[0]
-        roots.add(match[0][1:])
-        return f'"{match[0]}"'
-
     try:
-        node = parsed(_QUOTED.sub(quote, text))
+        node = parse(text)
     except ExpressionError as error:
         raise InvalidInputError(
-            f"{shown(text)} is no JMESPath expression: {error.reason}",
-            hint="texts are written 'open', numbers `5`, both quoted, and $$ is a dollar sign; see https://jmespath.org",
+            f"{shown(text)} is no JMESPath expression: {error.reason}", hint=error.hint or _SPELLINGS
         ) from None
-    return node, frozenset(roots)
+    return node, frozenset(root_names(node))
+
+
+_SPELLINGS = "texts are written 'open', == compares, && and || join, ! negates, and $$ is a dollar sign"
+
+
+def _first(node: Node) -> Node:
+    """What an expression begins with."""
+    while node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
+        node = node["children"][0]
+    return node
+
+
+def _needed(node: Node) -> list[str]:
+    """The roots that are not one of several alternatives."""
+    pending, names = [node], []
+    while pending:
+        node = pending.pop()
+        if is_root(node):
+            names.append(node["value"][1:])
+        is_choice = node["type"] == "or_expression" or (
+            node["type"] == "function_expression" and node["value"] == "not_null"
+        )
+        if not is_choice:
+            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+    return names
 
 
 def _fields(node: Node) -> list[str]:
@@ -124,7 +144,7 @@ def _fields(node: Node) -> list[str]:
     while pending:
         node = pending.pop()
         if node["type"] == "field":
-            names.append(node["value"])
+            names += [] if is_root(node) else [node["value"]]
         elif node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
             pending.append(node["children"][0])
         elif node["type"] != "expref":

@@ -9,7 +9,7 @@ from typing import Any
 
 from jmespath.functions import Functions
 
-from pml_gateway.results.paths import Node
+from pml_gateway.results.syntax import Node
 from pml_gateway.text import did_you_mean, nearest, shortened
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.kinds import (

@@ -55,6 +55,7 @@ class Question:
 class StepOutcome:
     """What became of one step; `value` is what references read, `called` what the tool answered.
 
+    `refs` name what the value was made of: its own reference where it is stored, or else those that went into it.
     Times are in seconds since the run began.
     """
 
@@ -68,6 +69,7 @@ class StepOutcome:
     items: tuple[StepOutcome, ...] | None = None
     arguments: JsonObject | None = None
     shared_with: str | None = None
+    refs: tuple[str, ...] = ()
     began: float = 0.0
     ended: float = 0.0
 

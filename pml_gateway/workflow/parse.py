@@ -31,6 +31,7 @@ from pml_gateway.workflow.fields import (
     list_of,
     number_in,
 )
+from pml_gateway.workflow.look_alikes import as_references, look_alikes
 from pml_gateway.workflow.plan import (
     INDEX,
     INPUT,
@@ -45,7 +46,14 @@ from pml_gateway.workflow.plan import (
     tightened,
     topological_cycle,
 )
-from pml_gateway.workflow.templates import LiteralTemplate, StepReference, Template, compile_template, roots_of
+from pml_gateway.workflow.templates import (
+    LiteralTemplate,
+    StepReference,
+    Template,
+    compile_template,
+    needed_roots,
+    roots_of,
+)
 
 REQUEST_KEYS = ("steps", "intent", "on_error", "budget", "dry_run", "return", "trace", "max_parallel")
 STEP_KEYS = (
@@ -232,13 +240,15 @@ class _Steps:
             self._note(step_id, pointer, "a step has either a tool or a transform", '"tool" names what to call')
             tool = None
         given = arguments_of(fields.get("arguments"), step_id, f"{pointer}/arguments", self.problems)
-        arguments = self._template(given, step_id, f"{pointer}/arguments")
-        source = self._template(fields["input"], step_id, f"{pointer}/input") if "input" in fields else None
+        loops = {ITEM, INDEX} if "for_each" in fields else set()
+        arguments = self._template(given, step_id, f"{pointer}/arguments", loops)
+        source = self._template(fields["input"], step_id, f"{pointer}/input", loops) if "input" in fields else None
         for_each = self._for_each(fields, step_id, pointer)
         when = self._expression(fields, "when", step_id, pointer)
         roots = roots_of(arguments) | roots_of(source) | (transform.roots if transform else frozenset())
         over = roots_of(for_each)
         reads = self._steps_named(sorted(roots | over), step_id, pointer, inside_loop=for_each is not None)
+        needed = needed_roots(arguments) | needed_roots(source) | needed_roots(for_each)
         if {ITEM, INDEX} & over:
             self._note(step_id, f"{pointer}/for_each", "for_each cannot read its own $item", "name a list")
         asked = self._steps_named(sorted(when.roots) if when else (), step_id, f"{pointer}/when", inside_loop=False)
@@ -268,7 +278,7 @@ class _Steps:
             hidden=bool(fields.get("hidden")),
             after=reads | asked | named,
             # What a transform or a condition reads may be null; arguments are never made of nothing.
-            reads=frozenset() if transform is not None else reads,
+            reads=frozenset() if transform is not None else self._known(needed),
         )
 
     def _for_each(self, fields: JsonObject, step_id: str, pointer: str) -> Template | None:
@@ -281,9 +291,9 @@ class _Steps:
             self._note(step_id, f"{pointer}/for_each", "for_each takes a list or a reference to one", hint)
         return template
 
-    def _template(self, value: Any, step_id: str, pointer: str) -> Template:
+    def _template(self, value: Any, step_id: str, pointer: str, loops: Iterable[str] = ()) -> Template:
         try:
-            return compile_template(value)
+            return compile_template(value, names=self._names.union(loops))
         except InvalidInputError as error:
             self._note(step_id, pointer, error.message, error.hint)
             return LiteralTemplate({})
@@ -304,7 +314,9 @@ class _Steps:
         try:
             return Expression(text)
         except InvalidInputError as error:
-            self._note(step_id, f"{pointer}/{key}", error.message, error.hint)
+            found = list(look_alikes(text, self._names))
+            hint = f"write {as_references(text, found)}" if found else error.hint
+            self._note(step_id, f"{pointer}/{key}", error.message, hint)
             return None
 
     def _check_fields(
@@ -313,7 +325,9 @@ class _Steps:
         """Refuse names that can only be null: `"open"` and `true` are names in JMESPath, not a text and a truth."""
         known = {self._ids[index] for index in before}
         for name in sorted(expression.fields - known):
-            hint = "a step is written $id, a text 'open', a number `5`, a truth `true`"
+            hint = f"a text is written '{name[:64]}', as in $id.state == 'open'"
+            if name in self._positions:
+                hint = f"the step is written ${name}"
             self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
 
     def _depends_on(self, value: Any, step_id: str, pointer: str) -> frozenset[int]:
@@ -337,12 +351,22 @@ class _Steps:
                 self._note(step_id, pointer, f"there is no step {root[:64]!r}", self._hint(root))
         return frozenset(positions)
 
+    def _known(self, roots: Iterable[str]) -> frozenset[int]:
+        return frozenset(self._positions[root] for root in roots if root in self._positions)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        """The roots that templates may have anywhere."""
+        return frozenset(self._positions) | ({INPUT} if self._with_input else set())
+
     def _is_other_root(self, root: str, inside_loop: bool) -> bool:
         return (root == INPUT and self._with_input) or (root in (ITEM, INDEX) and inside_loop)
 
     def _hint(self, root: str) -> str:
         if root in (ITEM, INDEX):
             return f"${root} exists in the arguments of a step with for_each"
+        if root in ("steps", "step", "nodes", "node", "outputs", "results"):
+            return f"a step is written by its own name, as ${self._ids[0]}; the steps are {', '.join(self._ids[:12])}"
         steps = ", ".join(self._ids[:12]) or "none"
         meant = did_you_mean(f"${near}" for near in nearest(root, self._positions))
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
@@ -420,7 +444,7 @@ def parse_batch(
     check_size(len(calls), limits, "calls", subject="the batch")
     if problems:
         raise PlanError([replace(each, path="/max_parallel") for each in problems], subject="the batch")
-    slots = _Slots(callees)
+    slots = _Slots(callees, _slot_names(calls))
     named = {str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id") is not None}
     steps = tuple(slots.read(index, call, named) for index, call in enumerate(calls))
     return Plan(steps, budget, shares_reads=False, ignored=tuple(slots.ignored)), slots.refused
@@ -429,10 +453,11 @@ def parse_batch(
 class _Slots:
     """Reads the calls of a batch, each for itself."""
 
-    def __init__(self, callees: Callees) -> None:
+    def __init__(self, callees: Callees, names: frozenset[str]) -> None:
         self.refused: dict[int, JsonObject] = {}
         self.ignored: list[str] = []
         self._callees = callees
+        self._names = names
         self._taken: set[str] = set()
 
     def read(self, index: int, call: Any, named: set[str]) -> Step:
@@ -452,7 +477,7 @@ class _Slots:
         except InvalidInputError as error:
             problem = StepProblem(slot, f"{pointer}/arguments", error.message, error.hint)
             return self._refuse(Step(index, slot), [*problems, problem])
-        step, more = _slot(index, slot, fields, pointer)
+        step, more = _slot(index, slot, fields, pointer, self._names - {str(index), slot})
         return self._refuse(step, [*problems, *more])
 
     def _refuse(self, step: Step, problems: list[StepProblem]) -> Step:
@@ -475,7 +500,15 @@ class _Slots:
         return slot, []
 
 
-def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step, list[StepProblem]]:
+def _slot_names(calls: list[Any]) -> frozenset[str]:
+    """What the calls of a batch could be called where one wanted another's result: positions and ids."""
+    ids = (str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id") is not None)
+    return frozenset([*map(str, range(len(calls))), *ids])
+
+
+def _slot(
+    index: int, slot: str, fields: JsonObject, pointer: str, others: frozenset[str]
+) -> tuple[Step, list[StepProblem]]:
     name = fields.get("name")
     if not isinstance(name, str) or not name:
         message = "a call is an object with the name of a tool"
@@ -483,7 +516,7 @@ def _slot(index: int, slot: str, fields: JsonObject, pointer: str) -> tuple[Step
         return Step(index, slot), [StepProblem(slot, pointer, message, hint)]
     problems: list[StepProblem] = []
     arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
-    template = _template(arguments, slot, f"{pointer}/arguments", problems)
+    template = _template(arguments, slot, f"{pointer}/arguments", problems, others)
     etag = etag_of(fields, slot, pointer, problems)
     return Step(index, slot, tool=name, given=arguments, arguments=template, if_none_match=etag), problems
 
@@ -495,9 +528,11 @@ def _error(problems: list[StepProblem]) -> JsonObject:
     return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={"errors": errors})
 
 
-def _template(arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem]) -> Template:
+def _template(
+    arguments: JsonObject, slot: str, pointer: str, problems: list[StepProblem], others: frozenset[str]
+) -> Template:
     try:
-        return compile_template(arguments, reads_steps=False)
+        return compile_template(arguments, names=others, reads_steps=False)
     except InvalidInputError as error:
         problems.append(StepProblem(slot, pointer, error.message, error.hint))
         return LiteralTemplate({})

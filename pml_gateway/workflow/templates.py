@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.references import checked, is_reference
+from pml_gateway.results.functions import FUNCTIONS
+from pml_gateway.results.paths import shown
+from pml_gateway.results.references import check_no_handle, checked, is_reference
+from pml_gateway.results.syntax import ROOT
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import ROOT, Expression
+from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.look_alikes import LookAlike, as_references, look_alikes, without_escapes
 
 MAX_DEPTH = 100
 
 _BEGIN = re.compile(r"\$\$|\$(?P<step>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?=\.[A-Za-z_\"]|\[|\Z)")
 _NAME = re.compile(r"\.(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
 _QUOTED_NAME = re.compile(r'\."(?:[^"\\]|\\.)*"')
+_CALL = re.compile(r"([a-z_]+)(?=\()")
+_SELECTION = re.compile(r"\.(?=[\[{])")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_OPERATORS = ("||", "&&", "==", "!=")
+"""What no text begins with behind a reference, unless it was to be an expression."""
+
+NO_NAMES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class StepReference:
-    """A path into the result of an earlier step, as written."""
+    """An expression that begins with the result of an earlier step, as written."""
 
     expression: Expression
 
@@ -34,9 +44,14 @@ class StepReference:
 
     @property
     def root(self) -> str:
-        """The step, by index or id."""
+        """The step that it begins with, by index or id."""
         match = ROOT.match(self.text)
         return match[1] if match else ""
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """All steps that it reads."""
+        return self.expression.roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +95,75 @@ LoadStored = Callable[[JsonObject], Awaitable[Any]]
 """A `{"$ref": ...}` node to the stored value."""
 
 
-def compile_template(value: Any, *, reads_steps: bool = True, depth: int = 0) -> Template:
-    """The template of a JSON value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads JSON values as templates.
 
-    Without `reads_steps`, as in a batch, every text is literal, and only stored results are put in.
-
-    Raises:
-        InvalidInputError: a reference that is no JMESPath or has other keys, or too deep a nesting.
+    Args:
+        names: the roots that there are: steps by index and id, and others.
+        reads_steps: whether texts may refer to them; without, as in a batch, every text is literal.
     """
-    if depth > MAX_DEPTH:
-        raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, str):
-        return _text_template(value) if reads_steps else LiteralTemplate(value)
-    if isinstance(value, list):
-        items = tuple(compile_template(item, reads_steps=reads_steps, depth=depth + 1) for item in value)
-        if all(isinstance(item, LiteralTemplate) for item in items):
-            return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
-        return Items(items)
-    if not isinstance(value, dict):
-        return LiteralTemplate(value)
-    if is_reference(value):
-        checked(value)
-        return Stored(value)
-    fields = tuple(
-        (key, compile_template(item, reads_steps=reads_steps, depth=depth + 1)) for key, item in value.items()
-    )
-    if all(isinstance(item, LiteralTemplate) for _, item in fields):
-        return LiteralTemplate({key: item.value for key, item in fields if isinstance(item, LiteralTemplate)})
-    return Fields(fields)
+
+    names: Container[str] = NO_NAMES
+    reads_steps: bool = True
+
+    def template(self, value: Any, depth: int = 0, key: str = "") -> Template:
+        """The template of a value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
+
+        Raises:
+            InvalidInputError: a reference that is no JMESPath or has other keys, what only looks like a reference, or
+                too deep a nesting.
+        """
+        if depth > MAX_DEPTH:
+            raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
+        if isinstance(value, str):
+            check_no_handle(value, key)
+            return self._text(value)
+        if isinstance(value, list):
+            items = tuple(self.template(item, depth + 1) for item in value)
+            if all(isinstance(item, LiteralTemplate) for item in items):
+                return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
+            return Items(items)
+        if not isinstance(value, dict):
+            return LiteralTemplate(value)
+        if is_reference(value):
+            checked(value)
+            return Stored(value)
+        fields = tuple((name, self.template(item, depth + 1, name)) for name, item in value.items())
+        if all(isinstance(item, LiteralTemplate) for _, item in fields):
+            return LiteralTemplate({name: item.value for name, item in fields if isinstance(item, LiteralTemplate)})
+        return Fields(fields)
+
+    def _text(self, text: str) -> Template:
+        if "$" not in text and "{{" not in text and "<<" not in text:
+            return LiteralTemplate(text)
+        if not self.reads_steps:
+            self._check_other_slots(text)
+            return LiteralTemplate(text)
+        found = list(look_alikes(text, self.names))
+        if any(not each.is_escaped for each in found):
+            first = next(each for each in found if not each.is_escaped)
+            raise InvalidInputError(
+                f"{shown(text[first.start : first.end])} looks like a reference, and is text here",
+                hint=f"write {_spelled(text, found)}; a backslash before it makes it text",
+            )
+        return _text_template(without_escapes(text, found))
+
+    def _check_other_slots(self, text: str) -> None:
+        """Refuse what can only be meant as the result of another slot; `$1` alone may be a place in a query."""
+        begin = _BEGIN.match(text)
+        root = begin["step"] if begin is not None else None
+        refers = root in self.names and begin is not None and begin.end() < len(text) == _end_of_path(text, begin.end())
+        if refers or any(look_alikes(text, self.names, with_path=True)):
+            raise InvalidInputError(
+                f"{shown(text)} looks like the result of another call, and the calls of a batch do not see each other",
+                hint="execute_workflow runs steps that use each other's results; call_tool takes this very text",
+            )
+
+
+def compile_template(value: Any, *, names: Container[str] = NO_NAMES, reads_steps: bool = True) -> Template:
+    """See `Reader.template`."""
+    return Reader(names, reads_steps).template(value)
 
 
 def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | Stored]]:
@@ -130,11 +186,22 @@ def references(template: Template, pointer: str = "") -> Iterator[tuple[str, Ste
 def roots_of(template: Template | None) -> frozenset[str]:
     """What the references in a template begin with: steps by index or id, and the roots that are no steps."""
     parts = references(template) if template is not None else ()
-    return frozenset(part.root for _, part in parts if isinstance(part, StepReference))
+    return frozenset(root for _, part in parts if isinstance(part, StepReference) for root in part.roots)
+
+
+def needed_roots(template: Template | None) -> frozenset[str]:
+    """The roots without which there is no value: not those that are one of several, as in `$a.x || $b.x`."""
+    parts = references(template) if template is not None else ()
+    return frozenset(root for _, part in parts if isinstance(part, StepReference) for root in part.expression.needed)
 
 
 async def render(
-    template: Template, roots: Mapping[str, Any], load: LoadStored, *, absent: frozenset[str] = frozenset()
+    template: Template,
+    roots: Mapping[str, Any],
+    load: LoadStored,
+    *,
+    absent: frozenset[str] = frozenset(),
+    may_be_null: bool = True,
 ) -> Any:
     """The value of a template.
 
@@ -143,23 +210,35 @@ async def render(
         roots: the value of every step, by index and by id.
         load: fetches stored results.
         absent: roots that have no result, and whose paths are null.
+        may_be_null: whether that may be all that an expression has to offer.
 
     Raises:
         InvalidInputError: a path that leads nowhere; what `load` raises.
     """
+
+    async def value_of(reference: StepReference) -> Any:
+        is_known = not reference.roots & absent
+        value = await reference.expression.evaluate(roots, known=is_known)
+        if value is None and not is_known and not may_be_null:
+            raise InvalidInputError(f"{shown(reference.text)}: none of its steps has a result")
+        return value
+
     match template:
         case LiteralTemplate(value):
             return value
         case StepReference():
-            return await template.expression.evaluate(roots, known=template.root not in absent)
+            return await value_of(template)
         case Text(parts):
-            return "".join([await _part(part, roots, absent) for part in parts])
+            return "".join([part if isinstance(part, str) else _as_text(await value_of(part)) for part in parts])
         case Stored(node):
             return await load(node)
         case Items(items):
-            return [await render(item, roots, load, absent=absent) for item in items]
+            return [await render(item, roots, load, absent=absent, may_be_null=may_be_null) for item in items]
         case Fields(fields):
-            values = [(key, item, await render(item, roots, load, absent=absent)) for key, item in fields]
+            values = [
+                (key, item, await render(item, roots, load, absent=absent, may_be_null=may_be_null))
+                for key, item in fields
+            ]
             return {key: value for key, item, value in values if value is not None or not _is_input(item)}
 
 
@@ -168,10 +247,7 @@ def _is_input(template: Template) -> bool:
     return isinstance(template, StepReference) and template.root == "input"
 
 
-async def _part(part: str | StepReference, roots: Mapping[str, Any], absent: frozenset[str]) -> str:
-    if isinstance(part, str):
-        return part
-    value = await part.expression.evaluate(roots, known=part.root not in absent)
+def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -186,6 +262,10 @@ def _text_template(text: str) -> Template:
             literal += "$"
             at = found.end()
             continue
+        if at == 0 and (whole := _whole_expression(text, found)) is not None:
+            return StepReference(whole)
+        if literal.strip() == "||" and parts:
+            raise _unclear(text)
         at = _end_of_path(text, found.end())
         parts += [literal] if literal else []
         parts.append(StepReference(Expression(text[found.start() : at])))
@@ -193,16 +273,117 @@ def _text_template(text: str) -> Template:
     literal += text[at:]
     if not parts:
         return LiteralTemplate(literal)
-    if len(parts) == 1 and not literal and isinstance(parts[0], StepReference):
-        return parts[0]
     return Text((*parts, literal) if literal else tuple(parts))
 
 
-def _end_of_path(text: str, at: int) -> int:
-    """Where the path ends that begins at `at`: names, quoted names, calls and brackets."""
+def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
+    """The text as one expression, with its first root; None where it is a text with references.
+
+    It is one where it is the call of a function or all path, or reads as JMESPath in which nothing is left to chance:
+    every name belongs to a step, to an item or to what stands before it.
+
+    Raises:
+        InvalidInputError: it could only be an expression, and is none.
+    """
+    if first.start() > 0:
+        return _whole_call(text)
+    at = first.end()
+    end = _end_of_path(text, at)
+    if end == len(text) or (_SELECTION.match(text, end) and _is_path(text, end)):
+        return Expression(text)
+    rest = text[end:].strip()
+    if not rest:
+        return None
+    try:
+        expression = Expression(text)
+    except InvalidInputError as error:
+        if rest.startswith(_OPERATORS):
+            raise _unclear(text, error) from None
+        return None
+    if expression.joins_values and not expression.fields:
+        return expression
+    if rest.startswith(_OPERATORS):
+        raise _unclear(text)
+    return None
+
+
+def _whole_call(text: str) -> Expression | None:
+    """The text as the call of a function, and what is taken of its value."""
+    name = _CALL.match(text)
+    if name is None or name[1] not in FUNCTIONS or not _is_path(text, name.end()):
+        return None
+    try:
+        expression = Expression(text)
+    except InvalidInputError as error:
+        raise _unclear(text, error) from None
+    if expression.fields:
+        raise _unclear(text)
+    return expression
+
+
+def _is_path(text: str, at: int) -> bool:
+    """Whether all that follows is a path, or the arguments of a call and a path."""
+    try:
+        at = _after_bracket(text, at) if text[at] == "(" else at
+        return _end_of_path(text, at, selects=True) == len(text)
+    except InvalidInputError:
+        return False
+
+
+def _unclear(text: str, error: InvalidInputError | None = None) -> InvalidInputError:
+    why, remedy = (
+        (f"; {error.message}", error.hint) if error is not None else ("", "texts in it stand in single quotes")
+    )
+    return InvalidInputError(
+        f"{shown(text)} could be an expression or a text{why}",
+        hint=f"write an expression as $a.x || 'none' ({remedy}), "
+        "and a text with values in it as $a.x | join('', [to_string(@), ' || ', to_string($b.x)])",
+    )
+
+
+def _spelled(text: str, found: list[LookAlike]) -> str:
+    """A text with references in the place of what was found, so that they end where they are meant to."""
+    meant = [each for each in found if not each.is_escaped]
+    begins, ends = [0, *(each.end for each in meant)], [*(each.start for each in meant), len(text)]
+    between = [_parts(text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    parts = list(between[0])
+    for each, behind in zip(meant, between[1:], strict=True):
+        parts += [StepReference(Expression(each.reference)), *behind]
+    wanted = [part.text for part in parts if isinstance(part, StepReference)]
+    spelled = as_references(text, found)
+    if [part.text for part in _parts(spelled) if isinstance(part, StepReference)] == wanted:
+        return json.dumps(spelled, ensure_ascii=False)
+    pieces = ", ".join(_quoted(part) if isinstance(part, str) else f"to_string({part.text})" for part in parts)
+    return json.dumps(f"{meant[0].reference} | join('', [{pieces}])", ensure_ascii=False)
+
+
+def _parts(text: str) -> tuple[str | StepReference, ...]:
+    """What a text is made of; all of it literal where it cannot be read."""
+    try:
+        template = _text_template(text)
+    except InvalidInputError:
+        return (text,)
+    match template:
+        case Text(parts):
+            return parts
+        case StepReference():
+            return (template,)
+        case _:
+            return (text,) if text else ()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def _end_of_path(text: str, at: int, *, selects: bool = False) -> int:
+    """Where the path ends that begins at `at`: names, quoted names, calls, brackets, and `.{...}` if it `selects`."""
     while at < len(text):
         if text[at] == "[":
             at = _after_bracket(text, at)
+            continue
+        if selects and _SELECTION.match(text, at):
+            at = _after_bracket(text, at + 1)
             continue
         step = _NAME.match(text, at) or _QUOTED_NAME.match(text, at)
         if step is None:

@@ -15,6 +15,7 @@ from pml_gateway.processes.budget import RequestBudget, spending
 from pml_gateway.processes.workers import open_workers
 from pml_gateway.results.content import Content, addressed, content_of, exceeds
 from pml_gateway.results.paths import MAX_EXPRESSION, QUICK, select, value_at
+from pml_gateway.workflow.expressions import Expression
 from tests.support.examples import examples
 from tests.support.hostile import transforms
 
@@ -33,6 +34,10 @@ VALUE: dict[str, Any] = {"items": [{"id": 1, "on": None}, {"id": 2}], "none": No
         ('"a b"."é"', "x"),
         ("none", None),
         ("items[0].on", None),
+        ("items[?id > 1] | [0].id", 2),
+        ("items[?on == null].id", [1, 2]),
+        ("n > 2.5 && n < 1e3", True),
+        ("contains(items[*].id, 2)", True),
         ("items[0:1][].id", [1]),
         ("e.*", []),
         ("@.n", 3),
@@ -59,6 +64,11 @@ def test_a_path_finds_what_it_names(path: str, selected: Any) -> None:
         ("nope | [0]", "no key 'nope'"),
         ("items[*].nope", "no key 'nope'; the keys are 'id', 'on'"),
         ("n[0:2]", "[:] of a number"),
+        ("splitt(n, ',')", "there is no function splitt() (did you mean split()?)"),
+        ("length(items, n)", "length() has 2 arguments (it is called as length(value))"),
+        ("$.items", "for example items[0].id"),
+        ("$a.items", "a path begins inside the value"),
+        ('items[?id == "1"]', "a text is written '1'"),
     ],
 )
 def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> None:
@@ -149,7 +159,7 @@ def test_any_expression_gets_an_answer_within_the_budget(path: str) -> None:
     else:
         assert not exceeds(found, 20_000 * 80)
     # What is begun on the event loop before it goes beside it counts as well.
-    assert budget.steps >= -QUICK.visits
+    assert budget.steps >= -(QUICK.steps or 0)
     assert budget.parts >= -QUICK.parts - 20_000
 
 
@@ -175,7 +185,7 @@ def test_what_ends_in_another_process_is_told_as_it_is_here() -> None:
         async with open_workers() as workers:
             with spending(RequestBudget(workers=workers)):
                 messages = []
-                for path in ("sort_by(items, &nope.x)[0]", "map(&n, items) | [0].x", "to_number(items[*].n, `1`)"):
+                for path in ("sort_by(items, &nope.x)[0]", "map(&n, items) | [0].x", "sum(items[*])"):
                     with pytest.raises(InvalidInputError) as caught:
                         await select(path, value)
                     messages.append(str(caught.value))
@@ -185,3 +195,51 @@ def test_what_ends_in_another_process_is_told_as_it_is_here() -> None:
     assert "cannot be evaluated" in first
     assert "finds nothing" in second
     assert "cannot be evaluated" in third
+
+
+ROWS = [
+    {
+        "id": at,
+        "name": f"row {at}",
+        "n": at * 7919 % 100_003,
+        "state": "open" if at % 3 else "closed",
+        "tags": ["a", "b"],
+    }
+    for at in range(66_666)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("max_by($m.rows, &n).n", 100_002),
+        ("length($m.rows[?state == 'open' && n > 50 && starts_with(name, 'row')])", 44_422),
+        ("length(sort_by($m.rows, &n))", 66_666),
+        ("length($m.rows[?tags[0] == 'a' || n < 5 || name == 'x'].{id: id, n: n})", 66_666),
+    ],
+)
+def test_a_transform_goes_through_as_many_rows_as_a_stored_result_may_have(path: str, found: Any) -> None:
+    """Three such transforms fit into one request, as they do into the answer of `read_result`."""
+
+    async def made() -> None:
+        async with open_workers() as workers:
+            with spending(RequestBudget(workers=workers)):
+                for _ in range(2):
+                    assert await Expression(path).evaluate({"m": {"rows": ROWS}}) == found
+                assert await select(path.replace("$m.", ""), {"rows": ROWS}) == found
+
+    anyio.run(made)
+
+
+def test_an_expression_that_takes_too_long_names_its_time() -> None:
+    endless = "map(&map(&map(&map(&map(&length(to_string(@)), $m), $m), $m), $m), $m)"
+
+    async def made() -> None:
+        async with open_workers() as workers:
+            with spending(RequestBudget(LimitSettings(request_steps=100_000), workers=workers)):
+                await Expression(endless).evaluate({"m": list(range(100))})
+
+    with pytest.raises(BudgetExceededError) as caught:
+        anyio.run(made)
+    assert caught.value.details["setting"] == "limits.request_steps"

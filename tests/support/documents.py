@@ -14,6 +14,7 @@ import pml_gateway
 from benchmarks.markdown_block import markdown_table, put_block
 from pml_gateway.config.presets import PRESET_NAMES, Preset, load_preset
 from pml_gateway.reports.settings import markdown_reference, reference
+from pml_gateway.results.functions import FUNCTIONS
 from tests.support.command_line import commands
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,6 +53,7 @@ def generated() -> dict[str, str]:
     return {
         "commands": _command_table(),
         "configuration": markdown_reference(reference()),
+        "functions": _function_table(),
         "presets": _preset_table(),
     }
 
@@ -62,6 +64,11 @@ def with_generated(text: str) -> str:
         if f"<!-- {name}: begin -->" in text:
             text = put_block(text, name, body)
     return text
+
+
+def _function_table() -> str:
+    rows = ({"function": f"`{each.call}`", "what it gives": each.gives} for each in FUNCTIONS.values())
+    return markdown_table(list(rows))
 
 
 def _preset_table() -> str:

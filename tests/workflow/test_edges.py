@@ -123,12 +123,31 @@ def test_transforms_and_conditions_cannot_read_a_later_step_either(later: dict[s
         plan_of([{"id": "a", **later}, {"id": "b", "tool": "echo"}])
 
 
-@pytest.mark.parametrize("text", ["$0.total > 5", "$0.total == true", '$0.state == "open"', "state == 'open'"])
+@pytest.mark.parametrize("text", ["$0.state == open", '$0.state == "open"', "state == 'open'", "$0.n = 5"])
 def test_a_condition_that_could_never_hold_is_told_how_to_be_written(text: str) -> None:
     with pytest.raises(GatewayError) as caught:
         plan_of([{"tool": "echo"}, {"tool": "echo", "when": text}])
     assert "'open'" in caught.value.hint
-    assert "`5`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("when", "holds"),
+    [
+        ("$0.n > 5", True),
+        ("$0.n > 7.5", False),
+        ("$0.n >= -1 && $0.on == true", True),
+        ("$0.none == null", True),
+        ("$0.state == 'open' && !contains($0.list, 3)", True),
+        ("length($0.list[?@ > 1]) == 1", True),
+        ("$0.nope || false", False),
+    ],
+)
+async def test_numbers_and_truths_need_no_backticks_in_conditions(when: str, holds: bool) -> None:
+    async def one(_: Invocation) -> dict[str, Any]:
+        return data({"n": 7, "on": True, "none": None, "state": "open", "list": [1, 2]})
+
+    run = await run_of([{"tool": "one"}, {"tool": "echo", "when": when}], Stand({"one": one, "echo": echo}))
+    assert (run.outcomes[1].status is StepStatus.OK) == holds
 
 
 @pytest.mark.parametrize(

@@ -56,20 +56,22 @@ async def test_a_batch_answers_every_call_in_its_own_slot(tmp_path: Path) -> Non
         {"name": "up__fail"},
         {"name": "up__nothing"},
         {"name": "up__get", "arguments": {"id": "seven"}},
-        {"name": "up__say", "arguments": {"text": "$0.title"}},
+        {"name": "up__say", "arguments": {"text": "$9.title"}},
+        {"name": "up__say", "arguments": {"text": "$first.title"}},
     ]
     async with serving(tmp_path, {"up": (fake := upstream())}) as served:
         for name in ("call_batch", "batch"):
             fake.calls.clear()
             result = await served.call(name, {"calls": calls})
             slots = result["structuredContent"]["slots"]
-            assert [slot["id"] for slot in slots] == ["first", "1", "2", "3", "4"]
-            assert [slot["ok"] for slot in slots] == [True, False, False, False, True]
+            assert [slot["id"] for slot in slots] == ["first", "1", "2", "3", "4", "5"]
+            assert [slot["ok"] for slot in slots] == [True, False, False, False, True, False]
             assert slots[0]["result"] == {"id": 7, "title": "title 7"}
             assert slots[1]["error"]["message"] == "line one\nline two"
             assert slots[2]["error"]["code"] == "NOT_FOUND"
             assert "up__get(id: int)" in slots[3]["error"]["hint"]
-            assert slots[4]["result"] == "$0.title"
+            assert slots[4]["result"] == "$9.title"
+            assert "execute_workflow" in slots[5]["error"]["hint"]
             assert result["isError"] is False
             assert sorted(call["name"] for call in fake.calls) == ["fail", "get", "say"]
 

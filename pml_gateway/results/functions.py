@@ -1,0 +1,174 @@
+"""The functions of paths and transforms: JMESPath's own, and those that read text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import StringIO
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from jmespath.functions import Functions
+
+MAX_PATTERN = 1000
+"""Characters of a regular expression."""
+
+_SEPARATORS = (",", ";", "\t")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function as the documentation and messages name it: how it is called, and what comes out."""
+
+    call: str
+    gives: str
+
+
+FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+    {
+        "lines": Function("lines(text)", "the lines of a text, without their ends"),
+        "split": Function("split(text, separator)", "the parts of a text between the separators"),
+        "trim": Function("trim(text)", "the text without space around it"),
+        "match": Function(
+            "match(text, pattern)",
+            "the first match of a regular expression, `[all of it, group 1, ...]`; null where there is none",
+        ),
+        "from_json": Function("from_json(text)", "the value that a JSON text holds; what is no text stays as it is"),
+        "to_json": Function("to_json(value)", "the value as JSON text; a text in quotes"),
+        "from_csv": Function(
+            "from_csv(text)",
+            "the rows of a table whose first line names the columns (`,`, `;` or tab), as objects of texts",
+        ),
+        "to_string": Function("to_string(value)", "a text as it is, anything else as JSON text"),
+        "to_number": Function("to_number(value)", "the number that a text holds; null where it holds none"),
+        "to_array": Function("to_array(value)", "a list as it is, anything else as a list of it"),
+        "type": Function("type(value)", "`string`, `number`, `boolean`, `array`, `object` or `null`"),
+        "length": Function("length(value)", "how many characters, items or fields there are"),
+        "contains": Function("contains(list or text, wanted)", "whether the item or the text is in it"),
+        "starts_with": Function("starts_with(text, beginning)", "whether it begins so"),
+        "ends_with": Function("ends_with(text, end)", "whether it ends so"),
+        "join": Function("join(separator, texts)", "the texts as one, with the separator between them"),
+        "reverse": Function("reverse(list or text)", "the other way round"),
+        "sort": Function("sort(list)", "numbers or texts in order"),
+        "sort_by": Function("sort_by(list, &field)", "items in the order of a number or text in each"),
+        "max": Function("max(list)", "the largest number or text; null of none"),
+        "max_by": Function("max_by(list, &field)", "the item whose number or text is largest"),
+        "min": Function("min(list)", "the smallest number or text; null of none"),
+        "min_by": Function("min_by(list, &field)", "the item whose number or text is smallest"),
+        "sum": Function("sum(numbers)", "their sum"),
+        "avg": Function("avg(numbers)", "their mean; null of none"),
+        "abs": Function("abs(number)", "the number without its sign"),
+        "ceil": Function("ceil(number)", "the next whole number above"),
+        "floor": Function("floor(number)", "the next whole number below"),
+        "map": Function("map(&expression, list)", "what the expression finds in each item, null included"),
+        "not_null": Function("not_null(value, ...)", "the first value that is not null"),
+        "keys": Function("keys(object)", "the names of its fields"),
+        "values": Function("values(object)", "the values of its fields"),
+        "merge": Function("merge(object, ...)", "one object of all fields; the last of a name counts"),
+    }
+)
+"""Every function there is, in the order of the documentation."""
+
+ENDLESS = frozenset({"match"})
+"""Functions that may take for ever with what they are given; they are only called where they can be ended."""
+
+Check = Callable[[int], None]
+"""Refuses to build so many parts."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _takes(*kinds: str) -> Callable[[Method], Method]:
+    """The types of a function's arguments, as the library's table has them; `any` of them."""
+
+    def with_signature(method: Method) -> Method:
+        method.signature = tuple({"types": [] if kind == "any" else [kind]} for kind in kinds)  # type: ignore[attr-defined]
+        return method
+
+    return with_signature
+
+
+class LanguageFunctions(Functions):  # type: ignore[misc]  # the library has no types
+    """The library's functions, and ours; `FUNCTION_TABLE` says which types each takes."""
+
+    def __init__(self, check_length: Check) -> None:
+        """`check_length` is asked before anything long is built."""
+        self._check_length = check_length
+
+    @_takes("string")
+    def _func_lines(self, text: str) -> list[str]:
+        plain = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+        self._check_length(plain.count("\n"))
+        return plain.split("\n") if plain else []
+
+    @_takes("string", "string")
+    def _func_split(self, text: str, separator: str) -> list[str]:
+        if not separator:
+            raise ValueError("split() needs a separator that is not empty")
+        self._check_length(text.count(separator))
+        return text.split(separator)
+
+    @_takes("string")
+    def _func_trim(self, text: str) -> str:
+        return text.strip()
+
+    @_takes("any")
+    def _func_from_json(self, text: Any) -> Any:
+        if not isinstance(text, str):
+            return text
+        try:
+            return json.loads(text, parse_constant=_no_constant)
+        except ValueError as error:
+            raise ValueError(f"from_json() got a text that is no JSON: {error}") from None
+
+    @_takes("any")
+    def _func_to_json(self, value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    @_takes("string")
+    def _func_from_csv(self, text: str) -> list[dict[str, str | None]]:
+        plain = text.removeprefix("\ufeff").lstrip("\r\n")
+        first = plain.split("\n", 1)[0]
+        separator = max(_SEPARATORS, key=first.count)
+        self._check_length(plain.count(separator) + plain.count("\n"))
+        try:
+            rows = [row for row in csv.reader(StringIO(plain, newline=""), delimiter=separator, strict=True) if row]
+        except csv.Error as error:
+            raise ValueError(f"from_csv() got a text that is no table: {error}") from None
+        return _table(rows) if rows else []
+
+    @_takes("string", "string")
+    def _func_match(self, text: str, pattern: str) -> list[str | None] | None:
+        if len(pattern) > MAX_PATTERN:
+            raise ValueError(f"match() got a pattern of {len(pattern)} characters; at most {MAX_PATTERN}")
+        try:
+            found = re.search(pattern, text)
+        except (re.error, OverflowError) as error:
+            raise ValueError(f"match() got a pattern that is no regular expression: {error}") from None
+        return None if found is None else [found[0], *found.groups()]
+
+
+def arity_of(name: str) -> tuple[int, bool]:
+    """How many arguments a function takes, and whether more."""
+    taken = LanguageFunctions.FUNCTION_TABLE[name]["signature"]
+    return len(taken), bool(taken and taken[-1].get("variadic"))
+
+
+def _table(rows: list[list[str]]) -> list[dict[str, str | None]]:
+    columns = [name.strip() for name in rows[0]]
+    twice = next((name for at, name in enumerate(columns) if name in columns[:at]), None)
+    if twice is not None:
+        raise ValueError(f"from_csv() got two columns that are called {twice[:60]!r}")
+    objects = []
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) > len(columns):
+            raise ValueError(f"from_csv() got {len(row)} cells in row {number}, and {len(columns)} columns")
+        objects.append(dict(zip(columns, [*row, *[None] * (len(columns) - len(row))], strict=True)))
+    return objects
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

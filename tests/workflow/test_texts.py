@@ -1,0 +1,274 @@
+"""Texts in arguments: which are references, which are none, and how what is neither is refused and written instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.workflow.look_alikes import look_alikes
+from pml_gateway.workflow.outcome import SkipReason, StepStatus
+from pml_gateway.workflow.parse import parse_batch
+from pml_gateway.workflow.sharing import Invocation
+from pml_gateway.workflow.templates import StepReference, compile_template, render
+from tests.support.examples import examples
+from tests.workflow.stand import LIMITS, Stand, data, echo, plan_of, run_of
+
+pytestmark = pytest.mark.anyio
+
+A = {"title": "Alpha", "n": 7, "none": None, "list": [{"n": 1}, {"n": 9}], "cmd": "build"}
+HANDLE = "ref_0123456789012345678901"
+
+
+async def make(_: Invocation) -> dict[str, Any]:
+    return data(A)
+
+
+TOOLS = {"make": make, "echo": echo}
+
+
+async def passed(text: Any) -> Any:
+    """What the tool of the third step gets for an argument; the first step is 0 and `a`, the second 1 and `b`."""
+    steps = [
+        {"id": "a", "tool": "make"},
+        {"id": "b", "tool": "make"},
+        {"tool": "echo", "arguments": {"t": text}},
+    ]
+    run = await run_of(steps, stand := Stand(TOOLS))
+    assert run.outcomes[2].status is StepStatus.OK, run.outcomes[2].error
+    return stand.calls[-1].arguments["t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$a.title", "Alpha"),
+        ("$a.none || $b.n", 7),
+        ("$a.none || 'none'", "none"),
+        ("$a.n > 5 && $b.n < 8", True),
+        ("$a.list[?n > 5] | [0]", {"n": 9}),
+        ("$a.list[*].{m: n}", [{"m": 1}, {"m": 9}]),
+        ("$a.title | join('', [to_string(@), ' || ', to_string($b.n)])", "Alpha || 7"),
+        ("$0.list | length(@)", 2),
+        ("length($0.list)", 2),
+        ("join(', ', $a.list[*].to_string(n))", "1, 9"),
+        ("split($a.title, 'p')[1]", "ha"),
+        ("$a.title == 'Alpha'", True),
+    ],
+)
+async def test_a_text_that_is_an_expression_keeps_its_value(text: str, value: Any) -> None:
+    assert await passed(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$a.title is done", "Alpha is done"),
+        ("$a.title | Weekly", "Alpha | Weekly"),
+        ("$a.title | $b.n", "Alpha | 7"),
+        ("$a.title > News", "Alpha > News"),
+        ("$a.title <$b.title@example.org>", "Alpha <Alpha@example.org>"),
+        ("$a.title\n", "Alpha\n"),
+        ("$a.title [1]", "Alpha [1]"),
+        ("$a.title (7)", "Alpha (7)"),
+        ("$a.title, $b.title", "Alpha, Alpha"),
+        ("$a.title.[draft", "Alpha.[draft"),
+        ("$a.title! Really?", "Alpha! Really?"),
+        ("$a.title - $b.title", "Alpha - Alpha"),
+        ("$a.cmd | make", "build | make"),
+        ("cd $a.cmd && make || exit 1", "cd build && make || exit 1"),
+        ("Hello {{name}}, {{0}} and {{#each items}}{{this.a}}{{/each}}", None),
+        ("echo ${HOME} ${1} <<EOF ${{ secrets.KEY }} ${c.title} {{c.title}}", None),
+        ("{a.title} {0} <a>", None),
+        ("costs US$5.99, $$5", "costs US$5.99, $5"),
+        (r"\{{a.title}} \${a.title} \<<a.title>>", "{{a.title}} ${a.title} <<a.title>>"),
+        ("$${a.title} $${{ steps.a.title }}", "${a.title} ${{ steps.a.title }}"),
+        ("see ref_0123456789012345678901", None),
+        ("print($a.title)", "print(Alpha)"),
+        ("match($a.title) and more", "match(Alpha) and more"),
+        ("length($$a.list)", "length($a.list)"),
+    ],
+)
+async def test_prose_and_texts_of_other_templates_stay_as_they_are(text: str, value: str | None) -> None:
+    assert await passed(text) == (text if value is None else value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("{{0.title}}", "Alpha"),
+        ("{{ a.title }}", "Alpha"),
+        ("{{a}}", A),
+        ("{{{a.title}}}", "Alpha"),
+        ("{{steps.a.title}}", "Alpha"),
+        ("{{$a.title}}", "Alpha"),
+        ("{{ a.list.1.n }}", 9),
+        ("{{ steps['a'].title | upper }}", "Alpha"),
+        ('{{ $node["a"].json.title }}', "Alpha"),
+        ("${0.title}", "Alpha"),
+        ("${a.title}", "Alpha"),
+        ("${{ steps.a.outputs.title }}", "Alpha"),
+        ("<<a.title>>", "Alpha"),
+        ("The {{a.title}} of ${b.n}", "The Alpha of 7"),
+        ("{{a.title}}.md", "Alpha.md"),
+        ("it's {{a.title}}_v2", "it's Alpha_v2"),
+        ("$b.n, {{a.title}}s", "7, Alphas"),
+        ("$b.n, {{a.title}}!", "7, Alpha!"),
+        ("costs $5: ${a.title}[x]", "costs $5: Alpha[x]"),
+    ],
+)
+async def test_a_reference_of_another_system_is_refused_with_the_right_spelling(text: str, meant: Any) -> None:
+    with pytest.raises(GatewayError, match="looks like a reference") as caught:
+        await passed(text)
+    hint = re.match(r"write (\".*\"); a backslash before it makes it text", caught.value.hint)
+    assert hint is not None, caught.value.hint
+    assert await passed(json.loads(hint[1])) == meant
+
+
+@pytest.mark.parametrize("key", ["when", "transform"])
+async def test_so_it_is_in_conditions_and_transforms(key: str) -> None:
+    step = {"tool": "echo", "when": "{{a.n}} > 5"} if key == "when" else {"transform": "length({{a.n}})"}
+    with pytest.raises(GatewayError) as caught:
+        plan_of([{"id": "a", "tool": "make"}, step])
+    assert "$a.n" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$a.x || ",
+        "$a.title || untitled",
+        "$a.cmd && make",
+        "$a.x == open",
+        "Title: $a.x || $b.x",
+        "split($a.x)",
+        "join(sep, $a.x)",
+    ],
+)
+async def test_what_could_be_an_expression_or_a_text_is_refused(text: str) -> None:
+    with pytest.raises(GatewayError, match="could be an expression or a text") as caught:
+        await passed(text)
+    assert "|| 'none'" in caught.value.hint
+
+
+async def test_one_of_several_steps_is_enough_where_an_expression_chooses() -> None:
+    for holds in ("1 == 1", "1 == 2"):
+        steps = [
+            {"id": "s", "tool": "make"},
+            {"id": "a", "tool": "make", "depends_on": ["s"], "when": holds},
+            {"id": "b", "tool": "echo", "depends_on": ["s"], "when": "1 == 2"},
+            {"id": "c", "tool": "echo", "arguments": {"t": "$a.title || $b.title"}},
+            {"id": "d", "tool": "echo", "arguments": {"t": "$a.title || 'none'", "u": "$s.n"}},
+        ]
+        run = await run_of(steps, Stand(TOOLS))
+        assert run.outcomes[2].reason is SkipReason.CONDITION
+        if holds == "1 == 1":
+            assert run.outcomes[3].value == {"t": "Alpha"}
+        else:
+            assert run.outcomes[3].status is StepStatus.ERROR
+            assert "none of its steps has a result" in (run.outcomes[3].error or {})["message"]
+            assert run.outcomes[4].value == {"t": "none", "u": 7}
+
+
+@pytest.mark.parametrize("arguments", [{"t": HANDLE}, {"t": [HANDLE]}, {"t": {"u": HANDLE}}])
+async def test_a_handle_by_itself_is_refused_with_the_right_spelling(arguments: dict[str, Any]) -> None:
+    with pytest.raises(GatewayError, match="by itself is a text") as caught:
+        plan_of([{"tool": "echo", "arguments": arguments}])
+    assert f'{{"$ref": "{HANDLE}"}}' in caught.value.hint
+    _, refused = parse_batch({"calls": [{"name": "echo", "arguments": arguments}]}, LIMITS)
+    assert f'{{"$ref": "{HANDLE}"}}' in refused[0]["hint"]
+
+
+async def test_the_reference_of_a_gateway_behind_this_one_is_passed_on() -> None:
+    assert await passed({"ref": HANDLE}) == {"ref": HANDLE}
+
+
+@pytest.mark.parametrize("text", ["$0.items", "$found.items[0]", "{{0.items}}", "Title: {{found.items}}"])
+async def test_a_call_of_a_batch_that_names_another_is_refused_alone(text: str) -> None:
+    calls = [{"name": "x", "id": "found"}, {"name": "y", "arguments": {"t": text}}]
+    _, refused = parse_batch({"calls": calls}, LIMITS)
+    assert set(refused) == {1}
+    assert "execute_workflow" in refused[1]["hint"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["select * from t where id = $1", "$1", "$0", "$0.50 each", "$$0.items", "{{name}}", "${0}", "$7.items", "$0.x y"],
+)
+async def test_other_texts_of_a_batch_are_as_they_were(text: str) -> None:
+    calls = [{"name": "x"}, {"name": "y", "arguments": {"t": text}}]
+    plan, refused = parse_batch({"calls": calls}, LIMITS)
+    assert not refused
+    assert getattr(plan.steps[1].arguments, "value", None) == {"t": text}
+
+
+NAMES = frozenset({"0", "a", "b1"})
+
+
+def escaped(text: str) -> str:
+    """Any text as it is documented to be written."""
+    text = text.replace("$", "$$")
+    for found in reversed(list(look_alikes(text, NAMES))):
+        text = f"{text[: found.start]}\\{text[found.start :]}"
+    return text
+
+
+PIECES = st.sampled_from(
+    [
+        "{{a.x}}",
+        "{{0.x}}",
+        "${a}",
+        "${{ steps.a.x }}",
+        "<<b1.x>>",
+        "$a.x",
+        "$$",
+        "\\",
+        "{",
+        "}",
+        "{{",
+        "||",
+        " ",
+        "$0",
+        "[",
+        "'",
+    ]
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
+def test_any_text_comes_out_as_it_was_where_it_is_escaped(text: str) -> None:
+    assert getattr(compile_template(escaped(text), names=NAMES), "value", None) == text
+
+
+WORDS = st.text("abcdefghij", min_size=1, max_size=6)
+PROSE = st.lists(WORDS | st.sampled_from([",", ".", "-", "(x)", "is", "and", "5", "!"]), min_size=2, max_size=8).map(
+    " ".join
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(PROSE)
+def test_prose_behind_a_reference_is_never_taken_for_an_expression(prose: str) -> None:
+    async def load(node: Any) -> Any:
+        raise AssertionError(node)
+
+    text = f"$a.title {prose}"
+    template = compile_template(text, names=NAMES)
+    assert not isinstance(template, StepReference)
+    assert anyio.run(lambda: render(template, {"a": A}, load)) == f"Alpha {prose}"
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
+def test_any_text_is_read_or_refused_with_a_remedy(text: str) -> None:
+    try:
+        compile_template(text, names=NAMES)
+    except InvalidInputError as error:
+        assert error.hint
