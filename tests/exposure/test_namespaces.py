@@ -68,7 +68,7 @@ def flat_and_namespaced(servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> t
     """The list of every tool, and the one of the search and the namespaces, as a client gets them."""
     catalog = build_catalog([UpstreamListing(name, tuple(map(dict, tools))) for name, tools in servers.items()])
     rendered = []
-    for gateway in ({"tools_exposure": "full_proxy"}, {"style": "namespaces"}):
+    for gateway in ({"tools_exposure": "full_proxy"}, {"style": "namespaces", "meta_tools": ["search_tools"]}):
         settings = Settings.model_validate({"gateway": gateway})
         state = GatewayState(settings, catalog, None, WireCache(catalog), meta_tools=ALL_META_TOOLS)
         view = state.view(LOCAL)

@@ -19,6 +19,7 @@ from tests.support.serving import Serving, serving
 pytestmark = pytest.mark.anyio
 
 TEXT = {"type": "string"}
+BESIDE = ["search_tools", "read_result"]
 
 
 def files(**extra: Any) -> ScriptedServer:
@@ -59,7 +60,7 @@ async def test_the_search_and_one_tool_per_upstream_are_listed_in_both_eras(tmp_
         modern = (await served.result("tools/list", path=path))["tools"]
         async with served.handshake(path) as session:
             old = (await anyio.to_thread.run_sync(lambda: session.result("tools/list")))["tools"]
-    assert [one["name"] for one in modern] == ["search_tools", "fs", "notes"]
+    assert [one["name"] for one in modern] == [*BESIDE, "fs", "notes"]
     assert modern == old
     assert all(one["inputSchema"]["type"] == "object" for one in modern)
 
@@ -80,7 +81,7 @@ async def test_hybrid_lists_its_tools_beside_the_namespaces_and_caps_count_those
         hybrid={"whitelisted_tools": ["notes:add"], "apply_semantic_filter": False, "max_underlying_tools": 2},
     )
     async with serving(tmp_path, upstreams, settings) as served:
-        assert await served.names() == ["search_tools", "fs", "notes", "notes__add", "notes__find"]
+        assert await served.names() == [*BESIDE, "fs", "notes", "notes__add", "notes__find"]
     hidden = namespaced(upstreams, tools_exposure="hybrid", hybrid={"expose_meta_tools": False})
     async with serving(tmp_path, upstreams, hidden) as served:
         assert await served.names() == []
@@ -93,9 +94,9 @@ async def test_the_originals_are_listed_as_legacy_on_request(tmp_path: Path) -> 
     )
     async with serving(tmp_path, upstreams, settings) as served:
         listed = (await served.result("tools/list"))["tools"]
-    assert [one["name"] for one in listed] == ["search_tools", "notes", "notes__add", "notes__find"]
-    assert listed[2]["description"] == "[Legacy — prefer notes] The add tool."
-    assert listed[3]["description"] == "The find tool."
+    assert [one["name"] for one in listed] == [*BESIDE, "notes", "notes__add", "notes__find"]
+    assert listed[-2]["description"] == "[Legacy — prefer notes] The add tool."
+    assert listed[-1]["description"] == "The find tool."
 
 
 SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
@@ -244,7 +245,7 @@ async def test_a_hidden_action_answers_as_one_that_does_not_exist(tmp_path: Path
 async def test_task_only_tools_are_no_actions(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("a"), tool("b", execution={"taskSupport": "required"})])}
     async with serving(tmp_path, upstreams, namespaced(upstreams)) as served:
-        (_, namespace) = (await served.result("tools/list"))["tools"]
+        namespace = (await served.result("tools/list"))["tools"][-1]
     assert "b(" not in namespace["description"]
 
 
@@ -260,7 +261,7 @@ async def test_no_tool_takes_the_namespace_of_another_server(tmp_path: Path) -> 
     upstreams = {"fs": ScriptedServer([tool("notes")]), "notes": notes()}
     settings = settings_for(upstreams, gateway={"style": "namespaces"}, naming={"prefix": "never"})
     async with serving(tmp_path, upstreams, settings) as served:
-        assert await served.names() == ["search_tools", "fs", "notes"]
+        assert await served.names() == [*BESIDE, "fs", "notes"]
         assert error_of(await served.call("notes", {"text": "x"}))["code"] == "INVALID_INPUT"
         await served.call("notes", {"action": "add", "text": "x"})
         await served.call("fs__notes")
@@ -336,30 +337,30 @@ async def test_a_client_is_told_when_the_actions_of_a_namespace_change(tmp_path:
         serving(tmp_path, upstreams, namespaced(upstreams)) as served,
         Client(served.url, mode="legacy", message_handler=on_message) as client,
     ):
-        before = (await client.list_tools()).tools[1].description
+        before = (await client.list_tools()).tools[-1].description
         upstreams["notes"].tools.append(tool("remove"))
         await upstreams["notes"].announce_change()
         with anyio.fail_after(30):
             await changed.wait()
-        after = (await client.list_tools()).tools[1].description
+        after = (await client.list_tools()).tools[-1].description
     assert "remove(" not in (before or "")
     assert "remove(" in (after or "")
 
 
 async def test_a_stored_result_can_be_passed_to_an_action(tmp_path: Path) -> None:
     async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        return text_result("long " * 200 if call["name"] == "find" else "ok")
+        return text_result("long " * 2000 if call["name"] == "find" else "ok")
 
     upstreams = {"notes": ScriptedServer(notes().tools, answer)}
     settings = settings_for(
         upstreams, gateway={"style": "namespaces"}, references={"mode": "meta", "threshold_tokens": 50}
     )
     async with serving(tmp_path, upstreams, settings) as served:
-        assert await served.names() == ["search_tools", "read_result", "notes"]
+        assert await served.names() == [*BESIDE, "notes"]
         stored = (await served.call("notes", {"action": "find", "query": "x"}))["structuredContent"]
         await served.call("notes", {"action": "add", "text": {"$ref": stored["ref"]}})
         error = error_of(await served.call("notes", {"action": "add", "text": {"$ref": f"ref_{'A' * 22}"}}))
-    assert upstreams["notes"].calls[-1]["arguments"] == {"text": "long " * 200}
+    assert upstreams["notes"].calls[-1]["arguments"] == {"text": "long " * 2000}
     assert len(upstreams["notes"].calls) == 2
     assert error["code"] == "NOT_FOUND"
 
@@ -394,5 +395,5 @@ async def test_two_clients_with_different_rights_get_different_namespaces(tmp_pa
     async with serving(tmp_path, upstreams, settings) as served:
         one = await served.names(headers={"authorization": f"Bearer {'one-' * 8}"})
         two = await served.names(headers={"authorization": f"Bearer {'two-' * 8}"})
-    assert one == ["search_tools", "fs_read", "fs_write", "notes_write"]
-    assert two == ["search_tools", "fs_read"]
+    assert one == [*BESIDE, "fs_read", "fs_write", "notes_write"]
+    assert two == [*BESIDE, "fs_read"]

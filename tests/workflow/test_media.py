@@ -34,7 +34,8 @@ RESULTS = {
 
 def upstream() -> ScriptedServer:
     async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        return RESULTS.get(call["name"]) or text_result(json.dumps(call["arguments"]))
+        given: dict[str, Any] | None = RESULTS.get(call["name"])
+        return given or text_result(json.dumps(call["arguments"]))
 
     tools = [tool(name) for name in RESULTS]
     return ScriptedServer([*tools, tool("take", properties={"data": {"type": "string"}})], answer)
