@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import DEBUG
 
@@ -126,7 +126,7 @@ class Caller:
         self, scope: RequestScope, meta_tool: str, arguments: JsonObject, options: CallOptions
     ) -> JsonObject:
         """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
-        context = await self._context(scope, options)
+        context = await self._context(replace(scope, is_last=True), options)
         try:
             with spending(self._gateway.new_budget(scope.client.share)):
                 result = await context.state.meta_tools.by_name(meta_tool).handler(context, arguments)

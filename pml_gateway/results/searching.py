@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import anyio.to_thread
@@ -15,7 +16,7 @@ import anyio.to_thread
 from pml_gateway.errors import InvalidInputError, OverloadedError
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
-from pml_gateway.results.content import Content, addressed, measure
+from pml_gateway.results.content import Content, addressed, exceeds, measure
 from pml_gateway.results.encoding import shown_at_most
 from pml_gateway.results.paging import LineRange, member_path
 from pml_gateway.results.paths import value_at
@@ -24,7 +25,13 @@ from pml_gateway.types import JsonObject
 
 MAX_PATTERN = 1000
 SECONDS = 2.0
-"""Of processor time for one regular expression, which may go back and forth for hours."""
+"""Of processor time for one search in a process: a regular expression may go back and forth for hours."""
+
+SEARCHED_HERE = 256 * 1024
+"""Characters in which plain text is searched in a thread, in a few milliseconds."""
+
+MAX_COUNTED = 10_000
+"""Matches that are counted in one long line."""
 
 DEFAULT_MATCHES = 20
 MAX_CONTEXT = 50
@@ -96,7 +103,7 @@ async def matches_of(content: Content, path: str | None, search: Search, budget:
 async def _searched(search: Search, arguments: tuple[Any, ...]) -> JsonObject:
     request = current_budget()
     try:
-        if search.is_regex and request.workers is not None:
+        if request.workers is not None and (search.is_regex or exceeds(arguments[0], SEARCHED_HERE)):
             found: JsonObject = await request.workers.in_process(
                 search_in_process, *arguments, seconds=SECONDS, share=request.share
             )
@@ -109,7 +116,7 @@ async def _searched(search: Search, arguments: tuple[Any, ...]) -> JsonObject:
                 hint="try again in a moment",
             ) from None
         raise InvalidInputError(
-            f"search: {shortened(search.text, 120)!r} took more {error.limit} than one search may, of {SECONDS:g} s",
+            f"search: {shortened(search.text, 120)!r} took more {error.limit} than one search may",
             hint="search without regex or with a simpler expression, or only a part: path, lines",
         ) from None
     except RecursionError:
@@ -165,11 +172,11 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Where in a unit: the path to a value inside an item, its text, and the characters where it matches."""
+    """Where in a unit: the path to a value inside an item, its text, and at which characters."""
 
     path: str
     text: str
-    starts: list[int]
+    starts: Iterable[int]
 
 
 def _lines(text: str, before: str = "") -> Iterator[_Unit]:
@@ -212,7 +219,8 @@ def _in_leaf(pattern: re.Pattern[str], path: str, leaf: Any) -> _Match | None:
     if first is None:
         return None
     is_long = len(text) > LONG_LINE and not path
-    return _Match(path, text, [each.start() for each in pattern.finditer(text)] if is_long else [first.start()])
+    every = (each.start() for each in islice(pattern.finditer(text), MAX_COUNTED))
+    return _Match(path, text, every if is_long else (first.start(),))
 
 
 class _Shown:
@@ -249,7 +257,7 @@ class _Shown:
         return {"matches": self._matches, "searched": self._units, **parts, "offset": self._offset, **following}
 
     def _add(self, number: int, entry: Any, *, is_match: bool = False) -> None:
-        if number <= self._latest and not is_match:
+        if not is_match and (number <= self._latest or self._left <= 0):
             return
         if self._as_text and self._context and self._latest and number > self._latest + 1:
             self._parts.append("--")
@@ -262,13 +270,18 @@ def _entry(unit: _Unit, match: _Match | None, start: int, *, as_text: bool) -> A
     """How a unit is shown: as a line with its place, or as an item with its index."""
     if as_text:
         text = unit.value if isinstance(unit.value, str) else json.dumps(unit.value)
-        return f"{unit.place}-{shortened(text, MAX_LINE)}" if match is None else f"{unit.place}:{_around(text, start)}"
+        place = shortened(unit.place, MAX_LINE)
+        return f"{place}-{shortened(text, MAX_LINE)}" if match is None else f"{place}:{_around(text, start)}"
     if match is None:
         return {"index": unit.number, "item": shown_at_most(unit.value, MAX_LINE), "context": True}
     if measure(unit.value, MAX_ITEM) <= MAX_ITEM:
         return {"index": unit.number, "item": unit.value}
     at = f".{match.path}" if match.path and not match.path.startswith("[") else match.path
-    return {"index": unit.number, "path": f"{unit.place}{at}", "excerpt": _around(match.text, start)}
+    return {
+        "index": unit.number,
+        "path": shortened(f"{unit.place}{at}", MAX_LINE),
+        "excerpt": _around(match.text, start),
+    }
 
 
 def _around(text: str, start: int) -> str:
