@@ -151,7 +151,10 @@ async def run_way(way: Way, tasks: Sequence[Task]) -> tuple[dict[str, dict[str, 
         home = Path(folder) / "home"
         home.mkdir()
         config = home / "config.yaml"
-        config.write_text(json.dumps({"gateway": way.gateway, "servers": workspace.servers}), encoding="utf-8")
+        # Where a model writes out what it read, it has read it whole.
+        references = {"mode": "meta" if way.workflows else "workflow"}
+        settings = {"gateway": way.gateway, "references": references, "servers": workspace.servers}
+        config.write_text(json.dumps(settings), encoding="utf-8")
         command = [sys.executable, "-m", "pml_gateway", "serve", "--config", str(config)]
         async with open_stdio_client(command, Era.HANDSHAKE, {"PML_HOME": str(home)}) as client:
             agent = Agent(way, client, workspace)

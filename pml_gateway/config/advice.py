@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import GatewaySection, NamespaceSettings, Settings
+from pml_gateway.config.settings import GatewaySection, NamespaceSettings, ReferenceSettings, Settings
 from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret, without_defaults
@@ -64,6 +64,11 @@ def _without_effect(settings: Settings) -> Iterator[str]:
         yield "gateway.legacy_tools has no effect; it belongs to gateway.style: namespaces"
     if gateway.namespaces != NamespaceSettings() and gateway.style != "namespaces":
         yield "gateway.namespaces has no effect; it belongs to gateway.style: namespaces"
+    if settings.references != ReferenceSettings() and "read_result" not in gateway.meta_tools:
+        yield (
+            "references has no effect on how results are answered: without read_result in gateway.meta_tools, clients "
+            "could not read what is stored, and get results whole"
+        )
     modes = {gateway.tools_exposure, *(client.mode for client in settings.clients.values())}
     changed = [mode for mode, facts in MODES.items() if facts.has_namespaces]
     if gateway.style == "namespaces" and modes.isdisjoint(changed):

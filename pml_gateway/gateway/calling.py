@@ -145,7 +145,7 @@ class Caller:
         self, scope: RequestScope, meta_tool: str, arguments: JsonObject, options: CallOptions
     ) -> JsonObject:
         """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
-        context = await self._context(scope, options)
+        context = await self._context(replace(scope, is_last=True), options)
         try:
             with spending(self._gateway.new_budget(scope.client.share)):
                 result = await _answer_of(context.state.meta_tools.by_name(meta_tool), context, arguments)

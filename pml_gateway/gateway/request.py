@@ -31,7 +31,8 @@ class RequestScope:
 
     `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
     told that the response has ended, and whether completely. `client_capabilities` are what the client can be asked,
-    once that was found out. `request_id` and the trace context `parent` are what HTTP headers say.
+    once that was found out. `request_id` and the trace context `parent` are what HTTP headers say. `is_last` says that
+    whoever asks makes no other request, as a command does, and reads nothing that is kept for later.
     """
 
     client: Client = LOCAL
@@ -43,6 +44,7 @@ class RequestScope:
     client_capabilities: Capabilities | None = None
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

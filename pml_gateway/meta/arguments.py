@@ -40,6 +40,22 @@ def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maxi
     return min(value, maximum)
 
 
+def boolean(arguments: JsonObject, key: str) -> bool:
+    """A truth value; false where none is given.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    value = arguments.get(key)
+    if value in (None, "", "false", "False"):
+        return False
+    if value in ("true", "True"):
+        return True
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{key}: {value!r} is neither true nor false")
+    return value
+
+
 def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
     """One of the choices; the first where none is given.
 

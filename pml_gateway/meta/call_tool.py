@@ -16,7 +16,7 @@ def definition(_: Sequence[str]) -> JsonObject:
     """How it is listed."""
     return {
         "name": "call_tool",
-        "description": "Call any tool by name; returns exactly what the tool returns.",
+        "description": "Call any tool by name; large results come as references.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -30,8 +30,13 @@ def definition(_: Sequence[str]) -> JsonObject:
 
 
 async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
+<<<<<<< HEAD
     """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
     name = string(arguments, "name", default="")
+=======
+    """What the direct call returns, or a reference to it, after the arguments have passed the tool's schema."""
+    name = string(arguments, "name", default=string(arguments, "operation", default=""))
+>>>>>>> m-results
     if not name:
         hint = f'write "name": "<tool>"; {search_hint(context.view)}'
         raise InvalidInputError("name: the name of the tool to call is missing", hint=hint)

@@ -1,4 +1,4 @@
-"""`read_result`: a page of a stored result for the client that caused it."""
+"""`read_result`: a page of a stored result, or what a search finds in it, for the client that caused it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
-from pml_gateway.meta.arguments import integer, string
-from pml_gateway.results.content import data_result
-from pml_gateway.results.paging import page_of
+from pml_gateway.meta.arguments import boolean, integer, string
+from pml_gateway.results.content import (
+    Content,
+    data_result,
+    media_block,
+    media_data,
+    media_note,
+    note_in_content,
+    with_media,
+)
+from pml_gateway.results.paging import line_range, lines_of, page_of
+from pml_gateway.results.paths import value_at
+from pml_gateway.results.searching import DEFAULT_MATCHES, MAX_CONTEXT, Search, matches_of
 from pml_gateway.results.store import visible_to
 from pml_gateway.types import JsonObject
 
@@ -24,12 +34,16 @@ def definition(_: Sequence[str]) -> JsonObject:
     """How it is listed."""
     return {
         "name": "read_result",
-        "description": 'Page a stored result; tools take {"$ref": ref, "path": jmespath} as argument.',
+        "description": 'Page or grep a stored result; tools take {"$ref": ref, "path": jmespath} as argument.',
         "inputSchema": {
             "type": "object",
             "properties": {
                 "ref": {"type": "string"},
                 "path": {"type": "string"},
+                "search": {"type": "string"},
+                "regex": {"type": "boolean"},
+                "context": {"type": "integer"},
+                "lines": {"type": "string"},
                 "offset": {"type": "integer"},
                 "limit": {"type": "integer"},
             },
@@ -45,19 +59,54 @@ def keeps_results(settings: Settings) -> bool:
 
 
 async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """One page: characters of text, items or fields of JSON, bytes of binary content."""
+    """Media as what they are; else a page, lines, or the matches of a search."""
     ref = string(arguments, "ref", default="")
     if not ref:
         raise InvalidInputError("ref: the reference to read is missing", hint='for example {"ref": "ref_..."}')
     path = string(arguments, "path", default="") or None
-    offset = integer(arguments, "offset", default=0, minimum=0, maximum=MAX_OFFSET)
-    given = arguments.get("limit") is not None
-    limit = integer(arguments, "limit", default=1, minimum=1, maximum=MAX_OFFSET) if given else None
     results = context.gateway.results
     content = await results.read(context.scope.client, ref, visible_to(context.view))
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN
-    page = await page_of(content, path, offset, limit, budget)
-    return data_result({"ref": ref, **page})
+    given = {key for key, value in arguments.items() if value is not None}
+    if "search" in given:
+        return data_result({"ref": ref, **await matches_of(content, path, _search(arguments), budget)})
+    for key in ("regex", "context"):
+        if arguments.get(key):
+            raise InvalidInputError(f"{key} belongs to search, which is missing", hint='add "search": "text"')
+    if "lines" in given:
+        if given & {"offset", "limit"}:
+            raise InvalidInputError("lines or offset and limit, not both", hint="offset and limit count characters")
+        return data_result({"ref": ref, **await lines_of(content, path, line_range(_lines(arguments)), budget)})
+    if not given & {"offset", "limit"} and (block := await _media(content, path)) is not None:
+        note = note_in_content(2, media_note(block) or "")
+        return with_media(data_result({"ref": ref, "kind": "binary", "value": note}), [block])
+    offset = integer(arguments, "offset", default=0, minimum=0, maximum=MAX_OFFSET)
+    limit = integer(arguments, "limit", default=1, minimum=1, maximum=MAX_OFFSET) if "limit" in given else None
+    return data_result({"ref": ref, **await page_of(content, path, offset, limit, budget)})
+
+
+def _search(arguments: JsonObject) -> Search:
+    return Search(
+        text=string(arguments, "search", default=""),
+        is_regex=boolean(arguments, "regex"),
+        context=integer(arguments, "context", default=0, minimum=0, maximum=MAX_CONTEXT),
+        lines=line_range(_lines(arguments)) if arguments.get("lines") is not None else None,
+        offset=integer(arguments, "offset", default=0, minimum=0, maximum=MAX_OFFSET),
+        limit=integer(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_OFFSET),
+    )
+
+
+def _lines(arguments: JsonObject) -> str:
+    value = arguments["lines"]
+    return str(value) if isinstance(value, int) else string(arguments, "lines", default="")
+
+
+async def _media(content: Content, path: str | None) -> JsonObject | None:
+    """The image or audio that a reference or a path in it stands for; None where it is something else."""
+    if content.kind == "binary":
+        return media_block(content.mime, content.value) if path is None else None
+    value = await value_at(content, path) if content.kind == "json" else None
+    return value if media_data(value) is not None else None
 
 
 READ_RESULT = MetaTool(

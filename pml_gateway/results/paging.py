@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,9 +14,12 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.shapes import sketch
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 DEFAULT_ITEMS = 50
+
+_LINES = re.compile(r"\s*(\d{1,9})?\s*(-)?\s*(\d{1,9})?\s*\Z")
 
 
 async def page_of(content: Content, path: str | None, offset: int, limit: int | None, budget: int) -> JsonObject:
@@ -101,6 +106,82 @@ def _fields(fields: JsonObject, offset: int, limit: int | None, budget: int, pat
 def _too_large(value: Any, path: str) -> JsonObject:
     """What stands for a part that no page holds: how to read it by itself."""
     return {"$omitted": "larger than one page", "path": path, "shape": sketch(value)}
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Lines of a text, counted from 1, the last one included; a negative `first` counts from the end."""
+
+    first: int
+    last: int | None
+
+    @property
+    def fault(self) -> InvalidInputError:
+        """What is said where they are asked of anything but text."""
+        return InvalidInputError(
+            "lines: only text has lines", hint="offset and limit count items and fields; path leads to a text"
+        )
+
+    def of(self, total: int) -> tuple[int, int]:
+        """The first and the last line of a text of so many lines.
+
+        Raises:
+            InvalidInputError: they begin behind its end.
+        """
+        if self.first > total:
+            raise InvalidInputError(f"lines: {self.first} is behind the end; there are {total} lines")
+        first = max(total + self.first + 1, 1) if self.first < 0 else self.first
+        return first, total if self.last is None else min(self.last, total)
+
+
+def line_range(text: str) -> LineRange:
+    """The range that `a-b`, `a-`, `a` or `-n` (the last n) stands for.
+
+    Raises:
+        InvalidInputError: it is none of these.
+    """
+    found = _LINES.match(text)
+    first, last = (int(found[1] or 0), int(found[3] or 0)) if found is not None else (0, 0)
+    if found is not None and first and not found[2]:
+        return LineRange(first, first)
+    if found is not None and not found[1] and last:
+        return LineRange(-last, None)
+    if found is not None and first and (not found[3] or last >= first):
+        return LineRange(first, last or None)
+    raise InvalidInputError(
+        f"lines: {shortened(text, 60)!r} is no range of lines",
+        hint="write 10-20, 10- to the end, or -20 for the last 20",
+    )
+
+
+async def lines_of(content: Content, path: str | None, lines: LineRange, budget: int) -> JsonObject:
+    """Lines of a text as they are, with `next_lines` where not all that were asked for fit.
+
+    Raises:
+        InvalidInputError: the path finds nothing or no text, or the text is shorter.
+    """
+    value = None if content.kind == "binary" else await value_at(content, path)
+    if not isinstance(value, str):
+        raise lines.fault
+    return await anyio.to_thread.run_sync(_line_page, value, lines, budget)
+
+
+def _line_page(text: str, lines: LineRange, budget: int) -> JsonObject:
+    every = text.split("\n")
+    first, last = lines.of(len(every))
+    given, left = 0, budget
+    for line in every[first - 1 : last]:
+        left -= len(line) + 1
+        if left < 0 and given:
+            break
+        given += 1
+    until = first + given - 1
+    page = "\n".join(every[first - 1 : until])
+    answer: JsonObject = {"kind": "text", "text": page[:budget], "lines": f"{first}-{until}", "total_lines": len(every)}
+    if len(page) > budget:
+        # One line that is longer than a page goes on by characters.
+        answer["next_offset"] = sum(len(line) + 1 for line in every[: first - 1]) + budget
+    return {**answer, "next_lines": f"{until + 1}-{last}"} if until < last else answer
 
 
 def member_path(path: str | None, key: str) -> str:

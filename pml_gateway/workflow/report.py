@@ -28,6 +28,9 @@ FIRST_MEDIA = 2
 MIN_KEPT = 150
 """Characters of JSON that a result needs to be kept for the sake of a budget: less is hardly more than a reference."""
 
+SPARE = 3
+"""Tokens by which parts of an answer may differ in it from what they are by themselves."""
+
 MAX_TRACED = 2000
 """Characters of arguments in a trace."""
 
@@ -153,10 +156,12 @@ class _Shown:
         # What a step's own limit cuts is shown up to there, also where it is kept.
         if usual_tokens > limit or (own is not None and tokens > own):
             is_over = usual_tokens > left
+            if blocks:
+                text, _ = await _measured(self._media.apart(outcome.value, is_given=False)[0])
             cut = await self._cut(step, outcome, stored, text, (left, limit))
             saved = usual_tokens - tokens_of_json(cut)
             note = tokens_of_json({"exceeded": [self._limit.as_json()]}) if is_over and not self.exceeded else 0
-            if saved > note:
+            if saved > note + SPARE:
                 self.exceeded += [self._limit] if is_over and not self.exceeded else []
                 self._used += usual_tokens - saved
                 return cut | etag
@@ -202,8 +207,11 @@ class MediaApart:
                 if each.called is not None:
                     self._note(each.called)
 
-    def apart(self, value: Any) -> tuple[Any, dict[str, int]]:
-        """The value with notes in place of media, and the media by their data, with the tokens of each."""
+    def apart(self, value: Any, *, is_given: bool = True) -> tuple[Any, dict[str, int]]:
+        """The value with notes in place of media, and the media by their data, with the tokens of each.
+
+        Unless `is_given`, the notes only say what stood there.
+        """
         if not self._blocks and not self._stored:
             return value, {}
         found: dict[str, int] = {}
@@ -218,7 +226,8 @@ class MediaApart:
                 if self._threshold is not None and tokens > self._threshold:
                     return None
                 found[data], positions[data] = tokens, FIRST_MEDIA + len(positions)
-            return note_in_content(positions[data], media_note(block) or "")
+            note = media_note(block) or ""
+            return note_in_content(positions[data], note) if is_given else f"{note}, left out"
 
         return replace_media(value, substitute), found
 

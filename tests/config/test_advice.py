@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.advice import confusable_ids, intent_sources, literal_secrets, unresolved_references
+from pml_gateway.config.advice import (
+    confusable_ids,
+    intent_sources,
+    literal_secrets,
+    unresolved_references,
+    without_effect,
+)
 from pml_gateway.config.settings import Settings
 
 KEY = "${env:KEY}"
@@ -119,3 +125,14 @@ def test_ids_that_cannot_be_told_apart_in_names_are_pointed_out(servers: tuple[s
     warnings = confusable_ids(given)
     assert len(warnings) == len(warned)
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
+
+
+def test_references_that_no_client_could_read_are_warned_about() -> None:
+    without = {"meta_tools": ["search_tools", "call_tool"]}
+    for gateway, references, is_told in (
+        ({}, {"mode": "all"}, False),
+        (without, {}, False),
+        (without, {"mode": "all"}, True),
+    ):
+        told = without_effect(Settings.model_validate({"gateway": gateway, "references": references}))
+        assert any("read_result" in warning for warning in told) == is_told

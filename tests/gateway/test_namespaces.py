@@ -347,7 +347,7 @@ async def test_a_client_is_told_when_the_actions_of_a_namespace_change(tmp_path:
 
 async def test_a_stored_result_can_be_passed_to_an_action(tmp_path: Path) -> None:
     async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        return text_result("long " * 200 if call["name"] == "find" else "ok")
+        return text_result("long " * 2000 if call["name"] == "find" else "ok")
 
     upstreams = {"notes": ScriptedServer(notes().tools, answer)}
     settings = settings_for(
@@ -358,7 +358,7 @@ async def test_a_stored_result_can_be_passed_to_an_action(tmp_path: Path) -> Non
         stored = (await served.call("notes", {"action": "find", "query": "x"}))["structuredContent"]
         await served.call("notes", {"action": "add", "text": {"$ref": stored["ref"]}})
         error = error_of(await served.call("notes", {"action": "add", "text": {"$ref": f"ref_{'A' * 22}"}}))
-    assert upstreams["notes"].calls[-1]["arguments"] == {"text": "long " * 200}
+    assert upstreams["notes"].calls[-1]["arguments"] == {"text": "long " * 2000}
     assert len(upstreams["notes"].calls) == 2
     assert error["code"] == "NOT_FOUND"
 

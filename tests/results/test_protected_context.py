@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.results.content import Content
 from pml_gateway.results.encoding import tokens_of_json
 from tests.results.stores import SOURCE, opened
@@ -23,7 +24,7 @@ from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
-ROWS = [{"id": number, "name": f"customer {number}", "status": "open"} for number in range(66_666)]
+ROWS = [{"id": number, "name": f"customer {number}", "status": "open"} for number in range(6_666)]
 LOG = "\n".join(f"12:00:{number % 60:02} INFO request {number} done" for number in range(20_000))
 LARGE = text_result("many words " * 3000)
 
@@ -58,7 +59,7 @@ async def test_call_tool_answers_large_results_by_reference_with_no_setting_at_a
         log = (await called(served, "log"))["structuredContent"]
         lines = (await served.call("read_result", read_on(log)))["structuredContent"]
         direct = await served.call("up__make")
-    assert answer["shape"] == "{total: int, rows: {id: int, name: str, status: str}[66666]}"
+    assert answer["shape"] == "{total: int, rows: {id: int, name: str, status: str}[6666]}"
     assert answer["preview"] == {"first": ROWS[:2], "last": ROWS[-1:]}
     assert page["items"][0] == ROWS[2]
     assert log["preview"]["first"].startswith("12:00:00 INFO request 0")
@@ -86,6 +87,13 @@ async def test_who_cannot_read_results_gets_them_whole(
     if gateway.get("style") != "namespaces":
         assert ("ref" in answer.get("structuredContent", {})) == is_stored
         assert ("reference" in batch["structuredContent"]["slots"][0]) == is_stored
+
+
+async def test_a_command_which_ends_with_its_answer_gets_it_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        caller, asked = served.runtime.caller, {"name": "up__make"}
+        result = await caller.as_owner(RequestScope(), "call_tool", asked, CallOptions())
+    assert result["content"] == LARGE["content"]
 
 
 async def test_a_direct_call_is_whole_where_results_could_not_be_read_under_mode_all(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Storing(Stand):
 
 
 async def answer_of(folder: Path, values: Sequence[Any], *, keeps: bool, own: int | None, **request: Any) -> str:
-    """The answer of steps with these results; handles and times, which are others each time, are left out."""
+    """The answer of steps with these results; every handle, which has more or fewer tokens by chance, is the same."""
     results = iter(values)
 
     async def give(_: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ async def answer_of(folder: Path, values: Sequence[Any], *, keeps: bool, own: in
         steps = [{"tool": "give", "arguments": {"n": n}, **own_limit} for n in range(len(values))]
         answer = await workflow_answer(await run_of(steps, stand, **request), stand, [])
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
-    return re.sub(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", "", re.sub(r"ref_[A-Za-z0-9_-]{22}", "ref_", text))
+    return re.sub(r"ref_[A-Za-z0-9_-]{22}", "ref_4kJw9s0dQ2mV7xZbN1cTfA", text)
 
 
 RESULTS = st.one_of(
