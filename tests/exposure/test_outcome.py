@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from pml_gateway.exposure.schema_text import MAX_RETURNED, outcome, typescript_type
 from pml_gateway.types import JsonObject
-from tests.exposure.test_signature import SCHEMA_LIKE
+from tests.catalog.listings import SCHEMA_LIKE
 from tests.support.examples import examples
 
 ISSUE = {
