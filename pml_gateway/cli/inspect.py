@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import anyio.to_thread
 import typer
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
 MAX_HITS = 1000
+
+UNLISTED_SECONDS = 3.0
+"""How long a search waits for servers of which nothing is known: one that is dead says so at once."""
 
 
 def search(
@@ -141,11 +145,15 @@ async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> Json
     async with command_gateway(command, of_all=True) as gateway:
         for name in (*arguments.get("names", ()), arguments.get("server", "")):
             await gateway.connect_once(name)
-        await _wait_for_index(gateway, meta_tool)
+        if meta_tool == "search_tools":
+            await _prepare_search(gateway)
         return await Caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
 
 
-async def _wait_for_index(gateway: Gateway, meta_tool: str) -> None:
-    # A person waits for the model rather than reading a worse ranking.
-    if meta_tool == "search_tools":
-        await gateway.searchable(60)
+async def _prepare_search(gateway: Gateway) -> None:
+    """Try servers of which nothing is known, to say why; a person waits for the model, not for a worse ranking."""
+    with anyio.move_on_after(UNLISTED_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            for name in gateway.unlisted():
+                tasks.start_soon(gateway.connect_once, name)
+    await gateway.searchable(60)

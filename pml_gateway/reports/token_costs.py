@@ -19,7 +19,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, ListCost, list_tokens
-from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.client import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -177,13 +177,12 @@ async def token_report(gateway: Gateway, intent: str | None, context_window: int
         tuple(sorted(tools, key=lambda tool: (-tool.tokens, tool.name))[:DEAREST]),
         await _break_even(gateway, full - meta),
         len(state.catalog.tools),
-        await anyio.to_thread.run_sync(instructions_cost, state),
+        await anyio.to_thread.run_sync(_instructions_cost, state),
     )
 
 
-def instructions_cost(state: GatewayState, client: Client = LOCAL) -> InstructionsCost:
-    """What a client's first answer carries. Blocks: call it in a thread."""
-    told = state.instructions(state.view(client))
+def _instructions_cost(state: GatewayState) -> InstructionsCost:
+    told = state.instructions(state.view(LOCAL))
     return InstructionsCost(count_tokens(told), state.settings.gateway.instructions_tokens)
 
 

@@ -52,6 +52,7 @@ def test_the_exposure_keys_are_all_keys_that_decide_what_is_listed() -> None:
         "legacy_tools",
         "meta_tools",
         "direct_calls",
+        "instructions_tokens",
         "blacklisted_tools",
         "hybrid.whitelisted_tools",
     }
@@ -66,7 +67,7 @@ def test_a_preset_says_what_it_costs_and_when_to_choose_it(name: str) -> None:
     text = preset.path.read_text()
 
     assert "# Cost: " in text
-    assert "115,316" in text
+    assert "700 real tools" in text
     assert "# Choose it " in text
     assert text.splitlines()[0] == f"# {preset.summary}"
     assert len(preset.summary) > 20

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from pml_gateway.demo.servers import calc
 from pml_gateway.exposure.schema_text import MAX_RETURNED, outcome, typescript_type
+from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.results.shapes import unwrapped
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import SCHEMA_LIKE
 from tests.support.examples import examples
@@ -74,7 +78,7 @@ def test_a_call_is_marked_by_what_the_tool_says_of_it(annotations: Any, mark: st
     assert outcome({"annotations": annotations}, None) == mark
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(schema=SCHEMA_LIKE)
 def test_any_schema_gives_one_short_line(schema: JsonObject) -> None:
     text = outcome({}, {"type": "object", "properties": {"p": schema}, **schema})
@@ -99,3 +103,11 @@ def test_definitions_are_written_out_as_typescript_types_and_end_where_they_repe
         f"{{ /** The first one. */ node?: {written}; both?: {written} & {{ x?: null; }}; none?: unknown; }}"
     )
     assert typescript_type({"$ref": "#/$defs/Node"}, 1, schema).startswith("{")
+
+
+@pytest.mark.anyio
+async def test_it_takes_a_dozen_tokens_of_a_hit() -> None:
+    tools = [each.to_mcp_tool().model_dump(mode="json", by_alias=True) for each in await calc.build().list_tools()]
+    ends = [outcome(each, unwrapped(each["outputSchema"]) or each["outputSchema"]) for each in tools]
+    assert all("->" in each and each.endswith("[read]") for each in ends)
+    assert mean(map(count_tokens, ends)) <= 14

@@ -6,14 +6,10 @@ import json
 
 import pytest
 
+from benchmarks.token_figures import SYSTEMS
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
 from tests.support.meta import meta_tool_definitions
-
-SYSTEMS = (
-    *("github", "gitlab", "linear", "atlassian", "slack", "notion"),
-    *("google-drive", "filesystem", "playwright", "postgres", "sentry", "context7"),
-)
 
 
 @pytest.mark.parametrize(
