@@ -134,13 +134,22 @@ class GatewaySection(Section):
         return names
 
 
+SHORTEST_NAME = 16
+"""What the longest name of a tool may be at least: a hash and a few characters before it."""
+
+
 class NamingSettings(Section):
     """How upstream tools are named for clients."""
 
     prefix: Literal["always", "on_collision", "never"] = Field(
         default="always", description="when a tool is named server__tool"
     )
-    max_length: int = Field(default=64, ge=16, le=128, description="longest name of a tool")
+    max_length: int = Field(
+        default=52,
+        ge=SHORTEST_NAME,
+        le=128,
+        description="longest name of a tool or namespace; clients put a prefix before it and allow 60 to 64 in all",
+    )
 
 
 class SearchSettings(Section):

@@ -21,7 +21,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
-from pml_gateway.exposure.grouping import Namespace
+from pml_gateway.exposure.grouping import Namespace, find_namespace
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import ACTION, call_signature
 from pml_gateway.exposure.validation import argument_problems, check_arguments, check_object
@@ -272,7 +272,7 @@ def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | 
 
 def _namespace_called(state: GatewayState, view: View, name: str, arguments: JsonObject) -> Namespace | None:
     """The namespace of this name; a call without an action that is one of its tools, as before, goes to the tool."""
-    namespace = state.namespaces(view).get(name)
+    namespace = find_namespace(state.namespaces(view), name)
     if namespace is None or ACTION in arguments:
         return namespace
     tool = view.resolve(name)

@@ -409,7 +409,7 @@ class Gateway:
     def _built(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
         """The state for the listings of now, with the catalog of before where it shows the same; in a thread."""
         before = self.state
-        keeps_names = settings.naming == before.settings.naming
+        keeps_names = settings.naming.prefix == before.settings.naming.prefix
         catalog = self._listings.catalog(settings, before.catalog, failed, keeps_names=keeps_names)
         return successor(before, settings, before.catalog if catalog.shows_the_same(before.catalog) else catalog)
 

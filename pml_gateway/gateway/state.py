@@ -117,8 +117,13 @@ class GatewayState:
         cached = self._namespaces.get(view)
         if cached is None:
             taken = {*view.names, *RESERVED}
-            settings, ownership = self.settings.gateway.namespaces, self.catalog.ownership
-            cached = group(view.searchable, settings, taken=taken, ownership=ownership)
+            cached = group(
+                view.searchable,
+                self.settings.gateway.namespaces,
+                taken=taken,
+                ownership=self.catalog.ownership,
+                max_length=self.settings.naming.max_length,
+            )
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
@@ -211,7 +216,11 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
     """
     was, now = before.settings.gateway, settings.gateway
     if catalog is before.catalog and now.blacklisted_tools == was.blacklisted_tools:
-        grouped_alike = (now.style, now.namespaces) == (was.style, was.namespaces)
+        grouped_alike = (now.style, now.namespaces, settings.naming) == (
+            was.style,
+            was.namespaces,
+            before.settings.naming,
+        )
         after = replace(
             before,
             settings=settings,

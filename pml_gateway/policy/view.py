@@ -97,7 +97,7 @@ class View:
 
         A name that begins with a configured server's id means a tool of that server, or none.
         """
-        tool = self.catalog.by_name(name)
+        tool = self.catalog.by_name(name) or self.catalog.by_former_name(name)
         if tool is not None and self.shows(tool):
             return tool
         if name in RESERVED:
