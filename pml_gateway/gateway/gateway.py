@@ -279,7 +279,7 @@ class Gateway:
 
     def _rank(self) -> None:
         if self._ranking != self.state.ranking:
-            self._replace(replace(self.state, ranking=self._ranking, lists={}, selected={}))
+            self._replace(replace(self.state, ranking=self._ranking, lists={}, selected={}, focused={}))
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
@@ -424,7 +424,7 @@ class Gateway:
 
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
-        self._replace(replace(self.state, index=index, selected={}))
+        self._replace(replace(self.state, index=index, selected={}, focused={}))
 
     def _swap(self, built: GatewayState) -> None:
         """Serve from a state that was built aside, with the index and the ranking of now."""

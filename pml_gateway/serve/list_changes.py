@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -85,6 +86,7 @@ class Subscribers:
         self._too_many = Seldom(logger)
         self._due = Coalesced(0.05)
         self._is_swapped = False
+        self._refocused: set[object] = set()
         self._announced: dict[Announced, bool] = {}
         gateway.on_swap(lambda _before, _after: self._look_again())
         gateway.on_announced(self._note)
@@ -97,10 +99,12 @@ class Subscribers:
                 with anyio.move_on_after(owed_at - anyio.current_time()):
                     await self._due.next()
                 is_swapped, self._is_swapped = self._is_swapped, False
+                refocused, self._refocused = self._refocused, set()
                 announced, self._announced = self._announced, {}
                 owed_at = math.inf
                 for key, subscriber in list(self._subscribers.items()):
-                    changed = await self._changed(subscriber) if is_swapped else frozenset[ListKind]()
+                    may_differ = is_swapped or key in refocused
+                    changed = await self._changed(subscriber) if may_differ else frozenset[ListKind]()
                     subscriber.pending |= dict.fromkeys(changed)
                     if announced or subscriber.owed:
                         owed_at = min(owed_at, await self._pass_on(subscriber, announced, changed))
@@ -155,11 +159,21 @@ class Subscribers:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
 
+        focus = ctx.scope.focus
+
         async def notify(kind: ListKind) -> None:
+            if kind is ListKind.TOOLS and focus is not None:
+                focus.told(anyio.current_time())
             await connection.notify(f"notifications/{kind}/list_changed", None)
 
         await self._add(key, ctx.scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._forget, key)
+        if focus is not None:
+            focus.on_change = partial(self._refocus, key)
+
+    def _refocus(self, key: object) -> None:
+        self._refocused.add(key)
+        self._due.ask()
 
     async def listen(
         self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams
