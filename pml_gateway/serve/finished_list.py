@@ -26,11 +26,12 @@ _EMPTY_JSON = b'"tools":[]'
 
 async def fill(gateway: Gateway, ctx: Context, answer: JsonObject) -> JsonObject:
     """The checked, empty answer with the finished list, or with that list to be spliced in."""
-    scope = ctx.scope
-    if scope.focus is not None:
-        scope.focus.listed(anyio.current_time())
+    scope, asked_at = ctx.scope, anyio.current_time()
     intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
     finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
+    if scope.focus is not None:
+        # Not before: what this changes about the list is told by a notice of its own.
+        scope.focus.listed(asked_at)
     if "cacheScope" in answer and (intent is not None or gateway.state.settings.clients):
         answer = {**answer, "cacheScope": "private"}
     gateway.events.publish(

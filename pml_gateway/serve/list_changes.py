@@ -62,7 +62,11 @@ _OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
 
 @dataclass(slots=True)
 class _Subscriber:
-    """One client to tell: of what servers it was `told` and when, and what it is `owed` at the end of that time."""
+    """One client to tell.
+
+    Of what servers announced it was `told` when; some is `owed` at the end of that time, and some was of what is
+    `hidden` from it.
+    """
 
     scope: RequestScope
     version: str
@@ -71,6 +75,7 @@ class _Subscriber:
     digests: dict[ListKind, bytes]
     told: dict[Announced, float] = field(default_factory=dict)
     owed: set[Announced] = field(default_factory=set)
+    hidden: set[Announced] = field(default_factory=set)
     pending: dict[ListKind, None] = field(default_factory=dict)
     is_being_told: bool = False
 
@@ -133,17 +138,23 @@ class Subscribers:
     ) -> float:
         """Pass on what servers announced, unless this client was told of it just now; when it is to be told next.
 
-        Where a server lists other things and the client's list is the same, they are hidden or held back.
+        Where a server lists other things and the client's list is the same, they are hidden or held back; so is what
+        the server goes on to announce, for a while.
         """
         now, told = anyio.current_time(), subscriber.told
+        for each in [each for each, since in told.items() if since + ANNOUNCED_EVERY <= now]:
+            del told[each]
+        subscriber.hidden &= told.keys()
         for each, lists_others in announced.items():
             if each[1] in changed:
                 told[each] = now
                 subscriber.owed.discard(each)
-            elif not lists_others:
+                subscriber.hidden.discard(each)
+            elif lists_others:
+                told.setdefault(each, now)
+                subscriber.hidden.add(each)
+            elif each not in subscriber.hidden:
                 subscriber.owed.add(each)
-        for each in [each for each, since in told.items() if since + ANNOUNCED_EVERY <= now]:
-            del told[each]
         for each in subscriber.owed - told.keys():
             subscriber.owed.discard(each)
             # Also where nothing of it is shown: what clients are not told must not be looked at more often.
@@ -158,7 +169,6 @@ class Subscribers:
         if "pml_gateway.subscribed" in connection.state:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
-
         focus = ctx.scope.focus
 
         async def notify(kind: ListKind) -> None:

@@ -167,6 +167,8 @@ async def test_a_client_that_lists_again_after_a_notice_is_offered_it_by_itself(
         servers["mail"].tools.append(tool("archive"))
         await served.gateway.refresh(30)
         await until(lambda: follows.told and deaf.told)
+        assert "focus" not in await follows.names()
+        await until(lambda: len(follows.told) == 2)
         assert "focus" in await follows.names()
         assert "fs__read_file" in await follows.focus(names=["fs__read_file"])
         assert (await deaf.call(names=["fs__read_file"]))["error"]["code"] == "NOT_FOUND"
