@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -21,6 +21,16 @@ from pml_gateway.types import JsonObject
 Prefix = Literal["always", "on_collision", "never"]
 
 SEPARATOR = "__"
+
+LONGEST_BEFORE = 64
+"""How long names were at first, unless the owner chose another limit. Rules and prompts may still say them."""
+
+MAX_FORMER = 4
+"""Names of before that a tool keeps; a limit that is changed more often than that loses the oldest."""
+
+Owner = tuple[str, str]
+"""A server's id, and what that server calls its tool."""
+
 _SEPARATED = re.compile(r"_{2,}")
 _HASH_LENGTH = 8
 
@@ -33,25 +43,38 @@ def assign_names(
     reserved: frozenset[str],
     earlier: Mapping[tuple[str, str], str],
     ownership: Ownership,
+    former: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}),
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, tool name) a qualified name.
 
     A name given earlier is kept by its owner, so a new server never renames another's tools; what is new takes the
     first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew, and so is
-    one that belongs to another server.
+    one that belongs to another server, or that a lower limit cut. No name of before is given to another tool.
     """
     wanted = list(dict.fromkeys(tools))
     kept: dict[str, tuple[str, str]] = {}
+    had: dict[str, Owner] = {}
     for owner, name in earlier.items():
-        if name not in reserved and _is_legal(name, max_length) and ownership.allows(name, owner[0]):
+        if not ownership.allows(name, owner[0]):
+            continue
+        had.setdefault(name, owner)
+        if name not in reserved and _is_legal(name, max_length) and not _was_cut(owner, name, prefix, max_length):
             kept.setdefault(name, owner)
+    for owner, names in former.items():
+        for name in names:
+            if ownership.allows(name, owner[0]):
+                had.setdefault(name, owner)
     assigned = {owner: earlier[owner] for owner in wanted if kept.get(earlier.get(owner, "")) == owner}
     taken = kept.keys() | reserved
     for owner in wanted:
         if owner in assigned:
             continue
         candidates = _candidates(owner, prefix, max_length, reserved, ownership)
-        name = next(name for name in candidates if name not in taken and ownership.allows(name, owner[0]))
+        name = next(
+            name
+            for name in candidates
+            if name not in taken and had.get(name, owner) == owner and ownership.allows(name, owner[0])
+        )
         assigned[owner] = name
         taken.add(name)
     return assigned
@@ -93,14 +116,58 @@ def _refused_names(
 ) -> tuple[str, ...]:
     """Names that the tool would have if they were not another's, which rules against it may be written with."""
     plain = _plain(owner, prefix)
-    wanted = [legal_name(name, owner, max_length) for name in plain]
-    if given == wanted[0]:
+    if given == legal_name(plain[0], owner, max_length):
         return ()
-    refused = [name for name in wanted if name in reserved or not ownership.allows(name, owner[0])]
-    hashed = _with_hash(_clean(plain[-1]), owner, max_length, salt="0")
-    if refused or not ownership.allows(hashed, owner[0]):
-        refused.append(hashed)
-    return tuple(name for name in refused if name != given)
+    found: list[str] = []
+    for longest in dict.fromkeys((max_length, LONGEST_BEFORE)):
+        wanted = [legal_name(name, owner, longest) for name in plain]
+        refused = [name for name in wanted if name in reserved or not ownership.allows(name, owner[0])]
+        hashed = _with_hash(_clean(plain[-1]), owner, longest, salt="0")
+        if refused or not ownership.allows(hashed, owner[0]):
+            refused.append(hashed)
+        found += refused
+    return tuple(name for name in dict.fromkeys(found) if name != given)
+
+
+def _former_names(
+    names: Mapping[Owner, str],
+    earlier: Mapping[Owner, str],
+    former: Mapping[Owner, Sequence[str]],
+    reserved: frozenset[str],
+    ownership: Ownership,
+) -> dict[Owner, tuple[str, ...]]:
+    """The names that tools had and have no longer; those of tools that may come back as well."""
+    taken = {*names.values(), *reserved}
+    found: dict[Owner, tuple[str, ...]] = {}
+    for owner in dict.fromkeys((*former, *earlier)):
+        before = [*former.get(owner, ())]
+        if owner in names and owner in earlier:
+            before.append(earlier[owner])
+        kept = [
+            name
+            for name in dict.fromkeys(before)
+            if name not in taken and not ILLEGAL.search(name) and ownership.allows(name, owner[0])
+        ]
+        if kept:
+            found[owner] = tuple(kept[-MAX_FORMER:])
+            taken.update(found[owner])
+    return found
+
+
+def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: frozenset[str]) -> list[str]:
+    """What a tool with a long name was called at first, as far as that follows from its own name."""
+    if max_length >= LONGEST_BEFORE:
+        return []
+    names = [legal_name(name, owner, LONGEST_BEFORE) for name in _plain(owner, prefix) if len(name) > max_length]
+    return [name for name in names if name not in reserved]
+
+
+def _was_cut(owner: Owner, name: str, prefix: Prefix, max_length: int) -> bool:
+    """Whether a name is what a lower limit than that of now made of a longer one."""
+    return len(name) < max_length and any(
+        len(plain) > len(name) and name == _with_hash(_clean(plain), owner, len(name), salt="")
+        for plain in (_plain(owner, prefix) if name[-_HASH_LENGTH - 1 : -_HASH_LENGTH] == "_" else ())
+    )
 
 
 def legal_name(name: str, owner: tuple[str, str], max_length: int) -> str:
@@ -126,9 +193,10 @@ def build_catalog(
     listings: Sequence[UpstreamListing],
     *,
     prefix: Prefix = "always",
-    max_length: int = 64,
+    max_length: int = LONGEST_BEFORE,
     reserved: frozenset[str] = frozenset(),
     earlier: Mapping[tuple[str, str], str] | None = None,
+    former: Mapping[tuple[str, str], Sequence[str]] | None = None,
     previous: Catalog | None = None,
     ownership: Ownership | None = None,
 ) -> Catalog:
@@ -140,6 +208,7 @@ def build_catalog(
         max_length: characters a qualified name may have.
         reserved: names no tool may take (the meta-tools' own).
         earlier: names given in earlier builds, which their owners keep.
+        former: names that tools had before those, and are still called by.
         previous: the catalog before this one; its unchanged tools are taken over as they are, and what a server said
             in the very same object is not repaired again.
         ownership: which servers are configured, also those without a listing; by default the listed ones.
@@ -148,9 +217,18 @@ def build_catalog(
     configured = ownership.ids
     kept = {owner: name for owner, name in (earlier or {}).items() if owner[0] in configured}
     owners = [(listing.upstream_id, _name(tool)) for listing in listings for tool in listing.tools]
+    kept_former = {owner: names for owner, names in (former or {}).items() if owner[0] in configured}
     names = assign_names(
-        owners, prefix=prefix, max_length=max_length, reserved=reserved, earlier=kept, ownership=ownership
+        owners,
+        prefix=prefix,
+        max_length=max_length,
+        reserved=reserved,
+        earlier=kept,
+        ownership=ownership,
+        former=kept_former,
     )
+    had = _former_names(names, kept, kept_former, reserved, ownership)
+    had_by = {name: owner for owner, own in had.items() for name in own}
     known = {} if previous is None else {(tool.upstream_id, tool.name): tool for tool in previous.tools}
     tools: list[CatalogTool] = []
     listed: set[str] = set()
@@ -161,12 +239,22 @@ def build_catalog(
             if qualified_name in listed:
                 continue
             listed.add(qualified_name)
-            refused = _refused_names(owner, qualified_name, prefix, max_length, reserved, ownership)
-            tools.append(_build_tool(raw, qualified_name, refused, listing, known.get(owner)))
+            before = (*had.get(owner, ()), *_names_before(owner, prefix, max_length, reserved))
+            tool_names = _Names(
+                qualified_name,
+                refused=_refused_names(owner, qualified_name, prefix, max_length, reserved, ownership),
+                former=tuple(
+                    name
+                    for name in dict.fromkeys(before)
+                    if name != qualified_name and had_by.get(name, owner) == owner and ownership.allows(name, owner[0])
+                ),
+            )
+            tools.append(_build_tool(raw, tool_names, listing, known.get(owner)))
     return Catalog(
         tools=tuple(tools),
         upstream_ids=tuple(listing.upstream_id for listing in listings),
         assignments=MappingProxyType(_kept_assignments(kept, names)),
+        former=MappingProxyType(had),
         ownership=ownership,
     )
 
@@ -180,16 +268,19 @@ def _kept_assignments(
     return gone | dict(names)
 
 
-def _build_tool(
-    raw: JsonObject,
-    qualified_name: str,
-    refused_names: tuple[str, ...],
-    listing: UpstreamListing,
-    known: CatalogTool | None,
-) -> CatalogTool:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The name of a tool, those it does not get, and those it had."""
+
+    qualified: str
+    refused: tuple[str, ...]
+    former: tuple[str, ...]
+
+
+def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known: CatalogTool | None) -> CatalogTool:
     if known is not None and known.listed is raw:
-        return _taken_over(known, qualified_name, refused_names, stale=listing.stale)
-    name = _name(raw)
+        return _taken_over(known, names, stale=listing.stale)
+    name, qualified_name = _name(raw), names.qualified
     input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
     fields, dropped = sound_fields(raw)
@@ -209,14 +300,16 @@ def _build_tool(
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
         listed=raw,
-        refused_names=refused_names,
+        refused_names=names.refused,
+        former_names=names.former,
     )
     return known if known is not None and same_tool(known, tool) else tool
 
 
-def _taken_over(known: CatalogTool, qualified_name: str, refused_names: tuple[str, ...], *, stale: bool) -> CatalogTool:
+def _taken_over(known: CatalogTool, names: _Names, *, stale: bool) -> CatalogTool:
     """A tool that its server describes as before, under its name of now."""
-    if (known.qualified_name, known.refused_names, known.stale) == (qualified_name, refused_names, stale):
+    qualified_name = names.qualified
+    if (_Names(known.qualified_name, known.refused_names, known.former_names), known.stale) == (names, stale):
         return known
     own = len(known.repairs) - len(_renamed(known.upstream_id, known.name, known.qualified_name))
     return replace(
@@ -225,7 +318,8 @@ def _taken_over(known: CatalogTool, qualified_name: str, refused_names: tuple[st
         definition={**known.definition, "name": qualified_name},
         repairs=(*known.repairs[:own], *_renamed(known.upstream_id, known.name, qualified_name)),
         stale=stale,
-        refused_names=refused_names,
+        refused_names=names.refused,
+        former_names=names.former,
     )
 
 
@@ -247,8 +341,9 @@ def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
 def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
     """Whether a tool is what it was before, down to the JSON of its definition."""
     return (
-        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.refused_names, known.reach)
-        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.refused_names, tool.reach)
+        (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.reach)
+        == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.reach)
+        and (known.refused_names, known.former_names) == (tool.refused_names, tool.former_names)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
         # Python holds 1, 1.0 and true for equal; JSON does not.

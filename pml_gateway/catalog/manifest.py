@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+from pml_gateway.catalog.build import LONGEST_BEFORE, MAX_FORMER
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames
 from pml_gateway.files import locked, read_json, write_atomically
 from pml_gateway.log import get_logger
@@ -20,6 +22,8 @@ LOCK_SECONDS = 5.0
 """A gateway can do without what it would write."""
 
 FORMAT = 1
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +50,38 @@ class Manifest:
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
     names: Mapping[tuple[str, str], str] = field(default_factory=dict)
     offer_names: Mapping[OfferKind, OfferNames] = field(default_factory=dict)
+    former_names: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    """What tools were called before they were renamed, by which they are still called."""
     is_pinned: bool = True
     """Whether it was written by a gateway that pins definitions; earlier ones did not."""
+
+
+def _path(directory: Path, identity: str) -> Path:
+    return directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
 
 class ManifestFile:
     """The manifest of one configuration; every write merges with what other processes wrote."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
-        self._path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    def __init__(self, directory: Path, identity: str, *, before: str = "") -> None:
+        """The manifest of an identity; what an earlier version wrote for the identity `before` is read where it is new.
+
+        Args:
+            directory: where manifests lie.
+            identity: what the manifest is of.
+            before: what an earlier version called the same.
+        """
+        self._path = _path(directory, identity)
+        self._before = _path(directory, before) if before else self._path
 
     @classmethod
     def of(cls, directory: Path, configuration: str, prefix: str, max_length: int) -> ManifestFile:
-        """The manifest of a configuration. Names depend on how they are prefixed, so each naming has its own."""
-        return cls(directory, f"{configuration}\0{prefix}\0{max_length}")
+        """The manifest of a configuration. Names depend on how they are prefixed, so each way has its own.
+
+        Earlier versions had one for each limit as well; that of the limit they began with goes on for all.
+        """
+        same = f"{configuration}\0{prefix}\0"
+        return cls(directory, f"{same}{LONGEST_BEFORE}", before=f"{same}{max_length}")
 
     @property
     def path(self) -> Path:
@@ -69,7 +91,7 @@ class ManifestFile:
     def load(self) -> Manifest:
         """The manifest on disk; an absent or damaged one is empty."""
         try:
-            raw = read_json(self._path)
+            raw = read_json(self._path if self._path.exists() else self._before)
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
         except (FileNotFoundError, NotADirectoryError):
             return Manifest()
@@ -105,7 +127,11 @@ class ManifestFile:
                 for kind in OfferKind
                 if kind in manifest.offer_names or kind in on_disk.offer_names
             }
-            merged = Manifest(entries, _merge_names(manifest.names, on_disk.names, kept), offer_names)
+            renamed = manifest.former_names
+            theirs = {owner: name for owner, name in on_disk.names.items() if name not in renamed.get(owner, ())}
+            names = _merge_names(manifest.names, theirs, kept)
+            former = _merge_former(renamed, on_disk.former_names, names)
+            merged = Manifest(entries, names, offer_names, former)
             write_atomically(self._path, _written(merged))
         return merged
 
@@ -113,6 +139,19 @@ class ManifestFile:
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:
     """A process of one client lists in its name, and finds out no differences."""
     return replace(newest, differences=older.differences)
+
+
+def _merge_former(
+    mine: Mapping[tuple[str, str], Sequence[str]],
+    theirs: Mapping[tuple[str, str], Sequence[str]],
+    names: Mapping[tuple[str, str], str],
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    merged = {
+        owner: [name for name in (*theirs.get(owner, ()), *mine.get(owner, ())) if name != names[owner]]
+        for owner in dict.fromkeys((*theirs, *mine))
+        if owner in names
+    }
+    return {owner: tuple(dict.fromkeys(former))[-MAX_FORMER:] for owner, former in merged.items() if former}
 
 
 def _merge_names(
@@ -135,6 +174,7 @@ def _written(manifest: Manifest) -> str:
         "pinned": _json(manifest.is_pinned),
         "names": _object({upstream_id: _json(names) for upstream_id, names in _nested(manifest.names).items()}),
         "offer_names": _json(offer_names),
+        "former_names": _json(_nested(manifest.former_names)),
         "upstreams": _object({upstream_id: _entry(entry) for upstream_id, entry in manifest.entries.items()}),
     }
     return _object(parts)
@@ -161,8 +201,8 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _nested(names: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    nested: dict[str, dict[str, str]] = {}
+def _nested(names: Mapping[tuple[str, str], Given]) -> dict[str, dict[str, Given]]:
+    nested: dict[str, dict[str, Given]] = {}
     for (upstream_id, own), name in names.items():
         nested.setdefault(upstream_id, {})[own] = name
     return nested
@@ -188,7 +228,12 @@ def _decode(raw: JsonObject) -> Manifest:
     }
     # Manifests of before offers were kept know tools alone.
     offer_names = {OfferKind(kind): _flat(nested) for kind, nested in raw.get("offer_names", {}).items()}
-    return Manifest(entries, _flat(raw["names"]), offer_names, is_pinned=raw.get("pinned") is True)
+    former = {
+        (upstream_id, own): tuple(map(_text, names))
+        for upstream_id, former_names in raw.get("former_names", {}).items()
+        for own, names in former_names.items()
+    }
+    return Manifest(entries, _flat(raw["names"]), offer_names, former, is_pinned=raw.get("pinned") is True)
 
 
 def _decode_offers(raw: JsonObject) -> Offers:

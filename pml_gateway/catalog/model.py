@@ -41,7 +41,8 @@ class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
 
     A `hidden` tool exists inside composite tools only. `listed` is what the server said of it, word for word. It has
-    none of its `refused_names` because they are another's; rules that take tools away still mean it by them.
+    none of its `refused_names` because they are another's; rules that take tools away still mean it by them. It is
+    called by its `former_names` as well, and every rule means it by them.
     """
 
     qualified_name: str
@@ -56,6 +57,7 @@ class CatalogTool:
     listed: JsonObject = field(default_factory=dict)
     refused_names: tuple[str, ...] = ()
     reach: Reach = ITSELF
+    former_names: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
@@ -84,6 +86,7 @@ class Catalog:
     tools: tuple[CatalogTool, ...] = ()
     upstream_ids: tuple[str, ...] = ()
     assignments: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
+    former: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
     offers: OfferTable = field(default_factory=OfferTable)
     visibility: Visibility = field(default_factory=Visibility)
     ownership: Ownership = field(default_factory=Ownership)
@@ -92,6 +95,15 @@ class Catalog:
     def positions(self) -> Mapping[str, int]:
         """Qualified name to position in `tools`."""
         return {tool.qualified_name: position for position, tool in enumerate(self.tools)}
+
+    @cached_property
+    def _by_former_name(self) -> Mapping[str, CatalogTool | None]:
+        """The tool that had a name and has another now; none where it could be one of several."""
+        found: dict[str, CatalogTool | None] = {}
+        for tool in self.tools:
+            for name in tool.former_names:
+                found[name] = None if name in found else tool
+        return found
 
     @cached_property
     def own_names(self) -> Mapping[str, Sequence[CatalogTool]]:
@@ -120,9 +132,10 @@ class Catalog:
 
     def shows_the_same(self, other: Catalog) -> bool:
         """Whether no client could tell this snapshot from the other."""
-        if (self.upstream_ids, self.assignments, self.visibility, self.ownership) != (
+        if (self.upstream_ids, self.assignments, self.former, self.visibility, self.ownership) != (
             other.upstream_ids,
             other.assignments,
+            other.former,
             other.visibility,
             other.ownership,
         ):
@@ -142,6 +155,10 @@ class Catalog:
         """The tool of exactly this qualified name."""
         position = self.positions.get(qualified_name)
         return None if position is None else self.tools[position]
+
+    def by_former_name(self, name: str) -> CatalogTool | None:
+        """The tool that had this name and has another now."""
+        return self._by_former_name.get(name)
 
 
 def _observed(tool: CatalogTool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Shape, Variables
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Shape, ToolNames, Variables
 
 SERVERS = ("mcpServers",)
 
@@ -29,6 +29,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         defers="loads tools only when it searches for them (tool search), unless a server has `alwaysLoad`",
         pin_key="alwaysLoad",
         restart="start a new session (`claude mcp list` shows it)",
+        # github.com/anthropics/claude-code/issues/2326: "String should have at most 64 characters"
+        names=ToolNames("mcp__{server}__", 64, "it gets an error for every request"),
     ),
     KnownClient(
         "claude-desktop",
@@ -36,6 +38,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         (FileLocation(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
         shape=Shape(speaks_http=False),
         restart="quit it completely and start it again",
+        # github.com/anthropics/claude-code/issues/34960
+        names=ToolNames("", 64, "it gets an error for every request"),
     ),
     KnownClient(
         "cursor",
@@ -43,6 +47,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         _home_and_project(".cursor/mcp.json"),
         variables=Variables.PREFIXED,
         restart="it reads the file again by itself",
+        # github.com/idosal/git-mcp/issues/31: "Combined server and tool name length (63) exceeds 60 characters".
+        names=ToolNames("{server}", 60, "it leaves them out"),
     ),
     KnownClient(
         "vscode",
@@ -55,6 +61,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.PREFIXED,
         restart="run `MCP: List Servers` and start pml there",
+        # `McpToolName` in its src/vs/workbench/contrib/mcp/common/mcpTypes.ts
+        names=ToolNames("mcp_{server}_", 64, "it cuts them", longest_prefix=18),
     ),
     KnownClient(
         "windsurf",
@@ -72,6 +80,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         shape=Shape(http_url="httpUrl", bare_url="sse"),
         variables=Variables.DOLLAR,
         restart="start it again (`/mcp` shows it)",
+        # "Names longer than 63 characters are truncated with middle replacement", as the same page says.
+        names=ToolNames("mcp_{server}_", 63, "it cuts them in the middle"),
     ),
     KnownClient(
         "codex",
@@ -83,6 +93,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         file_format=FileFormat.TOML,
         shape=Shape(headers="http_headers"),
         restart="start it again (`/mcp` shows it)",
+        # `MAX_TOOL_NAME_LENGTH` in its codex-rs/core/src/mcp_connection_manager.rs
+        names=ToolNames("mcp__{server}__", 64, "it puts a hash in the place of their end"),
     ),
     KnownClient(
         "zed",
@@ -94,6 +106,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         # Versions before 0.206 refuse an entry without `source`; later ones ignore it.
         shape=Shape(extra=(("source", "custom"),)),
         restart="it reads the file again by itself",
+        # `MAX_TOOL_NAME_LENGTH` in its crates/agent; the entry's name comes before names of which there are two.
+        names=ToolNames("", 64, "it cuts them"),
     ),
     KnownClient(
         "mcp-json",

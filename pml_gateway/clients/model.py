@@ -79,11 +79,33 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolNames:
+    """How a client names tools for its model: `{server}` in `prefix` is the name of the entry.
+
+    `longest` is for prefix and name together; `otherwise` says what becomes of longer ones. A prefix is cut to
+    `longest_prefix`.
+    """
+
+    prefix: str
+    longest: int
+    otherwise: str
+    longest_prefix: int | None = None
+
+    def room(self, entry: str) -> int:
+        """How long a name may be that the entry's server lists."""
+        return self.longest - len(self.before(entry))
+
+    def before(self, entry: str) -> str:
+        """What the client puts before the names of an entry's server."""
+        return self.prefix.format(server=entry)[: self.longest_prefix]
+
+
+@dataclass(frozen=True, slots=True)
 class KnownClient:
     """An MCP client.
 
     `defers` says how the client itself keeps tools out of the context, if it does; `pin_key` is the member of an
-    entry that turns this off for one server.
+    entry that turns this off for one server. `names` says how it names tools, where that is known.
     """
 
     name: str
@@ -96,3 +118,4 @@ class KnownClient:
     pin_key: str = ""
     restart: str = ""
     """What makes the client read its file again."""
+    names: ToolNames | None = None

@@ -15,8 +15,8 @@ from pml_gateway.types import MODES, ExposureMode, Ranking
 KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
 """In the fixed order in which they are listed."""
 
-META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info")
-"""All that `gateway.meta_tools` may name; `gateway_info` is off by default."""
+META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info", "focus")
+"""All that `gateway.meta_tools` may name; the last two are off by default."""
 
 _STORES = ("disk:", "redis://", "rediss://")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
@@ -109,7 +109,10 @@ class GatewaySection(Section):
         default=False, description="with namespaces: list the original tools too, marked as legacy"
     )
     meta_tools: tuple[str, ...] = Field(
-        default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info"
+        default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info and focus"
+    )
+    max_focused: int = Field(
+        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
     )
     instructions_tokens: int = Field(
         default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
@@ -137,13 +140,22 @@ class GatewaySection(Section):
         return names
 
 
+SHORTEST_NAME = 16
+"""What the longest name of a tool may be at least: a hash and a few characters before it."""
+
+
 class NamingSettings(Section):
     """How upstream tools are named for clients."""
 
     prefix: Literal["always", "on_collision", "never"] = Field(
         default="always", description="when a tool is named server__tool"
     )
-    max_length: int = Field(default=64, ge=16, le=128, description="longest name of a tool")
+    max_length: int = Field(
+        default=52,
+        ge=SHORTEST_NAME,
+        le=128,
+        description="longest name of a tool or namespace; clients put a prefix before it and allow 60 to 64 in all",
+    )
 
 
 class SearchSettings(Section):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pml_gateway.catalog.build import LONGEST_BEFORE
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.settings import NamespaceSettings
 from pml_gateway.exposure.patterns import compile_grants
 
-MAX_NAME = 64
 _PLAIN_ACTION = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -27,6 +27,8 @@ class Namespace:
     name: str
     actions: dict[str, CatalogTool]
     ownership: Ownership
+    former_name: str = ""
+    """What it was called before names were shorter."""
 
     @cached_property
     def _loosely(self) -> dict[str, list[str]]:
@@ -52,7 +54,9 @@ class Namespace:
         spelled = [action for action in self._loosely.get(loosely(given), ()) if self._may_mean(given, action)]
         if len(spelled) == 1:
             return spelled[0]
-        named = [action for action, tool in self.actions.items() if given in (tool.source, tool.name)]
+        named = [
+            action for action, tool in self.actions.items() if given in (tool.source, tool.name, *tool.former_names)
+        ]
         named = [action for action in named if self._may_mean(given, action)]
         return named[0] if len(named) == 1 else None
 
@@ -66,7 +70,12 @@ def loosely(name: str) -> str:
 
 
 def group(
-    tools: Sequence[CatalogTool], settings: NamespaceSettings, *, taken: Collection[str], ownership: Ownership
+    tools: Sequence[CatalogTool],
+    settings: NamespaceSettings,
+    *,
+    taken: Collection[str],
+    ownership: Ownership,
+    max_length: int = LONGEST_BEFORE,
 ) -> dict[str, Namespace]:
     """The namespaces of these tools by name, sorted.
 
@@ -83,9 +92,10 @@ def group(
     used = set(taken)
     namespaces: dict[str, Namespace] = {}
     for owner in sorted(members):
-        name = next(candidate for candidate in _candidates(owner) if candidate not in used)
+        name = next(candidate for candidate in _candidates(owner, max_length) if candidate not in used)
+        former = next(candidate for candidate in _candidates(owner, LONGEST_BEFORE) if candidate not in taken)
         used.add(name)
-        namespaces[name] = Namespace(name, _named_actions(members[owner], ownership), ownership)
+        namespaces[name] = Namespace(name, _named_actions(members[owner], ownership), ownership, former)
     return dict(sorted(namespaces.items()))
 
 
@@ -95,14 +105,22 @@ def is_read_only(tool: CatalogTool) -> bool:
     return annotations.get("readOnlyHint") is True
 
 
-def _candidates(owner: str) -> Iterator[str]:
+def find_namespace(namespaces: Mapping[str, Namespace], name: str) -> Namespace | None:
+    """The namespace of this name, or of one that was too long."""
+    found = namespaces.get(name)
+    if found is not None or len(name) > LONGEST_BEFORE:
+        return found
+    return next((each for each in namespaces.values() if len(each.name) < len(name) and each.former_name == name), None)
+
+
+def _candidates(owner: str, max_length: int) -> Iterator[str]:
     cleaned = _ILLEGAL.sub("_", owner) or "unnamed"
     for suffix in ("", "_tools", "_actions"):
-        if len(cleaned) + len(suffix) <= MAX_NAME:
+        if len(cleaned) + len(suffix) <= max_length:
             yield cleaned + suffix
     for attempt in range(1000):
         digest = hashlib.sha256(f"{owner}\0{attempt}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        yield f"{cleaned[: MAX_NAME - 9]}_{digest}"
+        yield f"{cleaned[: max_length - 9]}_{digest}"
 
 
 def _named_actions(tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, CatalogTool]:

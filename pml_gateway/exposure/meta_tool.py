@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -64,9 +64,9 @@ class MetaTool:
             return read_call(given, _keys(self), "name", parameters)
         return read(given, _keys(self), calls_in=self.calls_in)
 
-    def is_enabled(self, settings: Settings) -> bool:
-        """Whether it can be called."""
-        return self.name in settings.gateway.meta_tools and self.is_useful(settings)
+    def is_enabled(self, settings: Settings, also: Collection[str] = ()) -> bool:
+        """Whether it can be called; `also` names those that one session has beside what the settings say."""
+        return (self.name in settings.gateway.meta_tools or self.name in also) and self.is_useful(settings)
 
 
 @cache
@@ -101,15 +101,15 @@ class MetaTools:
         """The meta-tool of this name, which there is."""
         return self._by_name[name]
 
-    def enabled(self, settings: Settings) -> list[MetaTool]:
+    def enabled(self, settings: Settings, also: Collection[str] = ()) -> list[MetaTool]:
         """Those that can be called."""
-        return [tool for tool in self._tools if tool.is_enabled(settings)]
+        return [tool for tool in self._tools if tool.is_enabled(settings, also)]
 
-    def definitions(self, settings: Settings, servers: Sequence[str]) -> list[JsonObject]:
+    def definitions(self, settings: Settings, servers: Sequence[str], also: Collection[str] = ()) -> list[JsonObject]:
         """The definitions of those that can be called."""
-        return [tool.definition(servers) for tool in self.enabled(settings)]
+        return [tool.definition(servers) for tool in self.enabled(settings, also)]
 
-    def definitions_beside_namespaces(self, settings: Settings) -> list[JsonObject]:
+    def definitions_beside_namespaces(self, settings: Settings, also: Collection[str] = ()) -> list[JsonObject]:
         """The definitions of those that are listed with namespaces."""
-        definitions = (tool.beside_namespaces(settings) for tool in self.enabled(settings))
+        definitions = (tool.beside_namespaces(settings) for tool in self.enabled(settings, also))
         return [definition for definition in definitions if definition is not None]

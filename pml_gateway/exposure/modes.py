@@ -11,6 +11,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.focus import NOT_FOCUSED, Focused
 from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.types import MODES, ExposureMode
@@ -27,6 +28,7 @@ class Reason(StrEnum):
     HIT = "hit"
     USED = "among the most used"
     FIRST = "first in catalog order"
+    FOCUSED = "the session focused on it"
     EVERYTHING = "everything is listed"
 
 
@@ -44,8 +46,9 @@ class Exposure:
     """What one request gets listed: the meta-tools or not, and upstream tools sorted by name.
 
     `namespaces` puts one tool per group in the place of the meta-tools other than the search; `legacy` are the upstream
-    tools listed beside those, marked. With `as_sent`, schemas that are sound keep what model APIs refuse: the client
-    gets what it would get from the server itself.
+    tools listed beside those, marked. `offers_focus` lists the meta-tool `focus` also where no setting does. With
+    `as_sent`, schemas that are sound keep what model APIs refuse: the client gets what it would get from the server
+    itself.
     """
 
     meta_tools: bool
@@ -53,6 +56,7 @@ class Exposure:
     selected_by_intent: bool = False
     namespaces: bool = False
     legacy: tuple[CatalogTool, ...] = ()
+    offers_focus: bool = False
     as_sent: bool = False
 
     def names(self) -> frozenset[str]:
@@ -70,13 +74,17 @@ def expose(
     most_used: Sequence[CatalogTool] = (),
     *,
     ownership: Ownership,
+    focused: Focused = NOT_FOCUSED,
 ) -> Exposure:
     """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones.
 
     `most_used` are those of the visible tools that were called before, the most used first; `ownership` decides which
-    tools the whitelist means.
+    tools the whitelist means. What is `focused` is listed as if it were whitelisted.
     """
-    exposure = _expose(mode, visible, search, settings, intent, most_used, ownership)
+    first = [ListedTool(tool, Reason.FOCUSED) for tool in focused.tools]
+    exposure = _expose(mode, visible, search, settings, intent, most_used, ownership, first)
+    if focused.is_offered and exposure.meta_tools:
+        exposure = replace(exposure, offers_focus=True)
     if settings.style != "namespaces" or not MODES[mode].has_namespaces or not exposure.meta_tools:
         return exposure
     listed = exposure.names()
@@ -105,14 +113,15 @@ def _expose(
     intent: str | None,
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
+    focused: Sequence[ListedTool],
 ) -> Exposure:
     match mode:
         case ExposureMode.META_ONLY:
-            return Exposure(meta_tools=True)
+            return Exposure(meta_tools=True, tools=_by_name(focused))
         case ExposureMode.SEMANTIC:
-            return _semantic(visible, search, settings, intent)
+            return _semantic(search, settings, intent, focused)
         case ExposureMode.HYBRID:
-            return _hybrid(visible, search, settings, intent, most_used, ownership)
+            return _hybrid(visible, search, settings, intent, most_used, ownership, focused)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
             return Exposure(lists_meta_tools(mode, settings), _by_name(everything), as_sent=True)
@@ -121,11 +130,11 @@ def _expose(
 
 
 def _semantic(
-    visible: Sequence[CatalogTool], search: SearchTools, settings: GatewaySection, intent: str | None
+    search: SearchTools, settings: GatewaySection, intent: str | None, focused: Sequence[ListedTool]
 ) -> Exposure:
     if intent is None:
-        return Exposure(meta_tools=True)
-    listed = _within_caps([], _hits(search, settings, intent, 0), settings)
+        return Exposure(meta_tools=True, tools=_by_name(focused))
+    listed = _within_caps(focused, _hits(search, settings, intent, len(focused)), settings)
     return Exposure(meta_tools=True, tools=_by_name(listed), selected_by_intent=True)
 
 
@@ -136,12 +145,14 @@ def _hybrid(
     intent: str | None,
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
+    focused: Sequence[ListedTool],
 ) -> Exposure:
     hybrid = settings.hybrid
     if not hybrid.expose_underlying_tools:
-        return Exposure(hybrid.expose_meta_tools)
+        return Exposure(hybrid.expose_meta_tools, _by_name(focused))
     whitelist = compile_grants(hybrid.whitelisted_tools, ownership)
     whitelisted = [ListedTool(tool, Reason.WHITELISTED) for tool in visible if whitelist.admits(tool)]
+    whitelisted += focused
     if not hybrid.apply_semantic_filter:
         first: Iterable[ListedTool] = (ListedTool(tool, Reason.FIRST) for tool in visible)
         return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
@@ -164,7 +175,7 @@ def _hits(search: SearchTools, settings: GatewaySection, intent: str, whiteliste
 def _within_caps(
     whitelisted: Sequence[ListedTool], others: Iterable[ListedTool], settings: GatewaySection
 ) -> list[ListedTool]:
-    """Whitelisted tools count towards the caps and are never cut; `others` come best first."""
+    """Whitelisted and focused tools count towards the caps and are never cut; `others` come best first."""
     hybrid = settings.hybrid
     kept = list({listed.tool.qualified_name: listed for listed in whitelisted}.values())
     names = {listed.tool.qualified_name for listed in kept}

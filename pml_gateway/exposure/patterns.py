@@ -32,7 +32,7 @@ class ToolPatterns:
 
     def matches(self, tool: CatalogTool) -> bool:
         """Whether any entry names this tool; always about the tool, never about the alias used."""
-        return self.matches_any((tool.qualified_name, *_sources(tool), *tool.refused_names))
+        return self.matches_any((tool.qualified_name, *_sources(tool), *tool.former_names, *tool.refused_names))
 
     def matches_any(self, names: Iterable[str]) -> bool:
         """Whether any entry fits any of these names."""
@@ -79,7 +79,7 @@ class ToolGrants:
 
     def admits(self, tool: CatalogTool) -> bool:
         """Whether any entry gives this tool."""
-        return self.fit(tool.upstream_id, (tool.qualified_name, *_sources(tool)))
+        return self.fit(tool.upstream_id, (tool.qualified_name, *_sources(tool), *tool.former_names))
 
     def about(self, upstream_id: str) -> Iterator[str]:
         """The entries that may be about this server."""

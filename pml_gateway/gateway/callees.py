@@ -8,7 +8,7 @@ from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.exposure.actions import adapt, choose
-from pml_gateway.exposure.grouping import Namespace
+from pml_gateway.exposure.grouping import Namespace, find_namespace
 from pml_gateway.exposure.namespaces import ACTION, parameters
 from pml_gateway.exposure.vocabulary import meaning
 from pml_gateway.gateway.state import GatewayState
@@ -27,7 +27,7 @@ class Callees:
 
     def namespace(self, name: str, arguments: JsonObject) -> Namespace | None:
         """The namespace of this name; a call without an action that names one of its tools goes to the tool."""
-        namespace = self.state.namespaces(self.view).get(name)
+        namespace = find_namespace(self.state.namespaces(self.view), name)
         if namespace is None or ACTION in arguments:
             return namespace
         tool = self.view.resolve(name)

@@ -20,6 +20,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
+from pml_gateway.exposure.focus import FOCUS, focused
 from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.namespaces import call_signature
@@ -110,7 +111,7 @@ class Caller:
     async def _answer(self, context: CallContext, name: str, arguments: JsonObject, version: str) -> JsonObject:
         answered = None
         scope, options, state, view = context.scope, context.options, context.state, context.view
-        meta_tool = _meta_tool_called(state, view, name)
+        meta_tool = _meta_tool_called(context, name)
         namespace = None if meta_tool is not None else context.callees.namespace(name, arguments)
         try:
             if state.settings.gateway.direct_calls == "listed":
@@ -292,12 +293,13 @@ def search_hint(view: View) -> str:
     return "tools/list has the names"
 
 
-def _meta_tool_called(state: GatewayState, view: View, name: str) -> MetaTool | None:
+def _meta_tool_called(context: CallContext, name: str) -> MetaTool | None:
     """The enabled meta-tool of this name, or of this alias where no tool has it."""
-    tool = state.meta_tools_of(view).find(name)
-    if tool is None or not tool.is_enabled(state.settings):
+    tool, focus = context.meta_tools.find(name), context.scope.focus
+    also = (FOCUS,) if focus is not None and focus.follows else ()
+    if tool is None or not tool.is_enabled(context.state.settings, also):
         return None
-    return tool if name == tool.name or view.resolve(name) is None else None
+    return tool if name == tool.name or context.view.resolve(name) is None else None
 
 
 async def _answer_of(meta_tool: MetaTool, context: CallContext, arguments: JsonObject) -> JsonObject:
@@ -312,7 +314,8 @@ async def _require_listed(
 ) -> None:
     state, view = context.state, context.view
     mode = effective_mode(context.scope, state.settings.gateway)
-    exposure = await expose(state, view, mode, call_intent(context.scope, state.settings.gateway))
+    intent = call_intent(context.scope, state.settings.gateway)
+    exposure = await expose(state, view, mode, intent, focused(context.scope.focus, mode, state.catalog, view.shows))
     if meta_tool is not None:
         is_beside = not exposure.namespaces or meta_tool.beside_namespaces(state.settings) is not None
         is_listed = exposure.meta_tools and is_beside

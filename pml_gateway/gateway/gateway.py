@@ -296,7 +296,7 @@ class Gateway:
 
     def _rank(self) -> None:
         if self._ranking != self.state.ranking:
-            self._replace(replace(self.state, ranking=self._ranking, lists={}, selected={}))
+            self._replace(replace(self.state, ranking=self._ranking, lists={}, selected={}, focused={}))
 
     async def refresh(self, timeout: float) -> bool:
         """List every upstream anew; whether all of them answered or failed within `timeout` seconds."""
@@ -426,7 +426,7 @@ class Gateway:
     def _built(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
         """The state for the listings of now, with the catalog of before where it shows the same; in a thread."""
         before = self.state
-        keeps_names = settings.naming == before.settings.naming
+        keeps_names = settings.naming.prefix == before.settings.naming.prefix
         catalog = self._listings.catalog(settings, before.catalog, failed, keeps_names=keeps_names)
         return successor(before, settings, before.catalog if catalog.shows_the_same(before.catalog) else catalog)
 
@@ -441,7 +441,7 @@ class Gateway:
 
     def swap_index(self, index: ToolIndex) -> None:
         """Serve searches from a new index."""
-        self._replace(replace(self.state, index=index, selected={}))
+        self._replace(replace(self.state, index=index, selected={}, focused={}))
 
     def swap_links(self, links: Links) -> None:
         """Name related tools from new links."""

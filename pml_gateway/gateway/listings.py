@@ -47,7 +47,9 @@ class Listings:
         self.warden = warden
         """Decides what of the listings may be served."""
         warden.expect(self._entries, were_pinned=manifest.is_pinned)
-        self.first_names = Catalog(assignments=manifest.names, offers=OfferTable(names=manifest.offer_names))
+        self.first_names = Catalog(
+            assignments=manifest.names, former=manifest.former_names, offers=OfferTable(names=manifest.offer_names)
+        )
         """A catalog without tools that knows the names given before this start."""
 
     @property
@@ -136,6 +138,7 @@ class Listings:
             max_length=settings.naming.max_length,
             reserved=RESERVED,
             earlier=previous.assignments if keeps_names else {},
+            former=previous.former if keeps_names else {},
             previous=previous,
             ownership=ownership_of(settings.servers),
         )
@@ -170,7 +173,8 @@ def _warn(table: OfferTable, previous: OfferTable) -> None:
 def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
     entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
     try:
-        file.save(Manifest(entries, catalog.assignments, catalog.offers.names), configured=catalog.upstream_ids)
+        known_names = Manifest(entries, catalog.assignments, catalog.offers.names, catalog.former)
+        file.save(known_names, configured=catalog.upstream_ids)
     except OSError as error:
         do_without(MANIFEST, file.path.parent, error)
     except ValueError as error:

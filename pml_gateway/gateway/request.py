@@ -15,6 +15,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.focus import Focus
 from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Audience, Capabilities, capabilities_of
 from pml_gateway.mcp.sdk import connection_of, request_channel
 from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
@@ -29,10 +30,11 @@ MAX_INTENT_LENGTH = 2000
 class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
-    `tools_json` carries a finished list past the protocol stack, which would parse and write it again. `on_sent` is
-    told that the response has ended, and whether completely. `client_capabilities` are what the client can be asked,
-    once that was found out. `request_id` and the trace context `parent` are what HTTP headers say. `is_last` says that
-    whoever asks makes no other request, as a command does, and reads nothing that is kept for later.
+    `focus` is what the session of the request focused on, where it has one. `tools_json` carries a finished list past
+    the protocol stack, which would parse and write it again. `on_sent` is told that the response has ended, and whether
+    completely. `client_capabilities` are what the client can be asked, once that was found out. `request_id` and the
+    trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
+    command does, and reads nothing that is kept for later.
     """
 
     client: Client = LOCAL
@@ -45,6 +47,7 @@ class RequestScope:
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
     is_last: bool = False
+    focus: Focus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ MODES_SINCE = "2025-11-25"
 
 _CAPABILITIES_KEY = "pml_gateway.capabilities"
 LOG_LEVEL_KEY = "pml_gateway.log_level"
+_FOCUS_KEY = "pml_gateway.focus"
 
 
 @dataclass(kw_only=True)
@@ -184,6 +188,11 @@ _OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
 def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
     """A message's context with the scope the transport left for it; without one it is the local process's."""
     scope = (CURRENT.get() or RequestScope()) if ctx.request is None else ctx.request.scope[SCOPE_KEY]
+    if not is_modern(ctx.protocol_version):
+        state = connection_of(ctx).state
+        if _FOCUS_KEY not in state:
+            state[_FOCUS_KEY] = Focus()
+        scope.focus = state[_FOCUS_KEY]
     return Context(**vars(ctx), scope=scope)
 
 

@@ -16,6 +16,7 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.focus import NOT_FOCUSED, Focused
 from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.instructions import instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
@@ -99,6 +100,8 @@ class GatewayState:
     lists: dict[object, FinishedList] = field(default_factory=dict)
     selected: dict[object, FinishedList] = field(default_factory=dict)
     """Lists that an intent selected, which depend on the index as well."""
+    focused: dict[object, FinishedList] = field(default_factory=dict)
+    """Lists of sessions that focused on something: apart, or they would put those out that everybody gets."""
     making: dict[object, anyio.Event] = field(default_factory=dict)
     """Set when a list is made: others that want the same one meanwhile wait for it."""
     offer_lists: dict[object, Any] = field(default_factory=dict)
@@ -124,8 +127,13 @@ class GatewayState:
         cached = self._namespaces.get(view)
         if cached is None:
             taken = {*view.names, *RESERVED}
-            settings, ownership = self.settings.gateway.namespaces, self.catalog.ownership
-            cached = group(view.searchable, settings, taken=taken, ownership=ownership)
+            cached = group(
+                view.searchable,
+                self.settings.gateway.namespaces,
+                taken=taken,
+                ownership=self.catalog.ownership,
+                max_length=self.settings.naming.max_length,
+            )
             remember(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
@@ -187,14 +195,16 @@ class GatewayState:
         documents = () if self.index is None else self.index.documents
         return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
 
-    def expose(self, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+    def expose(self, view: View, mode: ExposureMode, intent: str | None, focused: Focused = NOT_FOCUSED) -> Exposure:
         """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
 
         def search(query: str, limit: int) -> ScoredTools:
             return self.search(view, query, limit).tools
 
         used, ownership = self.used(view), self.catalog.ownership
-        return expose(mode, view.tools, search, self.settings.gateway, intent, used, ownership=ownership)
+        return expose(
+            mode, view.tools, search, self.settings.gateway, intent, used, ownership=ownership, focused=focused
+        )
 
     def used(self, view: View) -> list[CatalogTool]:
         """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
@@ -250,13 +260,18 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
     """
     was, now = before.settings.gateway, settings.gateway
     if catalog is before.catalog and now.blacklisted_tools == was.blacklisted_tools:
-        grouped_alike = (now.style, now.namespaces) == (was.style, was.namespaces)
+        grouped_alike = (now.style, now.namespaces, settings.naming) == (
+            was.style,
+            was.namespaces,
+            before.settings.naming,
+        )
         after = replace(
             before,
             settings=settings,
             lists={},
             selected={},
             _instructions={},
+            focused={},
             _namespaces=before._namespaces if grouped_alike else {},
         )
     else:

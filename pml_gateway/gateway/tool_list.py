@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
+from pml_gateway.exposure.focus import FOCUS, NOT_FOCUSED, Focused, focused
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
@@ -52,8 +53,9 @@ async def _list_of_now(
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
     selects = intent is not None and state.settings.gateway.selects_by_intent(mode)
-    key = (who, mode, intent if selects else None, version)
-    lists = state.selected if selects else state.lists
+    focus = focused(scope.focus, mode, state.catalog, view.shows)
+    key = (who, mode, intent if selects else None, version, focus)
+    lists = state.focused if focus else state.selected if selects else state.lists
     while (finished := lists.get(key)) is None:
         making = state.making.get(key)
         if making is not None:
@@ -61,7 +63,7 @@ async def _list_of_now(
             continue
         made = state.making[key] = anyio.Event()
         try:
-            finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version)
+            finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version, focus)
             remember(lists, key, finished, MAX_LISTS)
         finally:
             del state.making[key]
@@ -69,9 +71,11 @@ async def _list_of_now(
     return finished, state
 
 
-def _finished(state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str) -> FinishedList:
+def _finished(
+    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str, focus: Focused
+) -> FinishedList:
     """A list that is in no cache; in a thread, for it takes long in a large catalog."""
-    exposure = state.expose(view, mode, intent)
+    exposure = state.expose(view, mode, intent, focus)
     tools_json = render(state, view, exposure, version)
     return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), _servers(state, view, exposure))
 
@@ -85,11 +89,13 @@ def _servers(state: GatewayState, view: View, exposure: Exposure) -> frozenset[s
     return frozenset(shown)
 
 
-async def expose(state: GatewayState, view: View, mode: ExposureMode, intent: str | None) -> Exposure:
+async def expose(
+    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, focus: Focused = NOT_FOCUSED
+) -> Exposure:
     """The exposure of one mode; a search runs in a thread, the rest is cheap."""
     if intent is None or not state.settings.gateway.selects_by_intent(mode):
-        return state.expose(view, mode, intent)
-    return await anyio.to_thread.run_sync(state.expose, view, mode, intent)
+        return state.expose(view, mode, intent, focus)
+    return await anyio.to_thread.run_sync(state.expose, view, mode, intent, focus)
 
 
 def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
@@ -110,10 +116,11 @@ def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list
     """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []
+    also = (FOCUS,) if exposure.offers_focus else ()
     meta_tools = state.meta_tools_of(view)
     if not exposure.namespaces:
-        return meta_tools.definitions(state.settings, list(view.servers))
-    meta = meta_tools.definitions_beside_namespaces(state.settings)
+        return meta_tools.definitions(state.settings, list(view.servers), also)
+    meta = meta_tools.definitions_beside_namespaces(state.settings, also)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 

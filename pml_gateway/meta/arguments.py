@@ -40,22 +40,6 @@ def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maxi
     return min(value, maximum)
 
 
-def boolean(arguments: JsonObject, key: str) -> bool:
-    """A truth value; false where none is given.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    value = arguments.get(key)
-    if value in (None, "", "false", "False"):
-        return False
-    if value in ("true", "True"):
-        return True
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"{key}: {value!r} is neither true nor false")
-    return value
-
-
 def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
     """One of the choices; the first where none is given.
 
@@ -79,7 +63,7 @@ def boolean(arguments: JsonObject, key: str) -> bool:
     Raises:
         InvalidInputError: it is neither.
     """
-    value = arguments.get(key, False)
+    value = arguments.get(key) or False
     truth = {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(truth, bool):
         raise InvalidInputError(

@@ -30,13 +30,8 @@ def definition(_: Sequence[str]) -> JsonObject:
 
 
 async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
-<<<<<<< HEAD
-    """Exactly what the direct call returns, after the arguments have passed the tool's schema."""
-    name = string(arguments, "name", default="")
-=======
     """What the direct call returns, or a reference to it, after the arguments have passed the tool's schema."""
-    name = string(arguments, "name", default=string(arguments, "operation", default=""))
->>>>>>> m-results
+    name = string(arguments, "name", default="")
     if not name:
         hint = f'write "name": "<tool>"; {search_hint(context.view)}'
         raise InvalidInputError("name: the name of the tool to call is missing", hint=hint)

@@ -150,7 +150,7 @@ class View:
         return self._named(name[1:]) if tool is None and name.startswith("/") else tool
 
     def _named(self, name: str) -> CatalogTool | None:
-        tool = self.catalog.by_name(name)
+        tool = self.catalog.by_name(name) or self.catalog.by_former_name(name)
         if tool is not None and self.shows(tool):
             return tool
         if name in RESERVED:

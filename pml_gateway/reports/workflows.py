@@ -78,7 +78,7 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
     if not settings.workflows:
         return []
     naming = settings.naming
-    manifest = ManifestFile(paths.manifest_dir, f"{identity}\0{naming.prefix}\0{naming.max_length}").load()
+    manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load()
     known = {
         upstream_id: entry.tools
         for upstream_id, entry in manifest.entries.items()
@@ -92,6 +92,7 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
         max_length=naming.max_length,
         reserved=RESERVED,
         earlier=manifest.names,
+        former=manifest.former_names,
         ownership=ownership_of(settings.servers),
     )
     is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)

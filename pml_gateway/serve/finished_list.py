@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import anyio
 import anyio.to_thread
 import mcp_types
 from starlette.types import Message
@@ -25,9 +26,12 @@ _EMPTY_JSON = b'"tools":[]'
 
 async def fill(gateway: Gateway, ctx: Context, answer: JsonObject) -> JsonObject:
     """The checked, empty answer with the finished list, or with that list to be spliced in."""
-    scope = ctx.scope
+    scope, asked_at = ctx.scope, anyio.current_time()
     intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
     finished = await list_tools(gateway, scope, intent, ctx.protocol_version)
+    if scope.focus is not None:
+        # Not before: what this changes about the list is told by a notice of its own.
+        scope.focus.listed(asked_at)
     if "cacheScope" in answer and (intent is not None or gateway.state.settings.clients):
         answer = {**answer, "cacheScope": "private"}
     gateway.events.publish(

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -61,7 +62,11 @@ _OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
 
 @dataclass(slots=True)
 class _Subscriber:
-    """One client to tell: of what servers it was `told` and when, and what it is `owed` at the end of that time."""
+    """One client to tell.
+
+    Of what servers announced it was `told` when; some is `owed` at the end of that time, and some was of what is
+    `hidden` from it.
+    """
 
     scope: RequestScope
     version: str
@@ -70,6 +75,7 @@ class _Subscriber:
     digests: dict[ListKind, bytes]
     told: dict[Announced, float] = field(default_factory=dict)
     owed: set[Announced] = field(default_factory=set)
+    hidden: set[Announced] = field(default_factory=set)
     pending: dict[ListKind, None] = field(default_factory=dict)
     is_being_told: bool = False
 
@@ -85,6 +91,7 @@ class Subscribers:
         self._too_many = Seldom(logger)
         self._due = Coalesced(0.05)
         self._is_swapped = False
+        self._refocused: set[object] = set()
         self._announced: dict[Announced, bool] = {}
         gateway.on_swap(lambda _before, _after: self._look_again())
         gateway.on_announced(self._note)
@@ -97,10 +104,12 @@ class Subscribers:
                 with anyio.move_on_after(owed_at - anyio.current_time()):
                     await self._due.next()
                 is_swapped, self._is_swapped = self._is_swapped, False
+                refocused, self._refocused = self._refocused, set()
                 announced, self._announced = self._announced, {}
                 owed_at = math.inf
                 for key, subscriber in list(self._subscribers.items()):
-                    changed = await self._changed(subscriber) if is_swapped else frozenset[ListKind]()
+                    may_differ = is_swapped or key in refocused
+                    changed = await self._changed(subscriber) if may_differ else frozenset[ListKind]()
                     subscriber.pending |= dict.fromkeys(changed)
                     if announced or subscriber.owed:
                         owed_at = min(owed_at, await self._pass_on(subscriber, announced, changed))
@@ -129,17 +138,23 @@ class Subscribers:
     ) -> float:
         """Pass on what servers announced, unless this client was told of it just now; when it is to be told next.
 
-        Where a server lists other things and the client's list is the same, they are hidden or held back.
+        Where a server lists other things and the client's list is the same, they are hidden or held back; so is what
+        the server goes on to announce, for a while.
         """
         now, told = anyio.current_time(), subscriber.told
+        for each in [each for each, since in told.items() if since + ANNOUNCED_EVERY <= now]:
+            del told[each]
+        subscriber.hidden &= told.keys()
         for each, lists_others in announced.items():
             if each[1] in changed:
                 told[each] = now
                 subscriber.owed.discard(each)
-            elif not lists_others:
+                subscriber.hidden.discard(each)
+            elif lists_others:
+                told.setdefault(each, now)
+                subscriber.hidden.add(each)
+            elif each not in subscriber.hidden:
                 subscriber.owed.add(each)
-        for each in [each for each, since in told.items() if since + ANNOUNCED_EVERY <= now]:
-            del told[each]
         for each in subscriber.owed - told.keys():
             subscriber.owed.discard(each)
             # Also where nothing of it is shown: what clients are not told must not be looked at more often.
@@ -154,12 +169,21 @@ class Subscribers:
         if "pml_gateway.subscribed" in connection.state:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
+        focus = ctx.scope.focus
 
         async def notify(kind: ListKind) -> None:
+            if kind is ListKind.TOOLS and focus is not None:
+                focus.told(anyio.current_time())
             await connection.notify(f"notifications/{kind}/list_changed", None)
 
         await self._add(key, ctx.scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._forget, key)
+        if focus is not None:
+            focus.on_change = partial(self._refocus, key)
+
+    def _refocus(self, key: object) -> None:
+        self._refocused.add(key)
+        self._due.ask()
 
     async def listen(
         self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams

@@ -18,6 +18,7 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from pml_gateway import __version__
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.exposure.grouping import find_namespace
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
@@ -52,7 +53,7 @@ class HeaderSchemas:
             # Meta-tools and namespaces take no arguments from headers.
             return None
         view = state.view((CURRENT.get() or RequestScope()).client)
-        if name in state.namespaces(view):
+        if find_namespace(state.namespaces(view), name) is not None:
             return None
         tool = view.resolve(name)
         if tool is None:

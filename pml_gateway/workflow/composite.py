@@ -365,7 +365,8 @@ def _missing_tool(step: Step, view: View) -> StepProblem:
 
 def _is_certain(name: str, tool: CatalogTool, ownership: Ownership) -> bool:
     """Whether a step's tool could not be another server's by the same name tomorrow."""
-    return ownership.claim(name) is not None or (ownership.is_sole(tool.upstream_id) and name == tool.qualified_name)
+    names = (tool.qualified_name, *tool.former_names)
+    return ownership.claim(name) is not None or (ownership.is_sole(tool.upstream_id) and name in names)
 
 
 def _unqualified_tool(step: Step, tool: CatalogTool, view: View) -> StepProblem:

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import Prefix, assign_names, build_catalog
-from pml_gateway.catalog.model import UpstreamListing
+from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.exposure.meta_tool import RESERVED
+from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.view import View
 from tests.catalog.listings import listing
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
@@ -74,6 +77,85 @@ def test_names_given_once_stay_whatever_is_added_removed_or_reordered(
         owner: kept[owner] for owner in first[gone:] if owner in kept
     }
     assert len(set((kept | after).values())) == len(kept | after)
+
+
+@settings(deadline=None)
+@given(
+    owners=OWNERS,
+    prefix=st.sampled_from(PREFIXES),
+    limits=st.lists(st.integers(16, 70), min_size=2, max_size=4),
+    later=OWNERS,
+)
+def test_a_tool_is_called_and_ruled_by_every_name_that_it_ever_had(
+    owners: list[tuple[str, str]], prefix: Prefix, limits: list[int], later: list[tuple[str, str]]
+) -> None:
+    ownership = Ownership(tuple(dict([*owners, *later])))
+    catalog, given_names = Catalog(), dict[tuple[str, str], list[str]]()
+    for number, limit in enumerate(limits):
+        servers: dict[str, list[str]] = {}
+        for server, name in dict.fromkeys([*owners, *(later if number else ())]):
+            servers.setdefault(server, []).append(name)
+        catalog = build_catalog(
+            [listing(server, *names) for server, names in servers.items()],
+            prefix=prefix,
+            max_length=limit,
+            reserved=RESERVED,
+            earlier=catalog.assignments,
+            former=catalog.former,
+            previous=catalog,
+            ownership=ownership,
+        )
+        for tool in catalog.tools:
+            given_names.setdefault((tool.upstream_id, tool.name), []).append(tool.qualified_name)
+            assert len(tool.qualified_name) <= limit
+    view = View(catalog, LOCAL, ())
+    for tool in catalog.tools:
+        for name in given_names[tool.upstream_id, tool.name]:
+            assert view.resolve(name) is tool
+            assert compile_patterns([name]).matches(tool)
+            if ownership.of(name) == tool.upstream_id:
+                assert compile_grants([name], ownership).admits(tool)
+
+
+def test_names_are_long_again_where_the_limit_is_raised_and_the_short_ones_still_call() -> None:
+    long = "do_" * 18
+    names, catalog = [], Catalog()
+    for limit in (64, 52, 64):
+        catalog = build_catalog(
+            [listing("up", long)], max_length=limit, earlier=catalog.assignments, former=catalog.former
+        )
+        names.append(catalog.tools[0].qualified_name)
+    assert names[0] == names[2] == f"up__{long}"
+    assert len(names[1]) == 52
+    assert catalog.tools[0].former_names == (names[1],)
+
+
+@pytest.mark.parametrize("rule", ["deny", "blacklist"])
+def test_a_rule_with_the_name_of_the_first_limit_holds_where_no_manifest_knows_it(rule: str) -> None:
+    long = "do things " * 9
+    (before,) = build_catalog([listing("my up", long)]).tools
+    catalog = build_catalog([listing("my up", long)], max_length=52)
+    (now,) = catalog.tools
+    assert before.qualified_name != now.qualified_name
+    denies = [before.qualified_name]
+    view = View(catalog, Client("c", deny=tuple(denies if rule == "deny" else ())), denies if rule != "deny" else ())
+    assert view.tools == ()
+    assert View(catalog, Client("c", allow=tuple(denies)), ()).resolve(before.qualified_name) is now
+
+
+def test_a_name_that_a_tool_had_is_given_to_no_other() -> None:
+    before = build_catalog([listing("up", "do_" * 30)], max_length=24, prefix="never")
+    (short,) = before.tools
+    after = build_catalog(
+        [listing("other", short.qualified_name), listing("up", "do_" * 30)],
+        max_length=90,
+        prefix="never",
+        earlier=before.assignments,
+        former=before.former,
+    )
+    found = View(after, LOCAL, ()).resolve(short.qualified_name)
+    assert found is not None
+    assert found.upstream_id == "up"
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,11 @@ async def test_a_change_that_is_held_back_or_hidden_is_told_to_nobody(tmp_path: 
     scopes = {"one": RequestScope(mode=ExposureMode.FULL_PROXY, client=client)}
     async with told(tmp_path, {"up": upstream}, scopes) as notices:
         upstream.tools[0] = tool("t", "Takes a longer note." if deny else POISON)
-        before = upstream.lists
-        await upstream.announce("tools")
-        await until(lambda: upstream.lists > before)
+        # What follows is about the same change, though the server lists nothing else any more.
+        for _ in range(3):
+            before = upstream.lists
+            await upstream.announce("tools")
+            await until(lambda before=before: upstream.lists > before)
         await upstream.announce("prompts")
         await until(lambda: notices["one"])
     assert notices["one"] == ["prompts"]

@@ -146,7 +146,8 @@ def _faults(case: Case) -> Iterator[str]:
 
 
 def _rule_faults(case: Case, catalog: Catalog) -> Iterator[str]:
-    before = _names_before(case)
+    # Also those of the limit that names had at first.
+    names_before = [_names_before(case, longest) for longest in {case.max_length, 64}]
     for entry in case.rules:
         literal = re.split(r"[*?\[]", entry.strip())[0]
         named = owner_of(literal, case.servers, with_id=False)
@@ -158,15 +159,16 @@ def _rule_faults(case: Case, catalog: Catalog) -> Iterator[str]:
                     yield f"{entry} is about {owner} and admits {tool.source}"
                 if len(case.servers) > 1 and entry.strip() != "*" and not _by_its_server(entry, tool, case):
                     yield f"{entry} admits {tool.source} by a name that its server chose"
-            old = (before.get((tool.upstream_id, tool.name), tool.source), tool.source)
+            owner_before = (tool.upstream_id, tool.name)
+            old = [tool.source, *(before[owner_before] for before in names_before if owner_before in before)]
             was_denied = any(name == entry.strip() or fnmatchcase(name, entry.strip()) for name in old)
             if was_denied and not denied.matches(tool):
-                yield f"{entry} denied {tool.source} when it was called {old[0]}"
+                yield f"{entry} denied {tool.source} when it was called {old[1:]}"
 
 
 def _by_its_server(entry: str, tool: CatalogTool, case: Case) -> bool:
     """Whether an entry fits a name of the tool that begins with its own server's id."""
-    names = (tool.source, f"{tool.upstream_id}__{tool.name}", tool.qualified_name)
+    names = (tool.source, f"{tool.upstream_id}__{tool.name}", tool.qualified_name, *tool.former_names)
     certain = [name for name in names if owner_of(name, case.servers) == tool.upstream_id]
     return any(name == entry.strip() or fnmatchcase(name, entry.strip()) for name in certain)
 
@@ -209,7 +211,7 @@ def make_case(random: Random) -> Case:
     earlier = {owner: names[random.choice(choices)] for owner, names in named.items()}
     rules = tuple(_rule(random, servers, listed[hostile]) for _ in range(random.randint(0, 4)))
     spoken = tuple(impersonation(random, random.choice(servers)) for _ in range(3))
-    max_length = random.choice((64, 64, 24))
+    max_length = random.choice((64, 52, 24))
     return Case(listed, tuple(disabled), silent, prefix, max_length, earlier, rules, spoken)
 
 
@@ -250,18 +252,18 @@ def _legal(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", text)
 
 
-def _names_before(case: Case) -> dict[tuple[str, str], str]:
+def _names_before(case: Case, longest: int) -> dict[tuple[str, str], str]:
     """The names that tools had when servers could take another's: the earlier one, or the first free one asked for."""
     listed = [(server, name) for server, names in case.listed.items() if server not in case.silent for name in names]
     earlier = {owner: name for owner, name in case.earlier.items() if re.fullmatch(r"[\w-]+", name, re.ASCII)}
-    earlier = {owner: name for owner, name in earlier.items() if len(name) <= case.max_length}
+    earlier = {owner: name for owner, name in earlier.items() if len(name) <= longest}
     given: dict[tuple[str, str], str] = {}
     for owner, name in earlier.items():
         if name not in given.values() and name not in _META_TOOLS:
             given[owner] = name
     for owner in listed:
         if owner not in given:
-            candidates = _old_candidates(owner, case.prefix, case.max_length)
+            candidates = _old_candidates(owner, case.prefix, longest)
             given[owner] = next(each for each in candidates if each not in {*given.values(), *_META_TOOLS})
     return given
 

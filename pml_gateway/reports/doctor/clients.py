@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pml_gateway.clients.discover import ClientStatus, client_files, client_status
+from pml_gateway.clients.own import ENTRY_NAME, own_kind
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.settings import SHORTEST_NAME, Settings
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.policy.client import LOCAL
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
+
+MAX_NAMED = 10
+"""Names that one finding shows, the longest first."""
 
 
 def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: bool) -> Iterator[Finding]:
@@ -26,6 +32,38 @@ def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: 
             "no client uses the gateway yet",
             "pml connect CLIENT; pml clients lists them",
         )
+
+
+def long_names(state: GatewayState, surroundings: Surroundings) -> Iterator[Finding]:
+    """Names that are too long for a client that uses the gateway, with what it puts before them."""
+    settings, view = state.settings, state.view(LOCAL)
+    own = [tool.name for tool in state.meta_tools.enabled(settings)]
+    names = [*own, *state.namespaces(view), *sorted(view.names)]
+    for file in client_files(surroundings):
+        rules = file.client.names
+        if rules is None:
+            continue
+        for entry, raw in file.entries.items():
+            room = rules.room(entry)
+            too_long = [name for name in names if len(name) > room]
+            if not too_long or own_kind(raw, settings.http) is None:
+                continue
+            yield Finding(
+                Area.CLIENTS,
+                Severity.WARNING,
+                f"{file.client.name} ({file.scope})",
+                f"{counted(len(too_long), 'name')} of tools would have more than {rules.longest} characters with "
+                f"{rules.before(entry)!r} before them, and {rules.otherwise}",
+                _shorter(entry, room),
+                tuple(sorted(too_long, key=len, reverse=True)[:MAX_NAMED])
+                + ((f"and {len(too_long) - MAX_NAMED} more",) if len(too_long) > MAX_NAMED else ()),
+            )
+
+
+def _shorter(entry: str, room: int) -> str:
+    limit = f"set naming.max_length to {room} or less" if room >= SHORTEST_NAME else ""
+    rename = f"call the entry {ENTRY_NAME!r}" if len(entry) > len(ENTRY_NAME) else ""
+    return ", or ".join(filter(None, (rename, limit)))
 
 
 def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool) -> Finding:

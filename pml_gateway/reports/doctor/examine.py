@@ -17,7 +17,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import Paths
-from pml_gateway.reports.doctor.clients import clients
+from pml_gateway.reports.doctor.clients import clients, long_names
 from pml_gateway.reports.doctor.configuration import broken, commands, configuration, secrets, server_of
 from pml_gateway.reports.doctor.files import files, versions
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_text
@@ -123,6 +123,7 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         found += tools(settings, gateway.state.catalog, silent, kept_away(gateway.warden.servers))
         exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
         found += checked_shallowly(gateway.state.catalog, exceeded)
+        found += long_names(gateway.state, case.surroundings)
         progress("reading what servers say of themselves")
         await gateway.judge_unread()
         found += trust(gateway.warden)
