@@ -21,7 +21,7 @@ from pml_gateway.errors import (
     error_json,
 )
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import OWNER, Client
 from pml_gateway.policy.view import View
@@ -138,6 +138,9 @@ class StepCalls:
         options = replace(
             self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
         )
+        is_secret = self._options.as_owner and not self._may_use(tool)
+        if is_secret and isinstance(options.audience, RequestAudience):
+            options = replace(options, audience=options.audience.without_logs())
         try:
             settled = await self._calls.run(
                 self._scope,
@@ -155,7 +158,7 @@ class StepCalls:
                     f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
                     hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
                 )
-            if self._options.as_owner and settled.result.get("isError") and not self._may_use(tool):
+            if is_secret and settled.result.get("isError"):
                 raise UpstreamError(error_of(settled.result)["message"])
         except GatewayError as error:
             if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
