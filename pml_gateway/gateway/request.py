@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +130,13 @@ class RequestAudience:
         else:
             level = self._connection.state.get(LOG_LEVEL_KEY)
         self.log_level = level if level in LOG_LEVELS else None
+        self._hears_logs = True
+
+    def without_logs(self) -> RequestAudience:
+        """The same client, which is not told what a server logs: it may not know of that server."""
+        other = copy(self)
+        other._hears_logs = False
+        return other
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
         """The client's answer, over the channel of its own request; over its session's, once that is answered."""
@@ -144,7 +152,8 @@ class RequestAudience:
         if self.answers_later and self.log_level is None:
             # A stateless client gets no logs unless its request asks for them.
             return
-        await self._request.notify(method, params)
+        if self._hears_logs:
+            await self._request.notify(method, params)
 
     async def let_go(self) -> None:
         """Where the transport and the client's version know how to come back."""

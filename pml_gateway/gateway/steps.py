@@ -22,7 +22,7 @@ from pml_gateway.errors import (
 )
 from pml_gateway.exposure.modes import lists_meta_tools
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
+from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import OWNER, Client
@@ -90,17 +90,16 @@ class StepCalls:
         options: CallOptions,
         *,
         run_name: str,
-        inside: bool = False,
-        definition: str = "",
+        inside: Composite | None = None,
     ) -> None:
-        """`inside` a composite tool; `definition` is what it is now, with which alone a suspended run goes on."""
+        """`inside` is the composite tool whose steps these are; one that was edited meanwhile does not go on."""
         self._gateway = gateway
         self._calls = calls
         self._scope = scope
         self._options = options
         self._run_name = run_name
-        self._inside = inside
-        self._request = f"{run_name}\n{definition}"
+        self._inside = inside is not None
+        self._composite = inside
 
     def resumed(self, arguments: JsonObject) -> Run | None:
         """The run that waits for the answers that came with this request; None where it is a new one.
@@ -110,7 +109,7 @@ class StepCalls:
         """
         if self._options.request_state is None:
             return None
-        request = fingerprint(self._request, arguments)
+        request = self._fingerprint(arguments)
         return self._calls.suspended.take(self._scope.client, request, self._options.request_state)
 
     async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
@@ -121,10 +120,14 @@ class StepCalls:
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
-        state = self._calls.suspended.keep(self._scope.client, fingerprint(self._request, arguments), run)
+        state = self._calls.suspended.keep(self._scope.client, self._fingerprint(arguments), run)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
+
+    def _fingerprint(self, arguments: JsonObject) -> str:
+        name = self._run_name if self._composite is None else f"{self._run_name}\n{self._composite.written}"
+        return fingerprint(name, arguments)
 
     def _view(self) -> View:
         """What the steps may call now; settings may change while a run lasts."""
@@ -151,6 +154,9 @@ class StepCalls:
         options = replace(
             self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
         )
+        is_secret = self._options.as_owner and not self._may_use(tool)
+        if is_secret and isinstance(options.audience, RequestAudience):
+            options = replace(options, audience=options.audience.without_logs())
         try:
             settled = await self._calls.run(
                 self._scope,
@@ -168,7 +174,7 @@ class StepCalls:
                     f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
                     hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
                 )
-            if self._options.as_owner and settled.result.get("isError") and not self._may_use(tool):
+            if is_secret and settled.result.get("isError"):
                 raise UpstreamError(error_of(settled.result)["message"])
         except GatewayError as error:
             if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
@@ -301,16 +307,8 @@ async def composite_result(
     as_owner = runs_as_owner(gateway, tool, options)
     if as_owner:
         logger.info("%s runs with the rights of its owner for %s", tool.qualified_name, scope.client.id)
-    definition = "" if composite.definition is None else composite.definition.model_dump_json()
-    steps = StepCalls(
-        gateway,
-        calls,
-        scope,
-        replace(options, as_owner=as_owner),
-        run_name=tool.qualified_name,
-        inside=True,
-        definition=definition,
-    )
+    options = replace(options, as_owner=as_owner)
+    steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=composite)
     run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
     if question is not None:

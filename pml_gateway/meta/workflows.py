@@ -8,7 +8,6 @@ from functools import partial
 
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
-from pml_gateway.mcp.elicitation import NO_CAPABILITIES
 from pml_gateway.meta.arguments import boolean
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
@@ -157,7 +156,7 @@ async def _check_rest(context: CallContext, run: Run) -> None:
 def _questions(context: CallContext) -> str:
     """What is known before of questions that servers may ask while their tools run."""
     audience = context.options.audience
-    can_be_asked = audience is not None and audience.client_capabilities != NO_CAPABILITIES
+    can_be_asked = audience is not None and bool(audience.client_capabilities)
     if not can_be_asked and not context.options.may_ask:
         return "this client cannot be asked: a tool that asks its user something fails"
     return "not known before: a server may ask this client's user while its tool runs"

@@ -141,6 +141,11 @@ class Composite:
         steps = self.plan.steps if self.plan is not None else ()
         return frozenset(step.tool for step in steps if step.hidden and step.tool in self.uses)
 
+    @cached_property
+    def written(self) -> str:
+        """All that it says of itself, to tell it from what it is after an edit."""
+        return "" if self.definition is None else self.definition.model_dump_json()
+
     def listed(self) -> JsonObject | None:
         """The tool as an upstream would list it."""
         if self.definition is None:

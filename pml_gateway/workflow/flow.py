@@ -54,13 +54,17 @@ class Flow:
 
 
 def given_type(schema: JsonObject) -> Type:
-    """What `$input` is in a composite tool with this input schema: what is not given is null."""
+    """What `$input` is in a composite tool with this input schema: what is not given is null.
+
+    That every argument it reads is named in it is found out by itself.
+    """
     taken = declared(schema)
     fields = {
         name: each if name in taken.required or "default" in schema["properties"][name] else each.or_null()
         for name, each in taken.fields.items()
     }
-    return replace(taken, fields=fields, required=frozenset(fields), kinds=frozenset({Kind.OBJECT}))
+    kinds, others = frozenset({Kind.OBJECT}), taken.others or ANYTHING
+    return replace(taken, fields=fields, required=frozenset(fields), kinds=kinds, others=others)
 
 
 def follow(
@@ -91,11 +95,16 @@ class _Follower:
         self._flow = Flow()
         self._roots: dict[str, Type] = {INPUT: given}
         self._types: dict[Expression, Type] = {}
+        self._wanted: dict[CatalogTool, Type] = {}
+        self._outputs: dict[CatalogTool, Type] = {}
+        self._read = frozenset[int]().union(*(step.after for step in plan.steps))
         self._left = MAX_EXPRESSIONS
         self._is_lenient = plan.on_error is OnError.CONTINUE_ALL
         self._at = ""
 
     def follow(self, output: Template | None) -> Flow:
+        if output is not None:
+            self._read |= {step.index for step in self._plan.steps}
         for step in self._plan.steps:
             self._at = step.id
             made = self._step(step)
@@ -125,19 +134,28 @@ class _Follower:
 
     def _call(self, step: Step, at: str, roots: Mapping[str, Type]) -> Type:
         tool = self._tools.get(step.index)
-        wanted = ANYTHING if tool is None else declared(tool.input_schema)
-        self._fill(step.arguments, wanted, f"{at}/arguments", roots)
+        if not isinstance(step.arguments, LiteralTemplate):
+            self._fill(step.arguments, self._wanted_by(tool), f"{at}/arguments", roots)
         arguments = self._shown(step.arguments)
         self._flow.calls[step.id] = arguments if isinstance(arguments, dict) else {}
-        return ANYTHING if tool is None else self._output(tool)
+        return self._output(tool) if tool is not None and step.index in self._read else ANYTHING
+
+    def _wanted_by(self, tool: CatalogTool | None) -> Type:
+        """What a tool takes."""
+        if tool is None:
+            return ANYTHING
+        if tool not in self._wanted:
+            self._wanted[tool] = declared(tool.input_schema)
+        return self._wanted[tool]
 
     def _output(self, tool: CatalogTool) -> Type:
         """What references read of a tool's result."""
-        schema = tool.definition.get("outputSchema")
-        if isinstance(schema, dict):
-            return declared_output(schema, inner_output(tool))
-        found = self._output_of(tool)
-        return ANYTHING if found is None else learned(found.schema)
+        if tool not in self._outputs:
+            schema = tool.definition.get("outputSchema")
+            found = None if isinstance(schema, dict) else self._output_of(tool)
+            known = ANYTHING if found is None else learned(found.schema)
+            self._outputs[tool] = declared_output(schema, inner_output(tool)) if isinstance(schema, dict) else known
+        return self._outputs[tool]
 
     def _transform(self, step: Step, at: str, roots: Mapping[str, Type]) -> Type:
         if step.transform is None:

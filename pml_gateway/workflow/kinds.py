@@ -382,7 +382,7 @@ def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
 
 def _of_objects(found: Type, wanted: Type, at: str, depth: int) -> Iterator[Mismatch]:
     for name in sorted(wanted.required):
-        member, presence = found.member(name)
+        _, presence = found.member(name)
         if presence is Presence.NEVER:
             yield Mismatch(f"{at} has no field {name!r}, which is wanted", found.is_sure and wanted.is_sure)
         elif presence is Presence.POSSIBLE:
@@ -394,6 +394,6 @@ def _of_objects(found: Type, wanted: Type, at: str, depth: int) -> Iterator[Mism
             yield Mismatch(f"{at} has a field {name!r}, which is not taken", found.is_sure and name in found.required)
         elif wanted.others is not None:
             yield from mismatches(each, wanted.others, f"{name!r} of {at}", depth + 1)
-    if found.others is not None or not found.fields:
-        if "additionalProperties" in wanted.limits or wanted.fields:
-            yield Mismatch(f"what other fields {at} has", False)
+    is_open = found.others is not None or not found.fields
+    if is_open and ("additionalProperties" in wanted.limits or wanted.fields):
+        yield Mismatch(f"what other fields {at} has", False)

@@ -50,7 +50,7 @@ def upstream() -> ScriptedServer:
 
 FIND = {"id": "m", "tool": "up__find"}
 
-WRONG = {
+WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
     "an object for a list": ([{"tool": "up__remove", "arguments": {"paths": "$m"}}], "list of text is wanted"),
     "objects for texts": ([{"tool": "up__remove", "arguments": {"paths": "$m.items"}}], "an item of it is"),
     "an object for a text": ([{"tool": "up__remove", "arguments": {"paths": ["$m.items[0]"]}}], "text is wanted"),
@@ -99,29 +99,29 @@ WRONG = {
     ),
 }
 
+NUMBERED = list(enumerate(WRONG.values()))
 
-@pytest.mark.parametrize(("steps", "expected"), WRONG.values(), ids=list(WRONG))
-async def test_what_cannot_work_is_refused_before_anything_is_called(
-    tmp_path: Path, steps: list[dict[str, Any]], expected: str
-) -> None:
+
+async def test_what_cannot_work_is_refused_before_anything_is_called(tmp_path: Path) -> None:
     fake = upstream()
-    workflow = {"description": "The same.", "steps": [FIND, *steps]}
-    async with serving(tmp_path, {"up": fake}, workflows={"same": workflow}) as served:
-        told = await served.call("execute_workflow", {"steps": [FIND, *steps], "dry_run": True})
-        real = await served.call("execute_workflow", {"steps": [FIND, *steps]})
-        problems = served.gateway.state.composites["same"].problems
-    answer = told["structuredContent"]
-    assert answer["valid"] is False
-    assert expected in json.dumps([step.get("problems") for step in answer["steps"]], ensure_ascii=False)
-    assert real["isError"] is True
-    assert any(expected in problem.message for problem in problems)
+    workflows = {f"w{at}": {"description": "The same.", "steps": [FIND, *steps]} for at, (steps, _) in NUMBERED}
+    async with serving(tmp_path, {"up": fake}, workflows=workflows) as served:
+        for at, (steps, expected) in NUMBERED:
+            told = await served.call("execute_workflow", {"steps": [FIND, *steps], "dry_run": True})
+            real = await served.call("execute_workflow", {"steps": [FIND, *steps]})
+            answer = told["structuredContent"]
+            assert answer["valid"] is False, expected
+            assert expected in json.dumps([step.get("problems") for step in answer["steps"]]), answer
+            assert real["isError"] is True
+            problems = served.gateway.state.composites[f"w{at}"].problems
+            assert any(expected in problem.message for problem in problems), problems
     assert fake.calls == []
 
 
-RIGHT = {
+RIGHT: dict[str, list[dict[str, Any]]] = {
     "names of a list": [{"tool": "up__remove", "arguments": {"paths": "$m.items[*].path"}}],
     "parts of a text": [{"tool": "up__note", "arguments": {"text": "$m.total of $m.items", "count": "$m.total"}}],
-    "a number of a list": [{"tool": "up__note", "arguments": {"count": "$m.items[?size > `1`] | length(@)"}}],
+    "a number of a list": [{"id": "t", "transform": "$m.items[?size > `1`] | length(@)"}],
     "what may be missing, with another": [{"tool": "up__note", "arguments": {"text": "$m.items[0].path"}}],
     "a loop": [{"tool": "up__note", "for_each": "$m.items", "arguments": {"text": "$item.path", "count": "$index"}}],
     "made objects": [
@@ -134,13 +134,13 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("steps", RIGHT.values(), ids=list(RIGHT))
-async def test_what_may_work_is_valid_and_works(tmp_path: Path, steps: list[dict[str, Any]]) -> None:
+async def test_what_may_work_is_valid_and_works(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": upstream()}) as served:
-        told = await served.call("execute_workflow", {"steps": [FIND, *steps], "dry_run": True})
-        assert told["structuredContent"]["valid"] is True, told["structuredContent"]
-        real = await served.call("execute_workflow", {"steps": [FIND, *steps]})
-    assert real["structuredContent"]["status"] == "completed", real["structuredContent"]
+        for what, steps in RIGHT.items():
+            told = await served.call("execute_workflow", {"steps": [FIND, *steps], "dry_run": True})
+            assert told["structuredContent"]["valid"] is True, (what, told["structuredContent"])
+            real = await served.call("execute_workflow", {"steps": [FIND, *steps]})
+            assert real["structuredContent"]["status"] == "completed", (what, real["structuredContent"])
 
 
 async def test_a_dry_run_shows_every_call_what_it_may_do_and_what_is_not_known(tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from pml_gateway.gateway.events import CallEnded
 from pml_gateway.reports.workflows import composite_status, workflow_warnings
+from tests.support.asking import asking as asking_server
 from tests.support.memory import paths_in, settings_for
+from tests.support.raw import HandshakeSession
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.workflow.test_questions import resumed
@@ -277,3 +281,21 @@ async def test_the_owner_is_told_of_a_workflow_that_no_client_can_call(tmp_path:
         settings = served.gateway.state.settings
         warnings = workflow_warnings(settings, paths_in(tmp_path), "test")
         assert [warning.split(": no client")[0] for warning in warnings] == ["workflows.note", "workflows.owned"]
+
+
+async def test_what_the_server_of_a_hidden_tool_logs_is_not_for_the_client(tmp_path: Path) -> None:
+    workflow = {"description": "Log.", "steps": [{"tool": "up:log"}], "runs_as": "owner"}
+    for allowed, hears in ((("workflows:*",), False), (("*",), True)):
+        given = {"c": {"key": "${env:KEY}", "allow": list(allowed)}}
+        async with (
+            serving(tmp_path, {"up": asking_server()}, workflows={"logs": workflow}, clients=given) as served,
+            served.handshake(key=KEY) as session,
+        ):
+
+            def call(session: HandshakeSession = session) -> str:
+                session.result("logging/setLevel", {"level": "debug"})
+                return session.send("tools/call", {"name": "workflows__logs", "arguments": {}}).text
+
+            answer = await anyio.to_thread.run_sync(call)
+        assert "logged" in answer
+        assert ("notifications/message" in answer) == hears
