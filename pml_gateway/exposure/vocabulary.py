@@ -37,8 +37,9 @@ _GROUPS: tuple[frozenset[str], ...] = (
     ARGUMENT_WORDS,
     _words(
         "query q search searchquery searchterm searchtext querytext querystring keywords keyword term terms text "
-        "prompt question task intent goal objective request instruction instructions name tool toolname"
+        "prompt question task intent goal objective request instruction instructions"
     ),
+    _words("query name tool toolname"),
     _words("search grep pattern regex regexp find contains query q"),
     _words(
         "limit topk k n count top topn maxresults numresults numberofresults maxcount max size pagesize maxhits "
