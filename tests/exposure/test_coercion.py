@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.exposure.coercion import coerced
 from pml_gateway.exposure.validation import argument_problems, fitted
-from tests.exposure.test_validation import only_tool
+from tests.catalog.listings import only_tool
 from tests.support.examples import examples
 
 INTEGER: dict[str, Any] = {"type": "integer"}

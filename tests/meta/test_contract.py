@@ -74,6 +74,10 @@ UNDERSTOOD: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"server": "tracker", "tool": "list_issues", "arguments": CLOSED}, "list_issues", CLOSED),
     ({"server_name": "tracker", "tool_name": ISSUES, "arguments": CLOSED}, "list_issues", CLOSED),
     ({"name": ISSUES, "arguments": None, "args": CLOSED, "if_none_match": None}, "list_issues", CLOSED),
+    ({"type": "function", "function": {"name": ISSUES, "arguments": json.dumps(CLOSED)}}, "list_issues", CLOSED),
+    ({"method": "tools/call", "params": {"name": ISSUES, "arguments": CLOSED}}, "list_issues", CLOSED),
+    ({"type": "tool_use", "name": ISSUES, "input": CLOSED}, "list_issues", CLOSED),
+    ({"arguments": {"name": ISSUES, "arguments": CLOSED}}, "list_issues", CLOSED),
     # Words of the call that are parameters of the tool, and can be nothing else.
     ({"name": "tracker__shout", "input": "hey"}, "shout", {"input": "hey"}),
     ({"name": "tracker__shout", "query": "a", "input": "b"}, "shout", {"query": "a", "input": "b"}),
