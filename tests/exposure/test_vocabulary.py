@@ -61,7 +61,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     request: dict[str, Any] = {}
     for at, key in enumerate(draw(st.lists(keys, max_size=5, unique=True))):
         mark = f"mark-{at}"
-        own = st.dictionaries(st.sampled_from(["state", "input", "zzz"]), st.just(mark), max_size=1)
+        own = st.dictionaries(st.sampled_from(["state", "input", "name", "zzz"]), st.just(mark), max_size=1)
         request[key] = draw(st.just(mark) | own | st.sampled_from([None, *OWN]))
     return request | draw(st.sampled_from([{}, {"name": "plain"}, {"name": "tricky"}, {"name": "objects"}]))
 

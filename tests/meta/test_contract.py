@@ -88,17 +88,15 @@ UNDERSTOOD: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "name", "arguments"), UNDERSTOOD)
-async def test_a_call_in_any_words_is_the_call_that_was_meant(
-    tmp_path: Path, sent: dict[str, Any], name: str, arguments: dict[str, Any]
-) -> None:
+async def test_a_call_in_any_words_is_the_call_that_was_meant(tmp_path: Path) -> None:
     async with served_tracker(tmp_path) as (served, upstream):
-        result = await served.call("call_tool", sent)
-        # A step calls its tool's name `tool`, a slot and `call_tool` call it `name`.
-        batch = await served.call("call_batch", {"calls": [sent]})
-    assert result["structuredContent"] == {"tool": name, "given": arguments}
-    assert batch["structuredContent"]["slots"][0]["result"] == {"tool": name, "given": arguments}
-    assert len(upstream.calls) == 2
+        for sent, name, arguments in UNDERSTOOD:
+            result = await served.call("call_tool", sent)
+            assert result.get("structuredContent") == {"tool": name, "given": arguments}, (sent, result)
+        batch = await served.call("call_batch", {"calls": [sent for sent, _, _ in UNDERSTOOD]})
+    results = [slot.get("result") for slot in batch["structuredContent"]["slots"]]
+    assert results == [{"tool": name, "given": arguments} for _, name, arguments in UNDERSTOOD]
+    assert len(upstream.calls) == 2 * len(UNDERSTOOD)
 
 
 REFUSED: list[tuple[dict[str, Any], str, dict[str, Any] | None]] = [
@@ -128,23 +126,20 @@ REFUSED: list[tuple[dict[str, Any], str, dict[str, Any] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "hint", "corrected"), REFUSED)
-async def test_what_may_be_meant_in_two_ways_or_in_none_is_refused_with_what_to_write(
-    tmp_path: Path, sent: dict[str, Any], hint: str, corrected: dict[str, Any] | None
-) -> None:
+async def test_what_may_be_meant_in_two_ways_or_in_none_is_refused_with_what_to_write(tmp_path: Path) -> None:
     async with served_tracker(tmp_path) as (served, upstream):
-        error = error_of(await served.call("call_tool", sent))
-        batch = await served.call("call_batch", {"calls": [sent, {"name": ISSUES}]})
-        assert [call["arguments"] for call in upstream.calls] == [{}]
-        assert (error["code"], error["retryable"]) == ("INVALID_INPUT", False)
-        assert hint in error["hint"]
+        batch = await served.call("call_batch", {"calls": [*(sent for sent, _, _ in REFUSED), {"name": ISSUES}]})
         slots = batch["structuredContent"]["slots"]
-        assert [slot["ok"] for slot in slots] == [False, True]
-        assert hint in slots[0]["error"]["hint"]
-        if corrected is not None:
-            again = {"name": ISSUES, **corrected}
-            assert error["details"]["corrected"] == slots[0]["error"]["details"]["corrected"] == again
-            assert not (await served.call("call_tool", again)).get("isError")
+        assert [slot["ok"] for slot in slots] == [False] * len(REFUSED) + [True]
+        for (sent, hint, corrected), slot in zip(REFUSED, slots, strict=False):
+            for error in (error_of(await served.call("call_tool", sent)), slot["error"]):
+                assert (error["code"], error["retryable"]) == ("INVALID_INPUT", False)
+                assert hint in error["hint"], (sent, error)
+                if corrected is not None:
+                    assert error["details"]["corrected"] == {"name": ISSUES, **corrected}
+        assert [call["arguments"] for call in upstream.calls] == [{}]
+        for again in (corrected for _, _, corrected in REFUSED if corrected is not None):
+            assert not (await served.call("call_tool", {"name": ISSUES, **again})).get("isError")
 
 
 async def test_keys_that_clients_add_are_left_out_and_named(tmp_path: Path) -> None:
@@ -173,26 +168,24 @@ async def test_an_action_of_another_value_than_clients_give_it_is_no_key_of_thei
     assert upstream.calls == []
 
 
-@pytest.mark.parametrize(
-    ("name", "sent", "same_as"),
-    [
-        ("search_tools", {"q": "list issues", "top_k": "1"}, {"query": "list issues", "limit": 1}),
-        ("search", {"search_query": "list issues", "k": 1, "verbosity": "name"}, {"query": "list issues", "limit": 1}),
-        ("search_tools", {"query": None, "server": "tracker"}, {"query": "tracker__*"}),
-        ("tool_schema", {"tool": ISSUES}, {"names": [ISSUES]}),
-        ("schema", {"names": json.dumps([ISSUES]), "format": "JSON"}, {"names": [ISSUES]}),
-        ("tool_schema", {"tools": f"{ISSUES}, tracker__note"}, {"names": [ISSUES, "tracker__note"]}),
-    ],
-)
-async def test_every_meta_tool_reads_the_same_words(
-    tmp_path: Path, name: str, sent: dict[str, Any], same_as: dict[str, Any]
-) -> None:
+SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("search_tools", {"q": "list issues", "top_k": "1"}, {"query": "list issues", "limit": 1}),
+    ("search", {"search_query": "list issues", "k": 1, "verbosity": "name"}, {"query": "list issues", "limit": 1}),
+    ("search_tools", {"query": None, "server": "tracker"}, {"query": "tracker__*"}),
+    ("tool_schema", {"tool": ISSUES}, {"names": [ISSUES]}),
+    ("schema", {"names": json.dumps([ISSUES]), "format": "JSON"}, {"names": [ISSUES]}),
+    ("tool_schema", {"tools": f"{ISSUES}, tracker__note"}, {"names": [ISSUES, "tracker__note"]}),
+]
+
+
+async def test_every_meta_tool_reads_the_same_words(tmp_path: Path) -> None:
     async with served_tracker(tmp_path) as (served, _):
-        found, expected = await served.call(name, sent), await served.call(name, same_as)
-    for key in found["structuredContent"].keys() & {"hits", "tools"}:
-        names = [[one["name"] for one in answer["structuredContent"][key]] for answer in (found, expected)]
-        assert names[0] == names[1]
-        assert names[0]
+        for name, sent, same_as in SAME:
+            found, expected = await served.call(name, sent), await served.call(name, same_as)
+            for key in found["structuredContent"].keys() & {"hits", "tools"}:
+                names = [[one["name"] for one in answer["structuredContent"][key]] for answer in (found, expected)]
+                assert names[0] == names[1], sent
+                assert names[0], sent
 
 
 async def test_batches_and_workflows_are_read_as_text_and_by_other_words(tmp_path: Path) -> None:
@@ -216,37 +209,35 @@ async def test_batches_and_workflows_are_read_as_text_and_by_other_words(tmp_pat
     assert [each["arguments"] for each in upstream.calls] == [CLOSED] * 6
 
 
-@pytest.mark.parametrize(
-    ("name", "sent", "hint"),
-    [
-        ("search_tools", {"query": "x", "limt": 3}, 'write "limit" instead of "limt"'),
-        ("search_tools", {"query": "x", "q": "y"}, 'keep "query", and leave out "q"'),
-        ("search_tools", {"query": "x", "colour": "red"}, 'leave out "colour"'),
-        ("search_tools", {"query": "x", "limit": "many"}, 'write "limit": 5'),
-        ("search_tools", {"query": "x", "detail": "signatures"}, 'write "detail": "signature"'),
-        ("tool_schema", {"nam": ISSUES}, 'write "names" instead of "nam"'),
-        ("call_batch", {"name": ISSUES, "arguments": {}}, 'put the call into a list under "calls"'),
-        ("call_batch", {"calls": [{"name": ISSUES}], "dry_run": True}, 'leave out "dry_run"'),
-        ("call_batch", {"calls": {"a": {"name": ISSUES}}}, "for example"),
-        ("execute_workflow", {"tool": ISSUES}, 'put the call into a list under "steps"'),
-        ("execute_workflow", {"steps": [{"tool": ISSUES, "argumets": {}}]}, 'write "arguments" instead of "argumets"'),
-        (
-            "execute_workflow",
-            {"steps": [{"tool": ISSUES}, {"transform": "$0", "etag": "x"}]},
-            'leave out "etag"',
-        ),
-        ("execute_workflow", {"steps": [{"tool": ISSUES}], "dry_run": "yes"}, 'write "dry_run": true'),
-        ("read_result", {"ref": "ref_x", "pth": "a"}, 'write "path" instead of "pth"'),
-    ],
-)
-async def test_what_no_meta_tool_reads_is_refused_with_what_to_write(
-    tmp_path: Path, name: str, sent: dict[str, Any], hint: str
-) -> None:
+UNREAD: list[tuple[str, dict[str, Any], str]] = [
+    ("search_tools", {"query": "x", "limt": 3}, 'write "limit" instead of "limt"'),
+    ("search_tools", {"query": "x", "q": "y"}, 'keep "query", and leave out "q"'),
+    ("search_tools", {"query": "x", "colour": "red"}, 'leave out "colour"'),
+    ("search_tools", {"query": "x", "limit": "many"}, 'write "limit": 5'),
+    ("search_tools", {"query": "x", "detail": "signatures"}, 'write "detail": "signature"'),
+    ("tool_schema", {"nam": ISSUES}, 'write "names" instead of "nam"'),
+    ("call_batch", {"name": ISSUES, "arguments": {}}, 'put the call into a list under "calls"'),
+    ("call_batch", {"calls": [{"name": ISSUES}], "dry_run": True}, 'leave out "dry_run"'),
+    ("call_batch", {"calls": {"a": {"name": ISSUES}}}, "for example"),
+    ("execute_workflow", {"tool": ISSUES}, 'put the call into a list under "steps"'),
+    ("execute_workflow", {"steps": [{"tool": ISSUES, "argumets": {}}]}, 'write "arguments" instead of "argumets"'),
+    (
+        "execute_workflow",
+        {"steps": [{"tool": ISSUES}, {"transform": "$0", "etag": "x"}]},
+        'leave out "etag"',
+    ),
+    ("execute_workflow", {"steps": [{"tool": ISSUES}], "dry_run": "yes"}, 'write "dry_run": true'),
+    ("read_result", {"ref": "ref_x", "pth": "a"}, 'write "path" instead of "pth"'),
+]
+
+
+async def test_what_no_meta_tool_reads_is_refused_with_what_to_write(tmp_path: Path) -> None:
     async with served_tracker(tmp_path) as (served, upstream):
-        error = error_of(await served.call(name, sent))
-    assert error["code"] == "INVALID_INPUT"
-    assert hint in error["hint"]
-    assert "dry_run" not in error["hint"] or "dry_run" in sent
+        for name, sent, hint in UNREAD:
+            error = error_of(await served.call(name, sent))
+            assert error["code"] == "INVALID_INPUT"
+            assert hint in error["hint"], (sent, error)
+            assert "dry_run" not in error["hint"] or "dry_run" in sent
     assert upstream.calls == []
 
 
