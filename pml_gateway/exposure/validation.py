@@ -101,6 +101,9 @@ def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
     """A problem for each argument that the tool does not name, and would most likely ignore."""
     schema = tool.definition["inputSchema"]
     named = undeclared_names(schema, arguments)
+    if named and isinstance(tool.input_schema, dict):
+        # The repaired schema no longer says all that the original does.
+        named = [name for name in undeclared_names(tool.input_schema, arguments) if name in named]
     # Where the schema refuses them by itself, its own check says so.
     known = [] if schema.get("additionalProperties") is False else list(schema["properties"]) if named else []
     return [_undeclared(name, known) for name in named[:MAX_ERRORS] if known]

@@ -37,8 +37,9 @@ _GROUPS: tuple[frozenset[str], ...] = (
     ARGUMENT_WORDS,
     _words(
         "query q search searchquery searchterm searchtext querytext querystring keywords keyword term terms text "
-        "prompt question task intent goal objective request instruction instructions name tool toolname"
+        "prompt question task intent goal objective request instruction instructions"
     ),
+    _words("query name tool toolname"),
     _words("search grep pattern regex regexp find contains query q"),
     _words(
         "limit topk k n count top topn maxresults numresults numberofresults maxcount max size pagesize maxhits "
@@ -93,6 +94,8 @@ CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
     "run_manager": None,
     "_meta": None,
     "progressToken": None,
+    # What model APIs call the kind of a call.
+    "type": frozenset({"function", "tool_use", "tool_call", "function_call", "mcp_tool_call"}),
 }
 """Keys that clients add to every call, with the only values that tell them from others (any, where there are none)."""
 
@@ -294,9 +297,27 @@ def read_call(given: JsonObject, known: Collection[str], name_key: str, paramete
     Raises:
         UnreadableKeysError: as `read`.
     """
-    if known_alone(given, known):
+    if name_key in given and known_alone(given, known):
         return Reading(given)
-    return _Call(given, known, name_key, parameters).read()
+    return _Call(_unwrapped(given), known, name_key, parameters).read()
+
+
+def _unwrapped(given: JsonObject) -> JsonObject:
+    """The call inside what model APIs and the protocol put around one: `function`, or `method` and `params`."""
+    sent = {key: value for key, value in given.items() if (key, value) != ("method", "tools/call")}
+    held = {key: inside for key, value in sent.items() if (inside := _call_in(key, value)) is not None}
+    says = [key for key in sent if key not in held and loosely(key) in (NAME_WORDS | ARGUMENT_WORDS)]
+    if len(held) != 1 or says:
+        return given
+    [(holder, inside)] = held.items()
+    around = {key: value for key, value in sent.items() if key != holder}
+    return given if around.keys() & inside.keys() else around | inside
+
+
+def _call_in(key: str, value: Any) -> JsonObject | None:
+    inside = object_in(value) if loosely(key) in (NAME_WORDS | ARGUMENT_WORDS) else None
+    named = inside is not None and any(loosely(each) in NAME_WORDS and isinstance(inside[each], str) for each in inside)
+    return inside if named else None
 
 
 @dataclass(slots=True)

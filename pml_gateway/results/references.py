@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.vocabulary import meaning
 from pml_gateway.types import JsonObject
 
 HANDLE_PREFIX = "ref_"
@@ -96,9 +97,11 @@ def checked(value: JsonObject) -> Reference:
     handle, path = value["$ref"], value.get("path")
     others = sorted(set(value) - {"$ref", "path"})
     if others:
+        meant = [key for key in others if path is None and meaning(key, ("path",)) is not None]
+        hint = f'write "path" instead of "{meant[0][:64]}"; ' if len(meant) == 1 else ""
         raise InvalidInputError(
             f"the reference {handle} has other keys: {', '.join(others)[:200]}",
-            hint='write {"$ref": "...", "path": "<jmespath>"}, where path is optional',
+            hint=f'{hint}write {{"$ref": "...", "path": "<jmespath>"}}, where path is optional',
         )
     if path is not None and not isinstance(path, str):
         raise InvalidInputError(f"the path of {handle} is no text", hint='for example "path": "items[0].id"')

@@ -57,7 +57,7 @@ def arguments_of(value: Any, step_id: str, pointer: str, problems: list[StepProb
         return {}
     found = object_in(value)
     if found is None:
-        hint = 'write {"<parameter>": <value>}, for example {"path": "a.txt"}'
+        hint = 'write "arguments": {"<parameter>": <value>}'
         problems.append(StepProblem(step_id, pointer, f"arguments are a JSON object, and not {kind_of(value)}", hint))
         return {}
     return found

@@ -193,8 +193,10 @@ class _Steps:
         """The step under its declared keys, with the tool that its call is of."""
         if not isinstance(raw, dict):
             return {}
-        reshapes = any(meaning(key, ("transform",)) is not None and value is not None for key, value in raw.items())
-        calls = any(meaning(key, ("tool",)) is not None and value is not None for key, value in raw.items())
+        # Some clients send every key there is, with null for those without a value.
+        raw = {key: value for key, value in raw.items() if value is not None or meaning(key, STEP_KEYS) is None}
+        reshapes = any(meaning(key, ("transform",)) is not None for key in raw)
+        calls = any(meaning(key, ("tool",)) is not None for key in raw)
         pointer = f"/steps/{index}"
         try:
             if calls and not reshapes:
@@ -426,6 +428,7 @@ def _called(reading: Reading, name_key: str, callees: Callees) -> tuple[JsonObje
 CALL_KEYS = ("name", "arguments", "id", "if_none_match", "server")
 
 MAX_SLOT_ID = 128
+NO_DETAILS: JsonObject = {}
 
 
 def parse_batch(
@@ -467,7 +470,7 @@ class _Slots:
             reading = read_call(call, CALL_KEYS, "name", self._callees.parameters) if isinstance(call, dict) else None
         except UnreadableKeysError as error:
             slot, faults = self._id(index, call.get("id"), pointer, named)
-            return self._refuse(Step(index, slot), [*key_problems(error, slot, pointer), *faults])
+            return self._refuse(Step(index, slot), [*key_problems(error, slot, pointer), *faults], error.details)
         fields = reading.fields if reading is not None else {}
         slot, problems = self._id(index, fields.get("id"), pointer, named)
         try:
@@ -480,9 +483,9 @@ class _Slots:
         step, more = _slot(index, slot, fields, pointer, self._names - {str(index), slot})
         return self._refuse(step, [*problems, *more])
 
-    def _refuse(self, step: Step, problems: list[StepProblem]) -> Step:
+    def _refuse(self, step: Step, problems: list[StepProblem], details: JsonObject = NO_DETAILS) -> Step:
         if problems:
-            self.refused[step.index] = _error(problems)
+            self.refused[step.index] = _error(problems, details)
         return step
 
     def _id(self, index: int, given: Any, pointer: str, named: set[str]) -> tuple[str, list[StepProblem]]:
@@ -521,11 +524,11 @@ def _slot(
     return Step(index, slot, tool=name, given=arguments, arguments=template, if_none_match=etag), problems
 
 
-def _error(problems: list[StepProblem]) -> JsonObject:
+def _error(problems: list[StepProblem], details: JsonObject) -> JsonObject:
     """The error of a slot whose call was not made."""
     message = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
     errors = [problem.as_json() for problem in problems]
-    return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={"errors": errors})
+    return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={**details, "errors": errors})
 
 
 def _template(

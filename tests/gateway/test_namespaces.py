@@ -101,7 +101,7 @@ async def test_the_originals_are_listed_as_legacy_on_request(tmp_path: Path) -> 
 
 SCRIPT: list[tuple[str, str, dict[str, Any]]] = [
     ("fs", "read_file", {"file_path": "a.txt", "limit": 3}),
-    ("fs", "read_file", {"file_path": "ü b", "extra": {"deep": [None, 1.0, True]}}),
+    ("fs", "read_file", {"file_path": "ü b"}),
     ("notes", "add", {"text": "remember"}),
     ("fs", "delete_file", {"path": "a.txt"}),
     ("notes", "find", {"query": "remember"}),
