@@ -50,8 +50,8 @@ ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
 MAX_MODULES = 14
-MANY_MODULES = frozenset({"cli"})
-"""Folders of more: one module a command group."""
+MANY_MODULES = frozenset({"cli", "index"})
+"""Folders of more: one module a command group, one a kind of evidence."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 
