@@ -25,7 +25,7 @@ from pml_gateway.index.text import (
     well_formed,
 )
 from pml_gateway.index.vectors import ExactVectors, Mask, Positions, VectorIndex
-from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, losses
+from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, in_words_of_tools, losses
 from pml_gateway.types import Ranking
 
 LEXICAL_WEIGHT = 0.03
@@ -178,7 +178,7 @@ class ToolIndex:
     def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
         """Positions (n,) of at least the `count` strongest candidates, in no order, and their raw strengths (n,)."""
         clauses = () if ranking is Ranking.DENSE else split_clauses(query)
-        requests = (query, *clauses)
+        requests = [in_words_of_tools(text) for text in (query, *clauses)]
         counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
         words = [self._words(text, allowed, ranking) for text in requests]
         positions = _union(found.strongest(wanted) for found, wanted in zip(words, counts, strict=True))

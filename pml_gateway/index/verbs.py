@@ -34,7 +34,7 @@ export/import follow/unfollow grant/revoke hide/show,unhide install/uninstall li
 mount/unmount mute/unmute pause/resume pin/unpin stage/unstage start/kill,stop subscribe/unsubscribe
 """
 _OTHER_VERBS = """
-announce answer apply ask book build buy calculate call cancel click commit compare compute configure convert copy
+announce answer apply ask book build bump buy calculate call cancel click commit compare compute configure convert copy
 cordon deploy draft email enter estimate execute explain fill filter fork format give hover inform load log merge
 message move navigate notify order parse pay play post predict press print publish push react reply report reserve reset
 restart return review roll run scale schedule screenshot select send share sort submit summarise summarize switch sync
@@ -84,6 +84,23 @@ _DETERMINERS = _set("a all an each every it its my the their them these this tho
 _NO_ACTION = _set("and history log logs notes of off or out rid")
 """What follows a word that names another action than its own, several, or a thing: `get rid of`, `update history`."""
 
+_CALLED = {
+    "bump": "upgrade",
+    "erase": "delete",
+    "forget": "delete",
+    "remember": "create",
+    "save": "write",
+    "stage": "add",
+    "unstage": "reset",
+    "wipe": "delete",
+}
+"""What tools call the things that people ask for in these words; the shipped model does not know it."""
+
+_FILE_NAME = re.compile(
+    r"(?<![\w/:.@])((?:[\w~.-]*/)*[\w-]+\.(?:csv|docx?|html?|jpe?g|js|json|log|md|pdf|png|py|toml|ts|txt|xlsx?|xml"
+    r"|ya?ml|zip))\b(?![@/]|\.\w|\s+files?\b)",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
 Bits = npt.NDArray[np.int64]
@@ -105,6 +122,14 @@ def losses(requests: Sequence[str], actions: Bits) -> Floats:
     """What each of n tools loses (k, n) by doing something else than the verb of each of k requests asks for."""
     rows = [_losses(_asked(request), actions) for request in requests]
     return np.stack(rows)
+
+
+def in_words_of_tools(request: str) -> str:
+    """A request with what tools call its verb, and files, added: `save write it to a.md file` finds `write_file`."""
+    verb = leads(request)
+    if verb in _CALLED:
+        request = re.sub(rf"\b{verb}\b", rf"\g<0> {_CALLED[verb]}", request, count=1, flags=re.IGNORECASE)
+    return _FILE_NAME.sub(r"\1 file", request)
 
 
 def leads(text: str) -> str:

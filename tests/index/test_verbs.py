@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import shipped_calibration
 from pml_gateway.index.text import dense_text
-from pml_gateway.index.verbs import LOOKUP_LOSS, OPPOSITE_LOSS, actions_of, losses
+from pml_gateway.index.verbs import LOOKUP_LOSS, OPPOSITE_LOSS, actions_of, in_words_of_tools, losses
 from pml_gateway.types import Ranking
 from tests.index.fakes import HashedWords
 from tests.index.tools import tool
@@ -82,6 +82,22 @@ def test_a_tool_of_several_actions_is_ruled_out_by_none_that_leaves_one() -> Non
 
 def test_the_description_says_what_a_name_leaves_open() -> None:
     assert lost("delete the memo", tool("s__memo", "Creates a memo"), tool("s__memo2", "A memo")) == [OPPOSITE_LOSS, 0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "added"),
+    [
+        ("Stage all files", "Stage add all files"),
+        ("please save it to notes/a.md", "please save write it to notes/a.md file"),
+        ("read config.json then x", "read config.json file then x"),
+        ("read the config.json file", "read the config.json file"),
+        ("open https://example.com/a.html", "open https://example.com/a.html"),
+        ("mail a.json@example.com", "mail a.json@example.com"),
+        ("the first stage", "the first stage"),
+    ],
+)
+def test_a_request_gets_the_words_of_tools_beside_its_own(request_: str, added: str) -> None:
+    assert in_words_of_tools(request_) == added
 
 
 @pytest.mark.parametrize("embedder", [HashedWords(), None])
