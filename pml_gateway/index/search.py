@@ -199,10 +199,11 @@ class ToolIndex:
                 [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
             )
             scale = 0.0 if ranking is Ranking.DENSE else 1.0
-        lost = losses(clauses or (query,), self._actions[positions])
-        evidence -= np.float32(scale) * np.vstack((lost.min(axis=0), lost))[: len(evidence)]
+        if scale:
+            lost = scale * losses(clauses or (query,), self._actions[positions])
+            evidence -= np.vstack((lost.min(axis=0), lost)) if clauses else lost
         whole, steps = evidence[0], evidence[1:]
-        if not len(steps) or not len(positions):
+        if not clauses or not len(positions):
             return positions, whole
         strengths = with_server_evidence(combine(whole, steps), self._servers[positions])
         return positions, interleaved(strengths, whole, steps)

@@ -42,6 +42,9 @@ tag take tell test track transfer translate type use validate verify visit wait 
 """
 
 READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
+UNKNOWN = 1 << 62
+"""Instead of no action at all: what nothing rules out."""
+
 _RULED_OUT = {READ: ADD | CHANGE | REMOVE, ADD: REMOVE, CHANGE: REMOVE, REMOVE: ADD}
 """By what each of these asks for. To remove a word is to change a text, so a change is left to those who remove."""
 
@@ -108,20 +111,21 @@ Floats = npt.NDArray[np.float32]
 
 
 def actions_of(document: ToolDocument) -> int:
-    """The actions of a tool as bits, by the verb in its name and the first word of its description; often none."""
+    """The actions of a tool as bits, by the verb in its name and the first word of its description; often unknown."""
     before, actions = "", 0
     for word in split_words(document.name).casefold().split():
         if not actions or before in ("and", "or"):
             actions |= _ACTIONS.get(word, 0)
         before = word
     described = document.description[:40].split(None, 1)
-    return actions | _ACTIONS.get(_infinitive(described[0].casefold()), 0) if described else actions
+    if described:
+        actions |= _ACTIONS.get(_infinitive(described[0].casefold()), 0)
+    return actions or UNKNOWN
 
 
 def losses(requests: Sequence[str], actions: Bits) -> Floats:
     """What each of n tools loses (k, n) by doing something else than the verb of each of k requests asks for."""
-    rows = [_losses(_asked(request), actions) for request in requests]
-    return np.stack(rows)
+    return np.stack([_losses(_asked(request), actions) for request in requests])
 
 
 def in_words_of_tools(request: str) -> str:
@@ -129,7 +133,7 @@ def in_words_of_tools(request: str) -> str:
     verb = leads(request)
     if verb in _CALLED:
         request = re.sub(rf"\b{verb}\b", rf"\g<0> {_CALLED[verb]}", request, count=1, flags=re.IGNORECASE)
-    return _FILE_NAME.sub(r"\1 file", request)
+    return _FILE_NAME.sub(r"\1 file", request) if "." in request else request
 
 
 def leads(text: str) -> str:
@@ -168,10 +172,11 @@ def _losses(asked: str, actions: Bits) -> Floats:
     if not asked:
         return np.zeros(len(actions), dtype=np.float32)
     ruled_out = _RULES_OUT[asked]
-    lookup = READ if _ACTIONS[asked] & (ADD | CHANGE | REMOVE) else 0
-    opposite = (actions & ~ruled_out) == 0
-    lost = np.where(opposite, OPPOSITE_LOSS, np.where((actions & ~(ruled_out | lookup)) == 0, LOOKUP_LOSS, 0))
-    return np.where(actions != 0, lost, 0).astype(np.float32)
+    lost: Floats = np.where(actions & ~ruled_out, np.float32(0), np.float32(OPPOSITE_LOSS))
+    if not _ACTIONS[asked] & (ADD | CHANGE | REMOVE):
+        return lost
+    lookup: Floats = np.where(actions & ~(ruled_out | READ), np.float32(0), np.float32(LOOKUP_LOSS))
+    return np.maximum(lost, lookup)
 
 
 def _words(text: str) -> Iterator[str]:
