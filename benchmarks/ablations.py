@@ -75,6 +75,8 @@ def _standardised(values: Floats) -> Floats:
 
 ABLATIONS = (
     Ablation("no clauses", {"split_clauses": lambda *_: ()}),
+    Ablation("no interleaving", {"interleaved": lambda strengths, *_: strengths}),
+    Ablation("no verbs", {"losses": lambda requests, actions: np.zeros((len(requests), len(actions)), np.float32)}),
     Ablation("no server evidence", {"with_server_evidence": lambda strengths, *_: strengths}),
     Ablation("no names", {"NameIndex": Nameless}, of_index=True),
     Ablation("no words", {"fuse": lambda cosines, *_: cosines}),

@@ -62,6 +62,9 @@ def markdown(report: Mapping[str, Any]) -> str:
         "Recall@1 among tools that differ by little, our own:",
         _systems_table(report["near_duplicates"], "recall@1"),
     ]
+    parts += ["Our own requests over the tools of published servers, recall@1:"]
+    parts += [_systems_table(report["real_servers"], "recall@1")]
+    parts += ["Recall@5:", _systems_table(report["real_servers"], "recall@5")]
     parts += ["Recall@5 of queries in other languages:", _languages_table(report["multilingual"])]
     if report["int8"]:
         parts += [

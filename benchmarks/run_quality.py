@@ -28,6 +28,7 @@ from benchmarks.labelled_sets import (
     near_duplicates,
     read_set,
     read_tools,
+    real_servers,
     set_names,
 )
 from benchmarks.own_search import LIST_PRESET, OwnSearch, measured_own, ranking_figures
@@ -98,6 +99,10 @@ def measured(
     alike = near_duplicates()
     peers = saved.get("near_duplicates", {}).get(alike.name)
     report["near_duplicates"] = {alike.name: measured_set(alike, models, (), peers)}
+    peers = saved.get("real_servers", {})
+    report["real_servers"] = {
+        each.name: measured_set(each, models, (), peers.get(each.name)) for each in real_servers()
+    }
     report["multilingual"] = multilingual(models)
     report["int8"] = int8(sets, models, options.float_model)
     return {name: _rounded(part) for name, part in report.items()}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.text import UNSPACED
+from pml_gateway.index.verbs import VERBS, has_object, is_bare, is_question, leads
 
 MIN_REQUEST_WORDS = 10
-"""A shorter request is one step: parts of it lose the context that says what is meant."""
+"""A shorter request is cut before verbs only: its other parts lose the context that says what is meant."""
 
 MIN_CLAUSE_WORDS = 4
-"""A shorter part stays with its neighbour: `and London` is no step of its own."""
+"""A shorter part stays with its neighbour, unless both are commands: `and London` is no step of its own."""
+
+MIN_COMMAND_WORDS = 2
 
 MAX_CLAUSES = 8
 """Each one costs an embedding (1 to 2 ms); a request with more steps keeps the first ones."""
@@ -24,6 +25,10 @@ CLAUSE_SHARE = 0.35
 """Of the clauses in the strength; the rest is the whole request's. Requests told in prose want less (with 0 our own
 held-out ones gain .007 nDCG@10, with 0.5 they lose .03), lists of commands more (with 0.5 seal_tools gains .012)."""
 
+STEP_SHARE = 0.5
+"""Of a clause beside the whole request where its best tool is chosen: alone it lacks the context, and with more of the
+whole all clauses choose the same tool."""
+
 SERVER_SHARE = 0.2
 """How much a tool loses by the distance of its server's best tools to the best of all, in requests of several steps."""
 
@@ -31,17 +36,16 @@ SERVER_EVIDENCE = 3
 """Tools that speak for a server: one good match is a coincidence, three are its subject."""
 
 MAX_SERVER_LOSS = 0.5
-TWINS_FIRST = 2
-"""Tools of one name that may come before the best tool of another step."""
-
-TWINS_SOUGHT = 20
 CHARACTERS_PER_WORD = 3
 """Of scripts written without spaces."""
 
+ONE_ACTION = frozenset({"copy/paste", "cut/paste", "drag/drop", "find/replace", "search/replace"})
+"""Pairs of verbs that one tool does."""
+
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n+")
 _JOINT = re.compile(
-    r"(,?\s+(?:and then|and also|and finally|after that|afterwards|then|also|finally|additionally|as well as|and|but"
-    r"|plus|before|while)\s+|,\s+(?=\w+\s+\w+\s+\w+))",
+    r"(,?\s+(?:and then|and also|and finally|after that|afterwards|then|also|finally|additionally|as well as|and|&|but"
+    rf"|plus|before|while)\s+|,\s+(?=\w+\s+\w+\s+\w+|(?:{'|'.join(sorted(VERBS))})\b))",
     re.IGNORECASE,
 )
 
@@ -49,13 +53,16 @@ Floats = npt.NDArray[np.float32]
 
 
 def split_clauses(request: str) -> tuple[str, ...]:
-    """The steps of a request, at most MAX_CLAUSES; none when it is a single one."""
-    if _words(request) < MIN_REQUEST_WORDS:
-        return ()
+    """The steps of a request, at most MAX_CLAUSES; none when it is a single one.
+
+    In the request's words, except that verbs that share an object (`stage and commit changes`) and objects that share
+    a verb (`remember a person and how they work`) both get what they share.
+    """
+    anywhere = _words(request) >= MIN_REQUEST_WORDS
     clauses: list[str] = []
     for sentence in _SENTENCE_END.split(request):
-        parts = _steps(sentence.strip())
-        if parts and clauses and _words(parts[0]) < MIN_CLAUSE_WORDS:
+        parts = _steps(sentence.strip(), anywhere)
+        if parts and clauses and not _goes_on(clauses[-1], parts[0], anywhere):
             clauses[-1] += " " + parts.pop(0)
         clauses += parts
     return tuple(clauses[:MAX_CLAUSES]) if len(clauses) > 1 else ()
@@ -73,22 +80,16 @@ def combine(whole: Floats, clauses: Floats) -> Floats:
     return combined.astype(np.float32)
 
 
-def with_room(strengths: Floats, clauses: Floats, name_of: Callable[[int], str]) -> Floats:
-    """Strengths (n,) in which the best tool of each clause (k, n) is not crowded out by many tools of one name.
+def interleaved(strengths: Floats, whole: Floats, clauses: Floats) -> Floats:
+    """The strengths (n,), dealt out anew: the best tool of each clause (k, n) comes before all others.
 
-    Six servers with a `web_search` serve one step; the tools of the other steps come before the third of them.
+    So no clause is crowded out by the many tools of another, and scores are made of the same values as before.
     """
-    counts: Counter[str] = Counter()
-    for at in np.argsort(-strengths, kind="stable")[:TWINS_SOUGHT].tolist():
-        name = name_of(at)
-        counts[name] += 1
-        if counts[name] > TWINS_FIRST:
-            firsts = clauses.argmax(axis=1)
-            level = np.nextafter(strengths[at], np.float32(np.inf))
-            lifted: Floats = strengths.copy()
-            lifted[firsts] = np.maximum(lifted[firsts], level)
-            return lifted
-    return strengths
+    chosen = np.zeros(len(strengths), dtype=np.bool_)
+    chosen[((1 - STEP_SHARE) * whole + STEP_SHARE * clauses).argmax(axis=1)] = True
+    dealt = np.empty_like(strengths)
+    dealt[np.lexsort((-strengths, ~chosen))] = -np.sort(-strengths)
+    return dealt
 
 
 def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> Floats:
@@ -107,16 +108,38 @@ def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> F
     return strengths + np.float32(SERVER_SHARE) * losses
 
 
-def _steps(sentence: str) -> list[str]:
-    """A sentence cut at its joints, unless the part before or after is too short to be a step."""
+def _steps(sentence: str, anywhere: bool) -> list[str]:
+    """A sentence cut at those of its joints where a step begins."""
     first, *rest = _JOINT.split(sentence)
     steps = [first] if first else []
     for joint, part in zip(rest[::2], rest[1::2], strict=True):
-        if steps and min(_words(steps[-1]), _words(part)) < MIN_CLAUSE_WORDS:
+        if not steps:
+            steps.append(part)
+        elif _share_an_object(steps[-1], part):
+            steps[-1] += " " + part.split(None, 1)[1]
+            steps.append(part)
+        elif not _goes_on(steps[-1], part, anywhere):
             steps[-1] += joint + part
+        elif is_question(part) and leads(steps[-1]):
+            steps.append(f"{leads(steps[-1])} {part}")
         else:
             steps.append(part)
     return steps
+
+
+def _share_an_object(before: str, part: str) -> bool:
+    verb = leads(part)
+    return bool(verb) and is_bare(before) and " " in part and f"{leads(before)}/{verb}" not in ONE_ACTION
+
+
+def _goes_on(before: str, part: str, anywhere: bool) -> bool:
+    """Whether a part is a step after the one before it: a command after a command, or, where cut anywhere, long."""
+    words = min(_words(before), _words(part))
+    if leads(part) and (leads(before) or is_question(before) or has_object(part)):
+        return words >= MIN_COMMAND_WORDS
+    if is_question(part) and leads(before):
+        return _words(part) >= MIN_CLAUSE_WORDS
+    return anywhere and words >= MIN_CLAUSE_WORDS
 
 
 def _words(text: str) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve, shipped_calibration
-from pml_gateway.index.clauses import combine, split_clauses, with_room, with_server_evidence
+from pml_gateway.index.clauses import combine, interleaved, split_clauses, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.large import SnapshotStore, both_halves, go_on, lexical_half
 from pml_gateway.index.lexical import LexicalIndex, Match
@@ -25,6 +25,7 @@ from pml_gateway.index.text import (
     well_formed,
 )
 from pml_gateway.index.vectors import ExactVectors, Mask, Positions, VectorIndex
+from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, in_words_of_tools, losses
 from pml_gateway.types import Ranking
 
 LEXICAL_WEIGHT = 0.03
@@ -98,6 +99,7 @@ class ToolIndex:
         numbers: dict[str, int] = {}
         servers = [numbers.setdefault(document.server, len(numbers)) for document in documents]
         self._servers = np.asarray(servers, dtype=np.int64)
+        self._actions = np.asarray([actions_of(document) for document in documents], dtype=np.int64)
 
     @classmethod
     def build(
@@ -176,12 +178,13 @@ class ToolIndex:
     def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
         """Positions (n,) of at least the `count` strongest candidates, in no order, and their raw strengths (n,)."""
         clauses = () if ranking is Ranking.DENSE else split_clauses(query)
-        requests = (query, *clauses)
+        requests = [in_words_of_tools(text) for text in (query, *clauses)]
         counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
         words = [self._words(text, allowed, ranking) for text in requests]
         positions = _union(found.strongest(wanted) for found, wanted in zip(words, counts, strict=True))
         if self._dense is None or ranking is Ranking.LEXICAL:
-            rows = [np.log1p(found.at(positions)) for found in words]
+            evidence = np.stack([np.log1p(found.at(positions)) for found in words])
+            scale = LEXICAL_SCALE
         else:
             dense = self._dense
             vectors = [embed_query(dense.embedder, text) for text in requests]
@@ -192,12 +195,18 @@ class ToolIndex:
             # one way to compute all of them: bit for bit the same whatever else is in the index
             cosines = [dense.calibration.cosines(dense.vectors.similarities(vector, positions)) for vector in vectors]
             tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
-            rows = [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
-        if len(rows) == 1 or not len(positions):
-            return positions, rows[0]
-        steps = np.stack(rows[1:])
-        strengths = with_server_evidence(combine(rows[0], steps), self._servers[positions])
-        return positions, with_room(strengths, steps, lambda at: self.documents[positions[at]].name.casefold())
+            evidence = np.stack(
+                [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
+            )
+            scale = 0.0 if ranking is Ranking.DENSE else 1.0
+        if scale:
+            lost = scale * losses(clauses or (query,), self._actions[positions])
+            evidence -= np.vstack((lost.min(axis=0), lost)) if clauses else lost
+        whole, steps = evidence[0], evidence[1:]
+        if not clauses or not len(positions):
+            return positions, whole
+        strengths = with_server_evidence(combine(whole, steps), self._servers[positions])
+        return positions, interleaved(strengths, whole, steps)
 
     def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Match:
         return self._lexical.match(() if ranking is Ranking.DENSE else query_tokens(text), allowed)

@@ -114,6 +114,12 @@ def test_the_tables_show_missed_targets_and_the_best_of_each_set() -> None:
     assert "some-model@1" in text
 
 
+def test_requests_over_real_servers_are_told_for_both_halves() -> None:
+    text = markdown(report(one=measured_set(0.9, 0.8)))
+    assert "| servers, in view | 45 | .500 | .500 | .500 | .500 | **.710** |" in text
+    assert "| servers, unseen | 45 | .500 | .500 | .500 | .500 | **.660** |" in text
+
+
 def test_tables_with_distractors_are_added_where_they_were_measured() -> None:
     whole = report(one=measured_set(0.9, 0.5))
     whole["distracted"] = {"one": {**measured_set(0.7, 0.5), "distractors": 14227}}

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import run_quality
 from benchmarks.ablations import ABLATIONS, Ablation, replaced
 from benchmarks.baselines import fastmcp_bm25, fastmcp_regex, minilm_dense, rank_fusion
-from benchmarks.labelled_sets import REPOSITORY, LabelledSet, dev_directory, multilingual_sets, read_set
+from benchmarks.labelled_sets import REPOSITORY, LabelledSet, dev_directory, multilingual_sets, read_set, real_servers
 from benchmarks.own_search import OwnSearch, ranking_figures
 from benchmarks.quantisation import float_reference
 from benchmarks.rankers import peer_figures
@@ -140,6 +140,14 @@ def test_the_multilingual_set_has_a_right_tool_for_every_query() -> None:
     assert sum(len(labelled.queries) for labelled in sets) >= 60
     for labelled in sets:
         assert all(group & labelled.rows.keys() for query in labelled.queries for group in query.groups)
+
+
+def test_the_requests_over_real_servers_have_right_tools_and_fall_into_two_halves() -> None:
+    seen, unseen = real_servers()
+    assert (len(seen.queries), len(unseen.queries), len(seen.rows)) == (118, 111, 180)
+    assert not {query.text for query in seen.queries} & {query.text for query in unseen.queries}
+    for query in (*seen.queries, *unseen.queries):
+        assert all(group <= seen.rows.keys() for group in query.groups)
 
 
 def test_a_float_original_counts_only_if_the_shipped_model_was_made_from_it(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pml_gateway.errors import ModelError
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex, load_embedder
 from pml_gateway.index.calibration import SHIPPED_MODEL, shipped_directory
 from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.evaluation import tool_document
 from pml_gateway.types import Ranking
 from tests.index.tools import OFFICE, REPOSITORY, SHARED_DATA, labelled_tools, read_rows, tool
 
@@ -154,6 +155,34 @@ def test_queries_in_other_languages_are_found_as_often_as_by_the_untuned_model(s
     assert (len(queries), len({row["language"] for row in queries})) == (65, 6)
     found = [{hit.key for hit in index.search(row["query"], limit=5).hits} for row in queries]
     assert np.mean([not keys.isdisjoint(row["gold"]) for keys, row in zip(found, queries, strict=True)]) >= 0.508
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("stage and commit changes in git repository", {"git::git_add", "git::git_commit"}),
+        (
+            "remember a person and how they relate to a company",
+            {"memory::create_entities", "memory::create_relations"},
+        ),
+        (
+            "fetch https://example.com/changelog; save it to changes.md; commit it",
+            {"fetch::fetch", "filesystem::write_file", "git::git_commit"},
+        ),
+    ],
+)
+def test_several_actions_find_a_tool_each_on_real_servers(local: ToolIndex, query: str, wanted: set[str]) -> None:
+    found = [hit.key for hit in local.search(query, limit=5).hits]
+    assert wanted <= set(found)
+    assert "memory::delete_entities" not in found[:2]
+
+
+@pytest.fixture(scope="module")
+def local(shipped: Embedder) -> ToolIndex:
+    """The tools of servers that every machine has."""
+    rows = read_rows(REPOSITORY / "tests" / "data" / "servers" / "tools.jsonl")
+    servers = ("fetch", "filesystem", "git", "memory", "sqlite", "time")
+    return ToolIndex.build([tool_document(row) for row in rows if row["server"] in servers], shipped)
 
 
 def test_an_installed_package_finds_the_model_inside_itself(tmp_path: Path) -> None:
