@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.concepts import VERBS
 from pml_gateway.index.text import UNSPACED
 
 MIN_REQUEST_WORDS = 10
@@ -44,6 +45,26 @@ _JOINT = re.compile(
     r"|plus|before|while)\s+|,\s+(?=\w+\s+\w+\s+\w+))",
     re.IGNORECASE,
 )
+
+_STEP_JOINT = re.compile(
+    r"(\s*;\s+|,?\s+(?:and then|and also|and finally|after that|afterwards|then|and|but|plus|before|so)\s+|,\s+)",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(
+    r"(?:(?:and|also|finally|first|if so|if not|otherwise|lastly|next|now|please|then|additionally|can|could|would"
+    r"|will|you|i|we|want|need|like|to|me|help|let's|just|kindly|furthermore|moreover|after that)\b[,\s]*)*",
+    re.IGNORECASE,
+)
+"""What stands before the verb of a step."""
+
+_SAID = """
+ask buy call comment compare delete determine download email ensure find forward give help inform invite know notify
+order pay plan play print provide recommend record remind return say see share sort store suggest summarize summarise
+tell text track translate tweet use
+"""
+"""Verbs of requests that are no verbs of tools."""
+
+_TO_DO = VERBS | frozenset(_SAID.split())
 
 Floats = npt.NDArray[np.float32]
 
@@ -122,3 +143,29 @@ def _steps(sentence: str) -> list[str]:
 def _words(text: str) -> int:
     unspaced = sum(len(run) for run in UNSPACED.findall(text))
     return len(UNSPACED.sub(" ", text).split()) + unspaced // CHARACTERS_PER_WORD
+
+
+def split_steps(request: str) -> tuple[str, ...]:
+    """The parts of a request in each of which something is to be done, at most MAX_CLAUSES; a plan is made of them.
+
+    Unlike clauses they may be short: a part begins wherever a verb follows a joint.
+    """
+    steps: list[str] = []
+    for sentence in filter(None, map(str.strip, _SENTENCE_END.split(request))):
+        first, *rest = _STEP_JOINT.split(" ".join(sentence.split()))
+        parts = [first]
+        for joint, part in zip(rest[::2], rest[1::2], strict=True):
+            if says_to_do(part) and _words(parts[-1]) > 1:
+                parts.append(part)
+            else:
+                parts[-1] += joint + part
+        if steps and not says_to_do(parts[0]) and _words(parts[0]) < MIN_CLAUSE_WORDS:
+            steps[-1] += " " + parts.pop(0)
+        steps += parts
+    return tuple(steps[:MAX_CLAUSES])
+
+
+def says_to_do(part: str) -> bool:
+    """Whether a part of a request begins with what is to be done."""
+    words = part[_LEAD.match(part).end() :].split()  # type: ignore[union-attr]  # it matches nothing, too
+    return len(words) > 1 and words[0].strip(",.:").casefold() in _TO_DO

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pml_gateway.index import Embedder, ToolIndex
-from pml_gateway.index.clauses import MAX_CLAUSES, combine, split_clauses, with_room, with_server_evidence
+from pml_gateway.index.clauses import MAX_CLAUSES, combine, split_clauses, split_steps, with_room, with_server_evidence
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool
 
@@ -79,3 +79,24 @@ def test_tools_of_different_names_keep_their_order() -> None:
     strengths = np.array([0.9, 0.8, 0.7, 0.6, 0.3], dtype=np.float32)
     steps = np.array([[0.9, 0.8, 0.7, 0.6, 0], [0, 0, 0, 0, 0.4]], dtype=np.float32)
     assert np.array_equal(with_room(strengths, steps, names.__getitem__), strengths)
+
+
+@pytest.mark.parametrize(
+    ("request_", "steps"),
+    [
+        ("find the issue and comment on it", ("find the issue", "comment on it")),
+        (
+            "fetch the page; save it as a file, then commit it",
+            ("fetch the page", "save it as a file", "commit it"),
+        ),
+        ("Search for flights. Also, please book the cheapest one.", None),
+        ("weather in London and Paris", ("weather in London and Paris",)),
+        ("list issues, comments and reviews", ("list issues, comments and reviews",)),
+        ("", ()),
+    ],
+)
+def test_a_step_of_a_plan_begins_where_something_else_is_to_be_done(
+    request_: str, steps: tuple[str, ...] | None
+) -> None:
+    found = split_steps(request_)
+    assert len(found) == 2 if steps is None else found == steps
