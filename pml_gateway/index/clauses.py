@@ -162,7 +162,7 @@ def split_steps(request: str) -> tuple[str, ...]:
         if steps and not says_to_do(parts[0]) and _words(parts[0]) < MIN_CLAUSE_WORDS:
             steps[-1] += " " + parts.pop(0)
         steps += parts
-    return tuple(steps[:MAX_CLAUSES])
+    return tuple(step.strip(" ;,") for step in steps[:MAX_CLAUSES])
 
 
 def says_to_do(part: str) -> bool:
