@@ -146,9 +146,9 @@ def _words(text: str) -> int:
 
 
 def split_steps(request: str) -> tuple[str, ...]:
-    """The parts of a request in each of which something is to be done, at most MAX_CLAUSES; a plan is made of them.
+    """The parts of a request in each of which something may be to be done, at most MAX_CLAUSES; plans are made of them.
 
-    Unlike clauses they may be short: a part begins wherever a verb follows a joint.
+    Beside clauses, a part begins wherever a verb follows a joint, however short it is.
     """
     steps: list[str] = []
     for sentence in filter(None, map(str.strip, _SENTENCE_END.split(request))):
@@ -161,7 +161,7 @@ def split_steps(request: str) -> tuple[str, ...]:
                 parts[-1] += joint + part
         if steps and not says_to_do(parts[0]) and _words(parts[0]) < MIN_CLAUSE_WORDS:
             steps[-1] += " " + parts.pop(0)
-        steps += parts
+        steps += [clause for part in parts for clause in split_clauses(part) or (part,)]
     return tuple(step.strip(" ;,") for step in steps[:MAX_CLAUSES])
 
 

@@ -35,9 +35,6 @@ PART_HITS = 4
 WHOLE_SHARE = 0.3
 """Of the score for the whole intent in the choice of a part's tool: the rest of a request tells the system meant."""
 
-MIN_STATED = 0.5
-"""Score of a tool for a part that does not begin with what is to be done, where others do."""
-
 SOUGHT = 40
 """Tools that a step's missing arguments may come from: the best for the whole intent, and those that belong with it."""
 
@@ -168,8 +165,6 @@ class _Planner:
         missing: list[str] = []
         for part in parts:
             hits = self._search(part, PART_HITS)
-            if len(parts) > 1 and not says_to_do(part):
-                hits = [hit for hit in hits if hit[1] >= MIN_STATED]
             if not hits:
                 missing += [f"no tool for {part[:120]!r}"] if says_to_do(part) else []
                 continue
