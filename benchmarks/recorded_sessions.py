@@ -33,11 +33,17 @@ class Call:
 
     @property
     def value(self) -> Any:
-        """The result as a reference reads it; what was cut in the middle stays text."""
+        """The result as a reference reads it; what was cut in the middle stays text.
+
+        NESTFUL adds a field for the whole, `"var3": "$var3$"`, and that alone where no call took a field.
+        """
         try:
-            return json.loads(self.result)
+            value = json.loads(self.result)
         except ValueError:
             return self.result
+        if isinstance(value, dict):
+            value = {name: each for name, each in value.items() if each != f"${name}$"}
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +83,12 @@ class Source:
     tools: Mapping[str, CatalogTool]
     sessions: tuple[Session, ...] = field(repr=False)
 
-    def outputs(self) -> dict[str, JsonObject]:
-        """The shapes that the results of tasks outside the test show, as the gateway learns them."""
+    def outputs(self, *, of_test: bool = False) -> dict[str, JsonObject]:
+        """The shapes that the results of one half of the tasks show, as the gateway learns them."""
         shapes: dict[str, JsonObject] = {}
         for session in self.sessions:
-            for call in () if session.is_for_test else session.calls:
-                if call.is_ok and call.result and call.tool in self.tools:
+            for call in session.calls if session.is_for_test is of_test else ():
+                if call.is_ok and call.result and call.value != {} and call.tool in self.tools:
                     shapes[call.tool] = merge(shapes.get(call.tool, {}), infer(call.value))
         return shapes
 
@@ -124,9 +130,15 @@ def _session(row: JsonObject) -> Session:
 
 
 def _tool(row: JsonObject) -> CatalogTool:
-    schema = row.get("input_schema") or {"type": "object", "properties": {}}
+    schema = _sound(row.get("input_schema") or {"type": "object", "properties": {}})
     definition = {"name": row["name"], "description": row.get("description") or "", "inputSchema": schema}
     return CatalogTool(row["id"].replace("::", "__"), row["server"], row["name"], definition, schema)
+
+
+def _sound(schema: JsonObject) -> JsonObject:
+    """Some sources mark each parameter as required, instead of naming those that are."""
+    marked = [name for name, each in schema["properties"].items() if each.get("required") is True]
+    return {**schema, "required": marked} if marked and not schema.get("required") else schema
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.concepts import VERBS as TOOL_VERBS
 from pml_gateway.index.text import UNSPACED
 from pml_gateway.index.verbs import VERBS, has_object, is_bare, is_question, leads
 
@@ -48,6 +49,26 @@ _JOINT = re.compile(
     rf"|plus|before|while)\s+|,\s+(?=\w+\s+\w+\s+\w+|(?:{'|'.join(sorted(VERBS))})\b))",
     re.IGNORECASE,
 )
+
+_STEP_JOINT = re.compile(
+    r"(\s*;\s+|,?\s+(?:and then|and also|and finally|after that|afterwards|then|and|but|plus|before|so)\s+|,\s+)",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(
+    r"(?:(?:and|also|finally|first|if so|if not|otherwise|lastly|next|now|please|then|additionally|can|could|would"
+    r"|will|you|i|we|want|need|like|to|me|help|let's|just|kindly|furthermore|moreover|after that)\b[,\s]*)*",
+    re.IGNORECASE,
+)
+"""What stands before the verb of a step."""
+
+_SAID = """
+ask buy call comment compare delete determine download email ensure find forward give help inform invite know notify
+order pay plan play print provide recommend record remind return say see share sort store suggest summarize summarise
+tell text track translate tweet use
+"""
+"""Verbs of requests that are no verbs of tools."""
+
+_TO_DO = VERBS | TOOL_VERBS | frozenset(_SAID.split())
 
 Floats = npt.NDArray[np.float32]
 
@@ -145,3 +166,29 @@ def _goes_on(before: str, part: str, anywhere: bool) -> bool:
 def _words(text: str) -> int:
     unspaced = sum(len(run) for run in UNSPACED.findall(text))
     return len(UNSPACED.sub(" ", text).split()) + unspaced // CHARACTERS_PER_WORD
+
+
+def split_steps(request: str) -> tuple[str, ...]:
+    """The parts of a request in each of which something may be to be done, at most MAX_CLAUSES; plans are made of them.
+
+    Beside clauses, a part begins wherever a verb follows a joint, however short it is.
+    """
+    steps: list[str] = []
+    for sentence in filter(None, map(str.strip, _SENTENCE_END.split(request))):
+        first, *rest = _STEP_JOINT.split(" ".join(sentence.split()))
+        parts = [first]
+        for joint, part in zip(rest[::2], rest[1::2], strict=True):
+            if says_to_do(part) and _words(parts[-1]) > 1:
+                parts.append(part)
+            else:
+                parts[-1] += joint + part
+        if steps and not says_to_do(parts[0]) and _words(parts[0]) < MIN_CLAUSE_WORDS:
+            steps[-1] += " " + parts.pop(0)
+        steps += [clause for part in parts for clause in split_clauses(part) or (part,)]
+    return tuple(step.strip(" ;,") for step in steps[:MAX_CLAUSES])
+
+
+def says_to_do(part: str) -> bool:
+    """Whether a part of a request begins with what is to be done."""
+    words = part[_LEAD.match(part).end() :].split()  # type: ignore[union-attr]  # it matches nothing, too
+    return len(words) > 1 and words[0].strip(",.:").casefold() in _TO_DO

@@ -46,6 +46,8 @@ OPTIONAL = 0.85
 SAME_AS_TAKEN = 0.3
 """Of a concept that a tool itself takes: its results only say again what it was asked about."""
 
+SCALARS = frozenset({"string", "integer", "number", "boolean"})
+
 IDENTIFIERS = "id name number uuid guid slug code key sku handle path uri url"
 """Last words of names for one thing: `issue_id`, `issue_number` and `issue` are about an issue."""
 
@@ -74,6 +76,11 @@ MAKING = """
 add append book build buy clone copy create draft export fork import init insert invite make new open place post
 publish put register request reserve save schedule send start submit upload write
 """
+CREATING = (
+    "add append create draft insert invite make new post publish register reply schedule send submit upload write"
+)
+"""Those of the verbs above, and of the ones below, whose other parameters say what the new thing is to be."""
+
 CHANGING = """
 accept activate apply approve archive assign change checkout close click commit complete configure deploy disable edit
 enable execute invoke lock mark merge modify move navigate patch push rename reopen reply reset resume run set stop
@@ -102,8 +109,8 @@ class LinkedTool:
 class Place:
     """A field or a parameter: its path, its type as far as it has one, and the concepts it may be, by how surely.
 
-    Paths of fields are JMESPath behind a reference (`.issues[*].id`), empty where only the name tells what comes;
-    those of parameters are names with dots.
+    Paths of fields are JMESPath behind a reference (`.issues[*].id`), `@` for the result itself, and empty where only
+    the name tells what comes; those of parameters are names with dots.
     """
 
     path: str
@@ -133,13 +140,19 @@ def ends_of(tool: LinkedTool) -> Ends:
     needs = tuple(islice(_needs(tool, noun), MAX_NEEDS))
     texts = [tool.description, *(str(schema.get("description") or "") for _, schema, _ in _parameters(tool.inputs))]
     words = frozenset(word for text in texts for word in NAMES.findall(text))
-    yields = (*_fields_yielded(tool, verb, noun), _yielded_by_name(tool, verb, noun))
+    fields = tuple(_fields_yielded(tool, verb, noun))
+    yields = (*fields, _yielded_by_name(tool, verb, noun, _only_value(tool.output, fields, verb)))
     return Ends(tool.key, tool.server, tool.name, verb, noun, yields, needs, words)
+
+
+def is_creating(verb: str) -> bool:
+    """Whether a verb makes a new thing out of what it is given."""
+    return verb in _CREATING
 
 
 def first_stem(name: str) -> tuple[str, ...]:
     """What a name begins with, if anything."""
-    return _stems(name)[:1]
+    return stems(name)[:1]
 
 
 def telling_word(noun: Sequence[str], idle: Collection[str]) -> str:
@@ -150,11 +163,11 @@ def telling_word(noun: Sequence[str], idle: Collection[str]) -> str:
 def _fields_yielded(tool: LinkedTool, verb: str, noun: tuple[str, ...]) -> Iterator[Place]:
     if tool.output is None:
         return
-    taken = {_squashed(name) for name in _properties(tool.inputs)}
+    taken = {_squashed(name) for name in properties_of(tool.inputs)}
     sure = {"ending": 0.4, "changing": 0.6}.get(_VERB_KINDS.get(verb, ""), 1.0)
     for path, kind, name, context in islice(_fields(tool.output), MAX_FIELDS):
         worth = sure * (SAME_AS_TAKEN if _squashed(name) in taken else 1.0)
-        words, concepts = _stems(name), _Concepts()
+        words, concepts = stems(name), _Concepts()
         concepts.add_name(words, worth)
         for around in filter(None, (context, noun)):
             concepts.add((*around[-2:], *words), worth)
@@ -164,29 +177,48 @@ def _fields_yielded(tool: LinkedTool, verb: str, noun: tuple[str, ...]) -> Itera
         yield Place(path, kind, concepts)
 
 
-def _yielded_by_name(tool: LinkedTool, verb: str, noun: tuple[str, ...]) -> Place:
-    """What the name and the description promise."""
+def _only_value(output: JsonObject | None, fields: Sequence[Place], verb: str) -> Place:
+    """Where the results are one value, that value: it is what the tool is about.
+
+    The text that tools answer which do not ask for anything mostly says that it is done.
+    """
+    if (
+        output is not None
+        and not fields
+        and (_VERB_KINDS.get(verb, "asking") == "asking" or kind_of(output) != "string")
+    ):
+        kind = kind_of(output)
+        items = output.get("items")
+        inner = kind_of(items) if isinstance(items, dict) else ""
+        if kind in SCALARS or (kind == "array" and inner in SCALARS):
+            return Place("@" if kind in SCALARS else "@[*]", inner or kind, {})
+    plain = [field for field in fields if field.kind in SCALARS]
+    return plain[0] if len(plain) == 1 == len(fields) else Place("", "", {})
+
+
+def _yielded_by_name(tool: LinkedTool, verb: str, noun: tuple[str, ...], value: Place) -> Place:
+    """What the name and the description promise, and where that is if the results are one value."""
     sure = {"asking": 1.0, "making": 0.8, "changing": 0.4, "ending": 0.2}.get(_VERB_KINDS.get(verb, ""), 0.7)
-    sure *= 1.0 if tool.output is None else BESIDE_FIELDS
+    sure *= 1.0 if tool.output is None or value.path else BESIDE_FIELDS
     concepts = _Concepts()
     concepts.add_name(noun, sure * BY_NAME)
-    for word in noun[:-1] if set(noun) - _GENERIC else _stems(split_words(tool.server)):
+    for word in noun[:-1] if set(noun) - _GENERIC else stems(split_words(tool.server)):
         concepts.add((word,), sure * BY_MODIFIER)
     if _VERB_KINDS.get(verb) == "making":
-        for thing in {*noun[-1:], *_stems(verb)}:
+        for thing in {*noun[-1:], *stems(verb)}:
             concepts.add((thing, "id"), sure)
     concepts.add_text(tool.description, sure * BY_PURPOSE, sure * BY_PURPOSE)
-    for name in _properties(tool.inputs):
-        words = _stems(name)
+    for name in properties_of(tool.inputs):
+        words = stems(name)
         for taken in {" ".join(words), " ".join(words[:-1]) if words and words[-1] in _IDENTIFIERS else ""}:
             if taken in concepts:
                 concepts[taken] *= SAME_AS_TAKEN
-    return Place("", "", concepts)
+    return Place(value.path, value.kind, concepts)
 
 
 def _needs(tool: LinkedTool, noun: tuple[str, ...]) -> Iterator[Place]:
     for path, schema, is_required in _parameters(tool.inputs):
-        words = _stems(path.rpartition(".")[2])
+        words = stems(path.rpartition(".")[2])
         if schema.get("type") == "boolean" or "enum" in schema or "const" in schema:
             continue
         if not words or words[-1] in _OPTIONS or words[0] in _OPTION_BEGINS:
@@ -201,7 +233,7 @@ def _needs(tool: LinkedTool, noun: tuple[str, ...]) -> Iterator[Place]:
             if words[-1] in _IDENTIFIERS:
                 concepts.add(noun[-1:], sure * BY_MODIFIER)
         concepts.add_text(str(schema.get("description") or ""), sure * BY_PHRASE, sure * BY_WORD)
-        yield Place(path, _kind(schema), concepts, is_required)
+        yield Place(path, kind_of(schema), concepts, is_required)
 
 
 class _Concepts(dict[str, float]):
@@ -226,7 +258,7 @@ class _Concepts(dict[str, float]):
         What a text begins with is what it is about: `email address of the customer` is an `email`.
         """
         before, is_first = "", True
-        for stem in _stems(text[:DESCRIBED]):
+        for stem in stems(text[:DESCRIBED]):
             if stem in _FUNCTION_WORDS:
                 is_first = is_first and not before
                 before = ""
@@ -244,11 +276,11 @@ def _fields(schema: JsonObject) -> Iterator[tuple[str, str, str, tuple[str, ...]
     for path, name, context, given, depth in pending:
         found = _resolved(given, definitions)
         if name:
-            yield path, _kind(found), name, context
+            yield path, kind_of(found), name, context
         if depth >= MAX_DEPTH or len(pending) > MAX_FIELDS:
             continue
-        inner = (_stems(name) if name else ()) or context
-        for field, member in _properties(found).items():
+        inner = (stems(name) if name else ()) or context
+        for field, member in properties_of(found).items():
             pending.append((f"{path}.{_written(field)}", field, inner, member, depth + 1))
         for keyword, sign in (("items", "[*]"), ("additionalProperties", ".*")):
             member = _resolved(found.get(keyword), definitions)
@@ -281,25 +313,29 @@ def _parameters(schema: JsonObject) -> Iterator[tuple[str, JsonObject, bool]]:
     for path, given, is_required, depth in pending:
         required = given.get("required")
         names = required if isinstance(required, list) else ()
-        for name, member in _properties(given).items():
+        for name, member in properties_of(given).items():
             found = _resolved(member, definitions)
             inner = f"{path}.{name}".removeprefix(".")
             yield inner, found, is_required and name in names
             held = _resolved(found.get("items"), definitions) or found
-            if depth < PARAMETER_DEPTH and _properties(held):
+            if depth < PARAMETER_DEPTH and properties_of(held):
                 pending.append((inner, held, is_required and name in names, depth + 1))
 
 
-def _properties(schema: JsonObject) -> JsonObject:
+def properties_of(schema: JsonObject) -> dict[str, JsonObject]:
+    """The properties of a schema that are schemas themselves."""
     properties = schema.get("properties")
-    return {str(name): each for name, each in properties.items()} if isinstance(properties, dict) else {}
+    members = properties.items() if isinstance(properties, dict) else ()
+    return {str(name): each for name, each in members if isinstance(each, dict)}
 
 
-def _kind(schema: JsonObject) -> str:
+def kind_of(schema: JsonObject) -> str:
+    """The type of a schema's values, the first one that is not null; empty where it says none."""
     kind: Any = schema.get("type")
     if isinstance(kind, list):
         kind = next((each for each in kind if each != "null"), "")
-    return kind.casefold() if isinstance(kind, str) else ""
+    named = kind.casefold() if isinstance(kind, str) else ""
+    return {"float": "number", "int": "integer"}.get(named, named)
 
 
 def _verb_and_noun(name: str, server: str) -> tuple[str, tuple[str, ...]]:
@@ -317,7 +353,7 @@ def _verb_and_noun(name: str, server: str) -> tuple[str, tuple[str, ...]]:
             break
         if word not in _JOINTS and word not in _PREAMBLE:
             noun.append(word)
-    return verb, _stems(" ".join(noun))
+    return verb, stems(" ".join(noun))
 
 
 def _squashed(name: str) -> str:
@@ -332,16 +368,18 @@ NAMES = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+
 """Words that are written as names of tools are."""
 
 _JOINTS, _PREAMBLE = frozenset(JOINTS.split()), frozenset(PREAMBLE.split())
+_CREATING = frozenset(CREATING.split())
 _VERB_KINDS = {
     verb: kind
     for kind, verbs in (("asking", ASKING), ("making", MAKING), ("changing", CHANGING), ("ending", ENDING))
     for verb in verbs.split()
 }
+VERBS = frozenset(_VERB_KINDS)
 _TOKENS = re.compile(r"[^\W_]+")
 
 
 @lru_cache(maxsize=32_768)
-def _stems(text: str) -> tuple[str, ...]:
+def stems(text: str) -> tuple[str, ...]:
     """The words of an identifier or a text in their order, in the singular and without `ing`."""
     return tuple(map(_stem, _TOKENS.findall(split_words(text).casefold())))
 
@@ -356,7 +394,7 @@ def _stem(word: str) -> str:
     return word[:-3] if word.endswith("ing") and len(word) > 6 else word
 
 
-_GENERIC = frozenset(_stems(GENERIC))
-_IDENTIFIERS = frozenset(_stems(IDENTIFIERS))
-_OPTIONS, _OPTION_BEGINS = frozenset(_stems(OPTIONS)), frozenset(_stems(OPTION_BEGINS))
-_FUNCTION_WORDS = frozenset(_stems(FUNCTION_WORDS)) | _JOINTS | _PREAMBLE | frozenset(map(_stem, _VERB_KINDS))
+_GENERIC = frozenset(stems(GENERIC))
+_IDENTIFIERS = frozenset(stems(IDENTIFIERS))
+_OPTIONS, _OPTION_BEGINS = frozenset(stems(OPTIONS)), frozenset(stems(OPTION_BEGINS))
+_FUNCTION_WORDS = frozenset(stems(FUNCTION_WORDS)) | _JOINTS | _PREAMBLE | frozenset(map(_stem, _VERB_KINDS))

@@ -42,7 +42,7 @@ MIN_FOREIGN = 0.3
 MIN_LINK = 0.1
 """What a link between servers is worth, and what it takes for a link: names meet by chance between servers."""
 
-SAME_SERVER = 0.2
+SAME_SERVER = 0.4
 SAME_NOUN = 0.1
 """Added where linked tools have one server, and one noun."""
 
