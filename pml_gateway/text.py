@@ -15,6 +15,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
 LIKENESS = 0.6
 """Share of letters in common, in order, from which a known name is taken for the one that was meant."""
 
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W_A-Za-z0-9]+")
+
 MAX_COMPARED = 200
 """Characters of a name that are compared; a longer one is no slip, and likeness takes the product of both lengths."""
 
@@ -91,6 +93,11 @@ def likenesses(
 def folded(name: str) -> str:
     """The name as it is compared."""
     return name[:MAX_COMPARED].lower().replace("-", "_")
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name, in any case and with any separators: those of `listIssues` are those of `LIST-ISSUES`."""
+    return tuple(word.casefold() for word in _WORD.findall(name[:MAX_COMPARED]))
 
 
 def did_you_mean(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferTable
 from pml_gateway.catalog.visibility import Visibility
+from pml_gateway.text import words_of
 from pml_gateway.types import JsonObject
 
 
@@ -111,6 +112,14 @@ class Catalog:
         found: dict[str, list[CatalogTool]] = {}
         for tool in self.tools:
             found.setdefault(tool.name, []).append(tool)
+        return found
+
+    @cached_property
+    def own_words(self) -> Mapping[tuple[str, ...], Sequence[CatalogTool]]:
+        """The tools that their servers call so, by the words of the names."""
+        found: dict[tuple[str, ...], list[CatalogTool]] = {}
+        for tool in self.tools:
+            found.setdefault(words_of(tool.name), []).append(tool)
         return found
 
     @cached_property

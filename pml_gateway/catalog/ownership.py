@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from pml_gateway.text import words_of
 from pml_gateway.types import SEPARATORS
 
 CLIENT_PREFIX = "mcp__"
@@ -79,6 +80,13 @@ class Ownership:
         is_certain = self.of(qualified_name) == upstream_id or self.is_sole(upstream_id)
         return qualified_name if is_certain else f"{upstream_id}:{name}"
 
+    def spoken(self, words: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """The servers whose id a name's words begin with, of the longest that fits, and the words after it."""
+        for length in range(min(len(words), self._most_words), 0, -1):
+            if owners := self._by_words.get(words[:length]):
+                return owners, words[length:]
+        return frozenset(), words
+
     @cached_property
     def ids(self) -> frozenset[str]:
         """Every id that names may begin with."""
@@ -100,6 +108,18 @@ class Ownership:
     @cached_property
     def _longest(self) -> int:
         return max(map(len, (*self._by_id, *self._by_spelling)), default=0)
+
+    @cached_property
+    def _by_words(self) -> dict[tuple[str, ...], frozenset[str]]:
+        found: dict[tuple[str, ...], frozenset[str]] = {}
+        for upstream_id in self._by_id:
+            words = words_of(upstream_id)
+            found[words] = found.get(words, frozenset()) | {upstream_id}
+        return found
+
+    @cached_property
+    def _most_words(self) -> int:
+        return max(map(len, self._by_words), default=0)
 
     def _claim(self, name: str) -> Claim | None:
         if len(name) <= self._longest and (upstream_id := self._server(name)) is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pml_gateway.catalog.schema import escaped, local_target
 from pml_gateway.exposure.schema_cost import parts_of
-from pml_gateway.exposure.shallow_check import TYPES, is_of_type, json_type
+from pml_gateway.exposure.shallow_check import TYPES, is_of_type, json_type, undeclared_names
+from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.types import JsonObject
 
 MAX_PARTS = 5_000
@@ -23,6 +24,9 @@ MAX_SCHEMAS = 5_000
 """Schemas that are looked at: references can name each other in exponentially many ways."""
 
 MAX_DEPTH = 32
+
+MAX_RESPELLED = 20
+"""Names that are compared with the declared ones."""
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,2})?")
@@ -47,6 +51,23 @@ def coerced(
     return (fields, reader.done) if reader.done else (arguments, {})
 
 
+def respelled(schema: JsonObject, arguments: JsonObject) -> tuple[JsonObject, dict[str, str]]:
+    """The arguments under the names that their schema declares, and the declared name for each that was another.
+
+    A name is taken for another spelling of one that is declared (`readOnly`, `read-only`) or for a word that tools use
+    for the same (`file_path` for `path`) only where one parameter fits, and nothing else is given for that.
+    """
+    properties = schema.get("properties")
+    names: dict[str, str] = {}
+    for name in undeclared_names(schema, arguments)[:MAX_RESPELLED]:
+        fits = [target for target in properties or () if same_parameter(name, target)]
+        if len(fits) == 1 and fits[0] not in arguments:
+            names[name] = fits[0]
+    # Where two names were given for the same, none of them is taken.
+    names = {name: target for name, target in names.items() if list(names.values()).count(target) == 1}
+    return ({names.get(name, name): value for name, value in arguments.items()} if names else arguments), names
+
+
 @dataclass(slots=True)
 class _Reader:
     root: JsonObject
@@ -64,7 +85,9 @@ class _Reader:
         fitting = [choice for kinds, choice in choices if any(is_of_type(value, kind) for kind in kinds)]
         if fitting:
             # Which of several schemas is meant for the members is not known.
-            return self._members(fitting[0], value, pointer, depth) if len(fitting) == 1 else value
+            if len(fitting) > 1:
+                return value
+            return self._members(fitting[0], self._choice(fitting[0], value, pointer), pointer, depth)
         readings = [(kind, choice) for kinds, choice in choices for kind in kinds]
         found = [
             (read, choice) for kind, choice in readings for read in self._readings(kind, choice, value, pointer, depth)
@@ -75,6 +98,18 @@ class _Reader:
         [(read, choice)] = distinct.values()
         self.done[pointer] = f"{_named(json_type(value))} read as {_named(json_type(read))}"
         return self._members(choice, read, pointer, depth)
+
+    def _choice(self, schema: JsonObject, value: Any, pointer: str) -> Any:
+        """A text as the one of several that it is but for its case."""
+        choices = schema.get("enum")
+        if not isinstance(value, str) or not isinstance(choices, list) or value in choices:
+            return value
+        asked = value.strip().casefold()
+        same = [each for each in choices if isinstance(each, str) and each.casefold() == asked]
+        if len(same) != 1:
+            return value
+        self.done[pointer] = f"read as {same[0]!r}"
+        return same[0]
 
     def object_of(self, schema: JsonObject, value: JsonObject, pointer: str, depth: int) -> JsonObject:
         """The object with the values of its declared properties as they are wanted."""

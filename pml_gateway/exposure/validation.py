@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,10 +12,10 @@ from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.schema import MAX_BYTES, escaped
+from pml_gateway.catalog.schema import MAX_BYTES, escaped, unescaped
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.coercion import coerced
+from pml_gateway.exposure.coercion import coerced, respelled
 from pml_gateway.exposure.schema_cost import SchemaCost, cost_of, parts_of
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, wrong_types
@@ -60,6 +61,8 @@ MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
 """Longest list whose items are compared with each other: by sorting them, or where that cannot be done one by one."""
 
+_MISSING = re.compile(r"'([^']+)' is a required property")
+
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
 
@@ -87,14 +90,36 @@ async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
 
 
 async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[Fitting, list[JsonObject]]:
-    """The arguments, coerced if they must be and can be, and what is wrong with them even so."""
-    problems = await argument_problems(tool, arguments)
-    if not problems:
-        return Fitting(arguments), undeclared(tool, arguments)
-    changed, done = coerced(tool.definition["inputSchema"], arguments)
+    """The arguments, respelled and coerced if they must be and can be, and what is wrong with them even so."""
+    given, names = respelled(tool.definition["inputSchema"], arguments)
+    problems = await argument_problems(tool, given)
+    changed, done = coerced(tool.definition["inputSchema"], given) if problems else (given, {})
     if done:
         problems = await argument_problems(tool, changed)
-    return Fitting(changed, done), problems + undeclared(tool, changed)
+    return Fitting(changed, _as_sent(done, names)), _with_hints(problems, undeclared(tool, changed))
+
+
+def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:
+    """What was done to values and to names, by pointers into what was sent."""
+    if not names:
+        return done
+    sent = {target: name for name, target in names.items()}
+    told = {f"/{escaped(name)}": f"read as {target!r}" for name, target in names.items()}
+    for pointer, what in done.items():
+        head, _, rest = pointer[1:].partition("/")
+        name = escaped(sent.get(unescaped(head), unescaped(head)))
+        place = f"/{name}/{rest}" if rest else f"/{name}"
+        told[place] = f"{told[place]}, {what}" if place in told else what
+    return told
+
+
+def _with_hints(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[JsonObject]:
+    """All problems; where one parameter is missing and one name is unknown, one was likely meant by the other."""
+    missing = [found[1] for problem in problems if (found := _MISSING.match(problem["message"])) is not None]
+    if len(missing) == len(problems) == len(unnamed) == 1 and "closest" not in unnamed[0]:
+        name = unescaped(str(unnamed[0]["path"])[1:])
+        unnamed = [{**unnamed[0], "hint": f'write "{missing[0]}" instead of "{name}"', "closest": missing}]
+    return problems + unnamed
 
 
 def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
@@ -148,11 +173,22 @@ def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[s
 
     As far as that can be told quickly: the call itself is checked in any case. Takes time: call it in a thread.
     """
-    problems = _open_problems(tool, arguments, unknown)
+    schema = tool.definition["inputSchema"]
+    given, names = respelled(schema, arguments)
+    if names:
+        unknown = frozenset(_moved(pointer, names) for pointer in unknown)
+    problems = _open_problems(tool, given, unknown)
     if problems:
-        changed, done = coerced(tool.definition["inputSchema"], arguments, unknown)
+        changed, done = coerced(schema, given, unknown)
         problems = _open_problems(tool, changed, unknown) if done else problems
-    return problems if "" in unknown else problems + undeclared(tool, arguments)
+    return problems if "" in unknown else _with_hints(problems, undeclared(tool, given))
+
+
+def _moved(pointer: str, names: dict[str, str]) -> str:
+    """A pointer into arguments that were respelled."""
+    head, separator, rest = pointer[1:].partition("/")
+    name = names.get(unescaped(head))
+    return pointer if name is None else f"/{escaped(name)}{separator}{rest}"
 
 
 def _open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:

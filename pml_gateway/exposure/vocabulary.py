@@ -50,7 +50,10 @@ _GROUPS: tuple[frozenset[str], ...] = (
     _words("detail details detaillevel verbosity"),
     _words("maxtokens tokenlimit tokenbudget"),
     _words("format outputformat"),
-    _words("calls steps toolcalls requests operations invocations tools tasks actions jobs commands batch nodes"),
+    _words(
+        "calls steps toolcalls requests operations invocations tools tasks actions jobs commands batch nodes workflow "
+        "plan"
+    ),
     _words("maxparallel parallelism concurrency maxconcurrency maxconcurrent"),
     _words("onerror onfailure onfail errorhandling errorpolicy"),
     _words("dryrun validateonly checkonly planonly simulate preview"),

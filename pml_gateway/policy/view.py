@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.model import ITSELF, Catalog, CatalogTool
+from pml_gateway.catalog.ownership import CLIENT_PREFIX
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -17,7 +18,7 @@ from pml_gateway.exposure.patterns import about_meta_tools, compile_grants, comp
 from pml_gateway.mcp.listing import TOOLS
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.prompts_and_resources import OfferView
-from pml_gateway.text import LIKENESS, folded, likenesses
+from pml_gateway.text import LIKENESS, folded, likenesses, words_of
 
 BARE_LIKENESS = 0.75
 """A name without its server's is shorter, and more alike by chance."""
@@ -142,12 +143,38 @@ class View:
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.
 
-        A slash before it makes no difference, as in `/server/tool`.
+        Neither a slash before it makes a difference (`/server/tool`), nor what clients put before names of tools
+        (`mcp__pml__server__tool`), nor case and separators, where one tool is meant for certain.
 
         A name that begins with a configured server's id means a tool of that server, or none.
         """
         tool = self._named(name)
-        return self._named(name[1:]) if tool is None and name.startswith("/") else tool
+        if tool is None and name.startswith("/"):
+            tool = self._named(name[1:])
+        if tool is None and self.catalog.ownership.claim(name) is None:
+            # The name that its client gave the gateway is nobody's here.
+            _, separator, behind = name.removeprefix(CLIENT_PREFIX).partition("__")
+            tool = self._named(behind) if separator and name.startswith(CLIENT_PREFIX) else None
+        return tool or self._respelled(name)
+
+    def _respelled(self, name: str) -> CatalogTool | None:
+        """The one visible tool that has this name in another case or with other separators (`listIssues`).
+
+        Compared word by word, so that no server can call a tool to be taken for another's: what begins with the words
+        of a configured server's id is of that server.
+        """
+        words, ownership = words_of(name), self.catalog.ownership
+        if not words or "_".join(words) in RESERVED:
+            return None
+        owners, rest = ownership.spoken(words)
+        named = [*self.catalog.own_words.get(words, ()), *(self.catalog.own_words.get(rest, ()) if owners else ())]
+        claim = ownership.claim(name)
+        allowed = owners if claim is None else owners & {claim.upstream_id}
+        if not owners and claim is None:
+            candidates = {tool for tool in named if self.shows(tool) and ownership.allows(tool.name, tool.upstream_id)}
+        else:
+            candidates = {tool for tool in named if tool.upstream_id in allowed and self.shows(tool)}
+        return candidates.pop() if len(candidates) == 1 and len(owners) < 2 else None
 
     def _named(self, name: str) -> CatalogTool | None:
         tool = self.catalog.by_name(name) or self.catalog.by_former_name(name)

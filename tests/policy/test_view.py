@@ -32,18 +32,31 @@ def resolved(view: View, name: str) -> str | None:
     "name",
     [
         *("github__create-issue", "github:create-issue", "github/create-issue", "github.create-issue"),
-        *("mcp__github__create-issue", "create-issue"),
+        *("mcp__github__create-issue", "mcp__pml__github__create-issue", "create-issue", "/github/create-issue"),
+        *("github__create_issue", "GITHUB__CREATE-ISSUE", "github-create-issue", "github.createIssue", "Create-Issue"),
     ],
 )
 def test_every_spelling_of_a_tool_finds_it(name: str) -> None:
     assert resolved(view_of(catalog_of("github:create-issue", "fs:read")), name) == "github:create-issue"
 
 
-@pytest.mark.parametrize(
-    "name", ["", "github", "Create-Issue", "github__", "mcp__create-issue", "github__create_issue"]
-)
+@pytest.mark.parametrize("name", ["", "github", "github__", "mcp__create-issue", "fs__create-issue", "create", "issue"])
 def test_other_names_find_nothing(name: str) -> None:
     assert view_of(catalog_of("github:create-issue", "fs:read")).resolve(name) is None
+
+
+@pytest.mark.parametrize("name", ["readFile", "Read-File", "READ_FILE", "fs__READFILE", "search-tools", "searchTools"])
+def test_other_spellings_of_several_or_of_a_meta_tool_find_nothing(name: str) -> None:
+    view = view_of(catalog_of("fs:read_file", "docs:read-file", "docs:search__tools"))
+    assert view.resolve(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["GitHub-Steal", "git-hub.steal", "GITHUB STEAL", "mcp__x__github__steal", "github__Steal"]
+)
+def test_no_spelling_leads_from_one_server_to_another(name: str) -> None:
+    view = view_of(catalog_of("github:read", "evil:github-steal", "evil:githubSteal", "evil:steal"))
+    assert resolved(view, name) is None
 
 
 def test_a_tool_listed_under_another_name_is_still_found_under_its_own() -> None:
