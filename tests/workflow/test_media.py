@@ -24,7 +24,7 @@ def image(size: int, kind: str = "image/png") -> dict[str, Any]:
 
 SMALL, OTHER, LARGE, SOUND = image(1234), image(300, "image/jpeg"), image(20_000), image(500, "audio/wav")
 NOTE = "content block 2: image/png, 1,234 bytes"
-RESULTS = {
+RESULTS: dict[str, dict[str, Any]] = {
     "shot": {"content": [SMALL]},
     "large": {"content": [LARGE]},
     "both": {"content": [{"type": "text", "text": "taken"}, OTHER]},
@@ -34,7 +34,7 @@ RESULTS = {
 
 def upstream() -> ScriptedServer:
     async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] | None = RESULTS.get(call["name"])
+        given = RESULTS.get(call["name"])
         return given or text_result(json.dumps(call["arguments"]))
 
     tools = [tool(name) for name in RESULTS]
