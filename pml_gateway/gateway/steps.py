@@ -347,11 +347,11 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
         async def load(node: JsonObject) -> Any:
             return (await steps.load(node))[0]
 
-        result = _as_result(run, await render(composite.output, roots, load, absent=absent))
+        result = await _as_result(run, await render(composite.output, roots, load, absent=absent))
     elif done[-1].called is not None:
         result = done[-1].called.result
     else:
-        result = _as_result(run, done[-1].value)
+        result = await _as_result(run, done[-1].value)
     return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
 
@@ -370,9 +370,9 @@ async def _by_reference(gateway: Gateway, scope: RequestScope, result: JsonObjec
     return {**data_result(stored.answer()), **({"_meta": {FAILED_STEPS: failed}} if failed else {})}
 
 
-def _as_result(run: Run, value: Any) -> JsonObject:
+async def _as_result(run: Run, value: Any) -> JsonObject:
     media: list[JsonObject] = []
     apart = MediaApart(run, None, media)
-    shown, found = apart.apart(value)
+    shown, found = await apart.set_apart(value)
     apart.give(found)
     return with_media(data_result(shown if isinstance(shown, dict) else {"result": shown}), media)

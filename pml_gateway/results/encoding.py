@@ -29,7 +29,7 @@ LAST_SHOWN = 1
 """Items or fields that a preview has of a value's beginning and end."""
 
 SHOWN_CHARACTERS = 160
-"""Of each of them, and of the end of a text; of its beginning half as many more."""
+"""Of each of them, and of the end of a text; of its beginning twice as many."""
 
 SEARCHED_DEPTH = 4
 MAX_PATH = 60
@@ -119,7 +119,7 @@ def _preview(value: Any) -> tuple[JsonObject, JsonObject]:
         return {"first": note}, at
     if isinstance(part, str):
         lines = part.count("\n") + 1
-        first, last = part[: 3 * SHOWN_CHARACTERS // 2], part[-SHOWN_CHARACTERS:]
+        first, last = part[: 2 * SHOWN_CHARACTERS], part[-SHOWN_CHARACTERS:]
         reads: JsonObject = {"lines": f"1-{min(lines, LINES_READ)}"} if lines > 1 else {"offset": 0}
         return {"first": first, "last": last}, {**at, **reads}
     if isinstance(part, list):

@@ -118,7 +118,7 @@ def _cut(preview: JsonObject, size: int) -> JsonObject:
         elif isinstance(part, dict):
             cut[at] = {shortened(key, size): shown_at_most(member, size) for key, member in part.items()}
         elif isinstance(part, str):
-            is_end, length = at == "last", size if at == "last" else 3 * size // 2
+            is_end, length = at == "last", 3 * size // 4 if at == "last" else 5 * size // 4
             whole = len(part) <= length
             cut[at] = part if whole else f"…{part[-length:]}" if is_end else shortened(part, length)
         else:

@@ -453,9 +453,10 @@ def _read_by(texts: Iterable[str], step: Step, outcome: StepOutcome) -> Any:
     """The value of a step for expressions: as its tool wrapped it where one of them reads `$id.result`."""
     if not outcome.has_wrapper:
         return outcome.value
-    # Also of one item of a loop, and behind a pipe.
-    named = re.compile(rf"""(?<![\w-])"?\$?({step.index}|{re.escape(step.id)})"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")
-    return outcome.wrapped if any(named.search(text) for text in texts) else outcome.value
+    # Also of each item of a loop, and behind a pipe; without its dollar sign, a step's name begins the expression.
+    name = rf"({step.index}|{re.escape(step.id)})"
+    reads_wrapper = re.compile(rf"""(^\s*"?|\$){name}"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")
+    return outcome.wrapped if any(reads_wrapper.search(text) for text in texts) else outcome.value
 
 
 async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:

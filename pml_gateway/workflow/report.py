@@ -144,11 +144,11 @@ class _Shown:
             return {"unchanged": True, **etag}
         stored = called.stored if called is not None else None
         threshold, own = self._keeper.threshold, step.max_tokens
-        value, blocks = (outcome.value, {}) if stored is not None else self._media.apart(outcome.value)
+        value, blocks = (outcome.value, {}) if stored is not None else await self._media.set_apart(outcome.value)
         text, tokens = await _measured(value)
         if stored is None and threshold is not None and tokens > threshold:
             stored = await self._keeper.keep(step, outcome, _tools_before(self.plan, step), over=threshold)
-        tokens += sum(blocks.values())
+        tokens, own_tokens = tokens + sum(blocks.values()), tokens
         usual: JsonObject = {"result": value} if stored is None else {"reference": stored.answer()}
         usual_tokens = tokens if stored is None else tokens_of_json(usual["reference"])
         left = max(self.plan.budget.max_tokens - self._used, 0)
@@ -157,8 +157,8 @@ class _Shown:
         if usual_tokens > limit or (own is not None and tokens > own):
             is_over = usual_tokens > left
             if blocks:
-                text, _ = await _measured(self._media.apart(outcome.value, is_given=False)[0])
-            cut = await self._cut(step, outcome, stored, text, (left, limit))
+                text, own_tokens = await _measured((await self._media.set_apart(outcome.value, is_given=False))[0])
+            cut = await self._cut(step, outcome, stored, (text, own_tokens), (left, limit))
             saved = usual_tokens - tokens_of_json(cut)
             note = tokens_of_json({"exceeded": [self._limit.as_json()]}) if is_over and not self.exceeded else 0
             if saved > note + SPARE:
@@ -171,14 +171,19 @@ class _Shown:
         return usual | etag
 
     async def _cut(
-        self, step: Step, outcome: StepOutcome, stored: StoredResult | None, text: str, limits: tuple[int, int]
+        self,
+        step: Step,
+        outcome: StepOutcome,
+        stored: StoredResult | None,
+        measured: tuple[str, int],
+        limits: tuple[int, int],
     ) -> JsonObject:
         """How to get at a result, and as much of it as fits into what is left and its step's own limit."""
-        left, limit = limits
+        (text, tokens), (left, limit) = measured, limits
         if stored is None and len(text) > MIN_KEPT:
             stored = await self._keeper.keep(step, outcome, _tools_before(self.plan, step), over=None)
         hint = "the whole result could not be kept; select less with a transform, or set references.mode"
-        cut: JsonObject = {"tokens": tokens_of(text), "hint": hint}
+        cut: JsonObject = {"tokens": tokens, "hint": hint}
         if stored is not None:
             cut = {"reference": stored.brief()}
         for characters in CHARACTERS_PER_TOKEN:
@@ -207,13 +212,18 @@ class MediaApart:
                 if each.called is not None:
                     self._note(each.called)
 
-    def apart(self, value: Any, *, is_given: bool = True) -> tuple[Any, dict[str, int]]:
+    async def set_apart(self, value: Any, *, is_given: bool = True) -> tuple[Any, dict[str, int]]:
         """The value with notes in place of media, and the media by their data, with the tokens of each.
 
         Unless `is_given`, the notes only say what stood there.
         """
         if not self._blocks and not self._stored:
             return value, {}
+        if exceeds(value, COUNTED_AT_ONCE):
+            return await anyio.to_thread.run_sync(self._set_apart, value, is_given)
+        return self._set_apart(value, is_given)
+
+    def _set_apart(self, value: Any, is_given: bool) -> tuple[Any, dict[str, int]]:
         found: dict[str, int] = {}
         positions = dict(self._positions)
 

@@ -106,7 +106,9 @@ async def _stand(folder: Path) -> AsyncIterator[Stand]:
         port = await stack.enter_async_context(listening(server.scripted.http_app()))
         direct = f"http://127.0.0.1:{port}/mcp"
         entry = {"parity": {"url": direct}}
-        settings = Settings.model_validate({"servers": entry, "naming": {"prefix": "never"}})
+        # Results are compared as they are, also those that call_tool would answer by reference.
+        sections = {"naming": {"prefix": "never"}, "references": {"mode": "workflow"}}
+        settings = Settings.model_validate({"servers": entry, **sections})
         gateway = (await stack.enter_async_context(serving(folder, {}, settings))).url
         clients: dict[tuple[Era, str], Client] = {}
         urls = {"direct": direct, "full_proxy": f"{gateway}/full_proxy", "call_tool": f"{gateway}/meta_only"}

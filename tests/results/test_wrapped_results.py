@@ -43,7 +43,7 @@ def upstream() -> ScriptedServer:
             tool("rows", outputSchema=sdk_schema("rows", {"type": "array"})),
             tool("own", outputSchema=sdk_schema("Search", {"type": "array"})),
             tool("said"),
-            tool("take", properties={"value": {}}),
+            tool("take", properties={"value": {}, "rows": {}}),
         ],
         answer,
     )
@@ -61,6 +61,7 @@ async def test_steps_read_what_is_inside_the_wrapper_and_old_paths_still_lead_th
             served,
             {"id": "log", "tool": "up__log"},
             {"id": "rows", "tool": "up__rows"},
+            {"id": "other", "tool": "up__take", "arguments": {"rows": {"result": 5}}},
             {"id": "new", "transform": "{log: $log, ids: $rows[*].id}"},
             {"id": "old", "transform": "{ids: $rows.result[*].id, log: $log}"},
             {"id": "piped", "transform": "$rows | result[0].name"},
@@ -68,11 +69,12 @@ async def test_steps_read_what_is_inside_the_wrapper_and_old_paths_still_lead_th
             {"id": "each", "tool": "up__rows", "for_each": [1, 2]},
             {"id": "first", "transform": "$each[*].result[0].id"},
             {"id": "second", "transform": "$each[*][1].id"},
+            {"id": "field", "transform": "{other: $other.rows.result, rows: $rows[?log.result == `null`].id}"},
             {"id": "when", "transform": "$log", "when": "$rows.result[0].id == `1`"},
         )
-    assert found[:2] == [LOG, ROWS]
-    assert found[2:6] == [{"log": LOG, "ids": [1, 2]}, {"ids": [1, 2], "log": LOG}, "one", {"value": "two"}]
-    assert found[7:] == [[1, 1], [2, 2], LOG]
+    assert found[:3] == [LOG, ROWS, {"rows": {"result": 5}}]
+    assert found[3:7] == [{"log": LOG, "ids": [1, 2]}, {"ids": [1, 2], "log": LOG}, "one", {"value": "two"}]
+    assert found[8:] == [[1, 1], [2, 2], {"other": 5, "rows": [1, 2]}, LOG]
 
 
 async def test_an_objects_own_field_called_result_stays_where_it_is(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ RESULTS: dict[str, dict[str, Any]] = {
 
 def upstream() -> ScriptedServer:
     async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] | None = RESULTS.get(call["name"])
+        given = RESULTS.get(call["name"])
         return given or text_result(json.dumps(call["arguments"]))
 
     tools = [tool(name) for name in RESULTS]
