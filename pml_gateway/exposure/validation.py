@@ -208,12 +208,33 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
     must end before long, or else in a process that can be ended. Where that does not come to a verdict either,
     arguments are only checked for what is required and for types, and the rest is left to the upstream.
     """
+    problems = await _verdict(tool, arguments)
+    if problems is not None:
+        return problems
+    return [] if tool in _READ and _read(tool) is None else _shallow_problems(tool, arguments)
+
+
+async def check_for_certain(tool: CatalogTool, arguments: JsonObject) -> None:
+    """Refuse arguments that come to no verdict, where nobody checks them after us.
+
+    Raises:
+        InvalidInputError: they were not found to be what the tool takes.
+    """
+    if await _verdict(tool, arguments) != []:
+        raise InvalidInputError(
+            f"invalid arguments for {tool.qualified_name}: they are not known to be what it takes",
+            hint="send less, and nothing that it does not name",
+        )
+
+
+async def _verdict(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject] | None:
+    """What the tool's schema refuses; None where that was not found out."""
     budget = current_budget()
     if tool not in _READ and not await _is_read(tool, budget):
-        return _shallow_problems(tool, arguments)
+        return None
     schema = _read(tool)
     if schema is None:
-        return []
+        return None
     found = _NO_VERDICT
     if schema.digest not in budget.exceeded:
         if schema.validator is not None:
@@ -222,7 +243,7 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
         if found.problems is None:
             async with budget.turn:
                 found = await _check_beside(schema, arguments, budget)
-    return _shallow_problems(tool, arguments) if found.problems is None else found.problems
+    return found.problems
 
 
 async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _Found:

@@ -21,6 +21,7 @@ from pml_gateway.errors import (
     error_json,
 )
 from pml_gateway.exposure.modes import lists_meta_tools
+from pml_gateway.exposure.validation import check_for_certain
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
@@ -305,6 +306,8 @@ async def composite_result(
         may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
     as_owner = runs_as_owner(gateway, tool, options)
+    if composite.definition is not None and composite.definition.runs_as == "owner":
+        await check_for_certain(tool, arguments)
     if as_owner:
         logger.info("%s runs with the rights of its owner for %s", tool.qualified_name, scope.client.id)
     options = replace(options, as_owner=as_owner)

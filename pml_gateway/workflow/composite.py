@@ -277,7 +277,36 @@ def _opening(schema: JsonObject) -> list[StepProblem]:
     """What lets arguments through that nobody thought of, into steps that may do more than their caller."""
     keys = [key for key in (*_COMBINED, "additionalProperties") if schema.get(key) not in (None, False)]
     message = "a workflow that runs as its owner takes only arguments that it names"
-    return [StepProblem("", f"/input/{key}", message, f"leave out {key}") for key in keys]
+    opening = [StepProblem("", f"/input/{key}", message, f"leave out {key}") for key in keys]
+    hint = "say it with enum, const, lengths and limits"
+    return opening + [
+        StepProblem("", f"/input{pointer}", "this is not checked for certain, and the workflow runs as its owner", hint)
+        for pointer in _unchecked(schema, "")
+    ]
+
+
+_UNCHECKED = frozenset({"if", "not", "pattern", "patternProperties", "unevaluatedProperties"})
+"""Keywords that are left to servers, as regular expressions are; a workflow has none behind it."""
+
+_MAPS = frozenset({"properties", "$defs", "definitions"})
+_DATA = frozenset({"const", "default", "enum", "examples"})
+
+
+def _unchecked(schema: Any, pointer: str) -> Iterator[str]:
+    """Where a schema has keywords of which no check is made."""
+    if isinstance(schema, list):
+        for position, each in enumerate(schema):
+            yield from _unchecked(each, f"{pointer}/{position}")
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in _UNCHECKED:
+            yield f"{pointer}/{key}"
+        elif key in _MAPS and isinstance(value, dict):
+            for name, each in value.items():
+                yield from _unchecked(each, f"{pointer}/{key}/{name}")
+        elif key not in _DATA:
+            yield from _unchecked(value, f"{pointer}/{key}")
 
 
 def _closed(schema: JsonObject) -> JsonObject:

@@ -158,14 +158,20 @@ async def test_the_arguments_of_an_owner_s_workflow_are_those_that_it_names(tmp_
     fakes = servers()
     nested = {"type": "object", "properties": {"text": {"type": "object", "properties": TEXT}}}
     opened = {"type": "object", "properties": TEXT, "additionalProperties": True}
+    matched = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^a"}}}
+    unreadable = {"type": "object", "properties": {"text": {"type": "string", "minLength": "three"}}}
     workflows = {
         "note": OWNED,
         "nested": {**OWNED, "input": nested, "steps": [{"tool": "files:purge"}]},
         "opened": {**OWNED, "input": opened},
+        "matched": {**OWNED, "input": matched},
+        "unreadable": {**OWNED, "input": unreadable},
     }
     async with serving(tmp_path, fakes, workflows=workflows, clients=clients()) as served:
         assert "takes only arguments that it names" in served.gateway.state.composites["opened"].problems[0].message
+        assert served.gateway.state.composites["matched"].problems[0].path == "/input/properties/text/pattern"
         for name, arguments in (
+            ("workflows__unreadable", {"text": "x", "path": "/etc/passwd"}),
             ("workflows__note", {"text": "x", "path": "/etc/passwd"}),
             ("workflows__note", {"text": 5}),
             ("workflows__nested", {"text": {"text": "x", "more": 1}}),
