@@ -111,9 +111,6 @@ class GatewaySection(Section):
     meta_tools: tuple[str, ...] = Field(
         default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info and focus"
     )
-    max_focused: int = Field(
-        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
-    )
     direct_calls: Literal["visible", "listed"] = Field(
         default="visible", description="visible: a tool is callable by name though not listed; listed: only if it is"
     )
@@ -204,13 +201,16 @@ class WorkflowSettings(Section):
 
 
 class LimitSettings(Section):
-    """What one request may take of the gateway itself, with all calls of a batch and all steps of a workflow."""
+    """What one request with all its calls and steps may take of the gateway itself, and what one session may keep."""
 
     request_steps: int = Field(
         default=1_000_000, ge=1000, description="evaluations of expressions and schemas; about a second"
     )
     request_parts: int = Field(
         default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"
+    )
+    focused_tools: int = Field(
+        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
     )
 
 
