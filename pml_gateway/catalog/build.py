@@ -6,9 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pml_gateway.catalog.fields import HIDDEN, sound_fields
 from pml_gateway.catalog.hidden_characters import visible_schema
@@ -139,10 +139,11 @@ def _former_names(
     """The names that tools had and have no longer; those of tools that may come back as well."""
     taken = {*names.values(), *reserved}
     found: dict[Owner, tuple[str, ...]] = {}
-    for owner in dict.fromkeys((*former, *earlier)):
+    renamed = {owner: name for owner, name in earlier.items() if names.get(owner, name) != name}
+    for owner in dict.fromkeys((*former, *renamed)):
         before = [*former.get(owner, ())]
-        if owner in names and owner in earlier:
-            before.append(earlier[owner])
+        if owner in renamed:
+            before.append(renamed[owner])
         kept = [
             name
             for name in dict.fromkeys(before)
@@ -156,7 +157,7 @@ def _former_names(
 
 def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: frozenset[str]) -> list[str]:
     """What a tool with a long name was called at first, as far as that follows from its own name."""
-    if max_length >= LONGEST_BEFORE:
+    if max_length >= LONGEST_BEFORE or sum(map(len, owner)) + len(SEPARATOR) <= max_length:
         return []
     names = [legal_name(name, owner, LONGEST_BEFORE) for name in _plain(owner, prefix) if len(name) > max_length]
     return [name for name in names if name not in reserved]
@@ -164,9 +165,11 @@ def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: froze
 
 def _was_cut(owner: Owner, name: str, prefix: Prefix, max_length: int) -> bool:
     """Whether a name is what a lower limit than that of now made of a longer one."""
-    return len(name) < max_length and any(
+    if len(name) >= max_length or name[-_HASH_LENGTH - 1 : -_HASH_LENGTH] != "_":
+        return False
+    return any(
         len(plain) > len(name) and name == _with_hash(_clean(plain), owner, len(name), salt="")
-        for plain in (_plain(owner, prefix) if name[-_HASH_LENGTH - 1 : -_HASH_LENGTH] == "_" else ())
+        for plain in _plain(owner, prefix)
     )
 
 
@@ -240,14 +243,15 @@ def build_catalog(
                 continue
             listed.add(qualified_name)
             before = (*had.get(owner, ()), *_names_before(owner, prefix, max_length, reserved))
+            former_names = [
+                name
+                for name in dict.fromkeys(before)
+                if name != qualified_name and had_by.get(name, owner) == owner and ownership.allows(name, owner[0])
+            ]
             tool_names = _Names(
                 qualified_name,
-                refused=_refused_names(owner, qualified_name, prefix, max_length, reserved, ownership),
-                former=tuple(
-                    name
-                    for name in dict.fromkeys(before)
-                    if name != qualified_name and had_by.get(name, owner) == owner and ownership.allows(name, owner[0])
-                ),
+                _refused_names(owner, qualified_name, prefix, max_length, reserved, ownership),
+                tuple(former_names),
             )
             tools.append(_build_tool(raw, tool_names, listing, known.get(owner)))
     return Catalog(
@@ -268,8 +272,7 @@ def _kept_assignments(
     return gone | dict(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(NamedTuple):
     """The name of a tool, those it does not get, and those it had."""
 
     qualified: str
@@ -309,7 +312,7 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
 def _taken_over(known: CatalogTool, names: _Names, *, stale: bool) -> CatalogTool:
     """A tool that its server describes as before, under its name of now."""
     qualified_name = names.qualified
-    if (_Names(known.qualified_name, known.refused_names, known.former_names), known.stale) == (names, stale):
+    if (known.qualified_name, known.refused_names, known.former_names) == names and known.stale == stale:
         return known
     own = len(known.repairs) - len(_renamed(known.upstream_id, known.name, known.qualified_name))
     return replace(

@@ -111,9 +111,6 @@ class GatewaySection(Section):
     meta_tools: tuple[str, ...] = Field(
         default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info and focus"
     )
-    max_focused: int = Field(
-        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
-    )
     instructions_tokens: int = Field(
         default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
     )
@@ -207,13 +204,16 @@ class WorkflowSettings(Section):
 
 
 class LimitSettings(Section):
-    """What one request may take of the gateway itself, with all calls of a batch and all steps of a workflow."""
+    """What one request with all its calls and steps may take of the gateway itself, and what one session may keep."""
 
     request_steps: int = Field(
         default=2_000_000, ge=1000, description="evaluations of expressions and schemas; about two seconds"
     )
     request_parts: int = Field(
         default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"
+    )
+    focused_tools: int = Field(
+        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
     )
 
 

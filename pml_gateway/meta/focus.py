@@ -95,7 +95,7 @@ async def _chosen(
         raise InvalidInputError("names: a list of tool names is needed", hint='for example {"names": ["a__b"]}')
     if bool(query) == bool(names):
         raise InvalidInputError("either query or names is needed", hint='for example {"query": "read and write files"}')
-    most = context.state.settings.gateway.max_focused
+    most = context.state.settings.limits.focused_tools
     if query:
         return await _found(context, query, kept, most), []
     found: list[CatalogTool] = []
@@ -114,7 +114,7 @@ async def _chosen(
     count = len({*kept, *found})
     if count > most:
         raise InvalidInputError(
-            f"names: {counted(count, 'tool')} on the list; at most {most} (gateway.max_focused)",
+            f"names: {counted(count, 'tool')} on the list; at most {most} (limits.focused_tools)",
             hint="name fewer, or use how: replace",
         )
     return found, errors
@@ -133,7 +133,7 @@ async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], 
     room = most - len(kept)
     if new and room <= 0:
         raise InvalidInputError(
-            f"query: {counted(most, 'tool')} are on the list already, as many as may be (gateway.max_focused)",
+            f"query: {counted(most, 'tool')} are on the list already, as many as may be (limits.focused_tools)",
             hint="use how: replace",
         )
     return await anyio.to_thread.run_sync(_fitting, kept, new[:room], settings.gateway)

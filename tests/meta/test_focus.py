@@ -218,20 +218,20 @@ async def test_direct_calls_of_listed_tools_only_include_focused_ones(tmp_path: 
 async def test_what_is_focused_is_limited_in_number_and_tokens_and_counts_towards_the_caps(tmp_path: Path) -> None:
     gateway = {
         **ON,
-        "max_focused": 2,
         "tools_exposure": "hybrid",
         "hybrid": {"apply_semantic_filter": False, "max_underlying_tools": 3, "whitelisted_tools": ["mail:send"]},
     }
-    async with serving(tmp_path, upstreams(), gateway=gateway) as served, over_http(served) as session:
+    limits = {"focused_tools": 2}
+    async with serving(tmp_path, upstreams(), gateway=gateway, limits=limits) as served, over_http(served) as session:
         assert [name for name in await session.names() if "__" in name][-1] == "mail__send"
         many = await session.call(names=["fs__read_file", "fs__write_file", "mail__delete"])
         assert many["error"]["code"] == "INVALID_INPUT"
-        assert "3 tools on the list; at most 2 (gateway.max_focused)" in many["error"]["message"]
+        assert "3 tools on the list; at most 2 (limits.focused_tools)" in many["error"]["message"]
         listed = await session.focus(names=["mail__delete"])
         assert listed == ["fs__read_file", "mail__delete", "mail__send"], "others gave way"
         await session.call(names=["fs__write_file"])
         full = await session.call(query="read a file")
-        assert "as many as may be (gateway.max_focused)" in full["error"]["message"]
+        assert "as many as may be (limits.focused_tools)" in full["error"]["message"]
 
 
 async def test_the_limit_on_tokens_holds_for_focused_tools(tmp_path: Path) -> None:
