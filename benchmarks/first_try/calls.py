@@ -412,9 +412,9 @@ def _two_readings() -> Iterator[Written]:
         ("mail__search_mail", {"query": "invoice", "name": "inbox"}),
         "be refused",
     )
-    searches: tuple[Arguments, ...] = ({"query": "weather", "q": "mail"}, {"query": "mail", "limit": 1, "top_k": 5})
-    for search in searches:
-        yield _same("two readings", "search_tools", search, {"query": "mail", "limit": 1}, "be refused")
+    yield _same("two readings", "search_tools", {"query": "mail", "q": "weather"}, {"query": "mail"}, "be refused")
+    sent_limits = {"query": "mail", "limit": 1, "top_k": 5}
+    yield _same("two readings", "search_tools", sent_limits, {"query": "mail", "limit": 1}, "be refused")
     slots = [{"name": name, "arguments": arguments, "args": {"state": "open"}}]
     meant_slots = [{"name": name, "arguments": arguments}]
     yield _same("two readings", "call_batch", {"calls": slots}, {"calls": meant_slots}, "be refused")

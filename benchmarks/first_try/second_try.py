@@ -11,7 +11,8 @@ _INSTEAD = re.compile(r'write "(?P<right>[^"]+)" instead of "(?P<wrong>[^"]+)"')
 _LEAVE_OUT = re.compile(r'leave out "([^"]+)"')
 _INTO = re.compile(r'put (?P<keys>"[^"]+"(?:, "[^"]+")*) into "(?P<key>\w+)"')
 _MISSING = re.compile(r"^'([^']+)' is a required property|^(\w+): .*missing")
-_TEMPLATE = re.compile(r'write (?:it as )?"(\$(?:[^"\\]|\\.)+)"')
+_TEMPLATE = re.compile(r'write "((?:[^"\\]|\\.)*\$(?:[^"\\]|\\.)+)";')
+_CHOICES = re.compile(r"expected \S+\((.*?)\)(?: ->|$)")
 
 
 def second_try(arguments: dict[str, Any], error: Mapping[str, Any], meant: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -31,21 +32,28 @@ def second_try(arguments: dict[str, Any], error: Mapping[str, Any], meant: Mappi
     else:
         problems = details.get("errors") or [{"path": "", "message": error["message"], "hint": error["hint"]}]
         inside = "/arguments" if "signature" in details and "arguments" in again else ""
+        signature = _CHOICES.search(str(error.get("hint") or ""))
+        named = re.findall(r"(\w+)\??: ", signature[1]) if signature is not None else []
         for problem in problems:
             path = str(problem.get("path") or "")
             place = path if path.startswith(("/steps/", "/calls/")) else f"{inside}{path}"
             hint = str(problem.get("hint") or (error["hint"] if len(problems) == 1 else ""))
-            _mend(again, place, str(problem["message"]), hint, meant)
+            _mend(again, place, str(problem["message"]), hint, named, meant)
     return again if again != arguments else None
 
 
-def _mend(again: dict[str, Any], place: str, message: str, hint: str, meant: Mapping[str, Any]) -> None:
-    """Do what one problem says."""
+def _mend(
+    again: dict[str, Any], place: str, message: str, hint: str, named: list[str], meant: Mapping[str, Any]
+) -> None:
+    """Do what one problem says; `named` are the parameters that the error names."""
     holder, key = _at(again, place)
     if (found := _TEMPLATE.search(hint)) is not None and isinstance(holder, dict | list):
         holder[key] = json.loads(f'"{found[1]}"')
-    elif (found := _INSTEAD.search(hint)) is not None and isinstance(holder, dict) and found["wrong"] in holder:
-        holder[found["right"]] = holder.pop(found["wrong"])
+    elif (found := _INSTEAD.search(hint)) is not None:
+        if isinstance(holder, dict) and found["wrong"] in holder:
+            holder[found["right"]] = holder.pop(found["wrong"])
+        elif isinstance(holder, dict | list):
+            holder[key] = json.loads(json.dumps(_member(holder, str(key))).replace(found["wrong"], found["right"]))
     elif (found := _INTO.search(hint)) is not None and isinstance(holder, dict):
         keys = re.findall(r'"([^"]+)"', found["keys"])
         holder[found["key"]] = {each: holder.pop(each) for each in keys if each in holder}
@@ -56,7 +64,8 @@ def _mend(again: dict[str, Any], place: str, message: str, hint: str, meant: Map
             target[name] = _meant(meant, name)
     elif (left := _LEAVE_OUT.findall(hint)) and isinstance(holder, dict):
         for each in left:
-            holder.pop(each, None)
+            value = holder.pop(each, None)
+            holder.update({name: value for name in named if name not in holder and _meant(meant, name) == value})
     elif isinstance(holder, dict) and key in holder:
         # Of the wrong kind: whoever meant it writes it as it is wanted.
         holder[key] = _meant(meant, str(key))

@@ -466,6 +466,10 @@ class _Call:
     def _unknown(self, key: str) -> KeyProblem:
         shown, takes = key[:MAX_SHOWN], self.takes or {}
         path = f"/{escaped(shown)}"
+        if key in takes and self._has(key):
+            message = f"{shown!r} stands beside {ARGUMENTS!r} and in it"
+            hint = f'leave out "{shown}", or write its value into "{ARGUMENTS}" instead of the other'
+            return KeyProblem(path, message, hint, (ARGUMENTS,))
         if key in takes:
             message = f"{shown!r} is a parameter of {self._tool}, and no key of the call"
             return KeyProblem(path, message, self._put_into([key]), (ARGUMENTS,))

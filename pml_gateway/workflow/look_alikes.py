@@ -13,6 +13,15 @@ _FOUND = re.compile(
 )
 """A dollar sign that is escaped, or what could be a reference, with the backslash that makes it text."""
 
+_PATH_BODY = r"\w[^{}<>\n\\\s]{0,299}"
+_WHOLE = re.compile(
+    rf"(?P<escape>\\)?(?:\{{(?P<brace>{_PATH_BODY})\}}|<(?P<angle>{_PATH_BODY})>|#(?P<hash>{_PATH_BODY})"
+    rf"|%(?P<percent>{_PATH_BODY})%|\$(?P<dollar>{_PATH_BODY}))\Z"
+)
+"""What is too common as a part of a text, but all of it."""
+
+_NUMBERED = re.compile(r"\.\d+(?=[.\[]|\Z)")
+
 _OF_STEPS = re.compile(r"(?:workflow\.)?(?P<kind>steps?|nodes?|tasks?|outputs?|results?)(?:\.|\[\s*['\"]?|\(\s*['\"])")
 _ROOT = re.compile(r"(?P<root>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?:['\"]?[\])])?(?P<rest>(?:[.\[\s|].*)?)\Z")
 _PATH = re.compile(r"(?:\.[A-Za-z_][A-Za-z0-9_]*|\.\d+|\.\*|\[[^\[\]]*\])*")
@@ -38,6 +47,8 @@ def look_alikes(text: str, names: Container[str], *, with_path: bool = False) ->
         names: steps by index and id, and the other roots that there are.
         with_path: only those that go on behind the step.
     """
+    if (whole := _whole(text, names)) is not None:
+        yield whole
     if "{{" not in text and "${" not in text and "<<" not in text:
         return
     for found in _FOUND.finditer(text):
@@ -49,6 +60,28 @@ def look_alikes(text: str, names: Container[str], *, with_path: bool = False) ->
         )
         if reference is not None:
             yield LookAlike(found.start(), found.end(), reference, found["escape"] is not None)
+
+
+def may_be_one(text: str) -> bool:
+    """Whether a text could hold a reference of any kind: most cannot."""
+    return "$" in text or "{{" in text or "<<" in text or text.startswith(("{", "<", "#", "%", "\\"))
+
+
+def _whole(text: str, names: Container[str]) -> LookAlike | None:
+    """The text as `{a.title}`, `<a.title>`, `#a.title`, `%a.title%`, `$steps.a.title` or `$a.0.title`."""
+    found = _WHOLE.match(text)
+    if found is None:
+        return None
+    dollar = found["dollar"]
+    body = dollar or found["brace"] or found["angle"] or found["hash"] or found["percent"]
+    root = _ROOT.match(body)
+    is_step = root is not None and root["root"] in names
+    if dollar is not None and is_step and not _NUMBERED.search(body):
+        return None
+    if is_step and root is not None and (root["root"].isdigit() or _PATH.fullmatch(root["rest"]) is None):
+        return None
+    reference = _reference(body, names, with_path=True)
+    return None if reference is None else LookAlike(0, len(text), reference, found["escape"] is not None)
 
 
 def without_escapes(text: str, found: list[LookAlike]) -> str:

@@ -18,7 +18,7 @@ from pml_gateway.exposure.vocabulary import (
     read,
     read_call,
 )
-from pml_gateway.text import did_you_mean, nearest
+from pml_gateway.text import nearest
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
 from pml_gateway.workflow.fields import (
@@ -297,7 +297,7 @@ class _Steps:
         try:
             return compile_template(value, names=self._names.union(loops))
         except InvalidInputError as error:
-            self._note(step_id, pointer, error.message, error.hint)
+            self._note(step_id, pointer + str(error.details.get("pointer", "")), error.message, error.hint)
             return LiteralTemplate({})
 
     def _expression(self, fields: JsonObject, key: str, step_id: str, pointer: str) -> Expression | None:
@@ -370,7 +370,8 @@ class _Steps:
         if root in ("steps", "step", "nodes", "node", "outputs", "results"):
             return f"a step is written by its own name, as ${self._ids[0]}; the steps are {', '.join(self._ids[:12])}"
         steps = ", ".join(self._ids[:12]) or "none"
-        meant = did_you_mean(f"${near}" for near in nearest(root, self._positions))
+        near = nearest(root, self._positions)
+        meant = f'write "${near[0]}" instead of "${root[:64]}";' if near else ""
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
 
     def _number(self, fields: JsonObject, key: str, step_id: str, pointer: str, *, whole: bool) -> float | None:
@@ -537,5 +538,6 @@ def _template(
     try:
         return compile_template(arguments, names=others, reads_steps=False)
     except InvalidInputError as error:
-        problems.append(StepProblem(slot, pointer, error.message, error.hint))
+        place = pointer + str(error.details.get("pointer", ""))
+        problems.append(StepProblem(slot, place, error.message, error.hint))
         return LiteralTemplate({})

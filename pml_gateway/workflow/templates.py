@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pml_gateway.catalog.schema import escaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.functions import FUNCTIONS
 from pml_gateway.results.paths import shown
@@ -15,7 +16,7 @@ from pml_gateway.results.references import check_no_handle, checked, is_referenc
 from pml_gateway.results.syntax import ROOT
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.look_alikes import LookAlike, as_references, look_alikes, without_escapes
+from pml_gateway.workflow.look_alikes import LookAlike, as_references, look_alikes, may_be_one, without_escapes
 
 MAX_DEPTH = 100
 
@@ -120,7 +121,7 @@ class Reader:
             check_no_handle(value, key)
             return self._text(value)
         if isinstance(value, list):
-            items = tuple(self.template(item, depth + 1) for item in value)
+            items = tuple(self._member(item, depth + 1, str(index)) for index, item in enumerate(value))
             if all(isinstance(item, LiteralTemplate) for item in items):
                 return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
             return Items(items)
@@ -129,13 +130,21 @@ class Reader:
         if is_reference(value):
             checked(value)
             return Stored(value)
-        fields = tuple((name, self.template(item, depth + 1, name)) for name, item in value.items())
+        fields = tuple((name, self._member(item, depth + 1, name)) for name, item in value.items())
         if all(isinstance(item, LiteralTemplate) for _, item in fields):
             return LiteralTemplate({name: item.value for name, item in fields if isinstance(item, LiteralTemplate)})
         return Fields(fields)
 
+    def _member(self, value: Any, depth: int, key: str) -> Template:
+        """The template of a member; what is wrong with it says where, in `details["pointer"]`."""
+        try:
+            return self.template(value, depth, key)
+        except InvalidInputError as error:
+            error.details["pointer"] = f"/{escaped(key)}{error.details.get('pointer', '')}"
+            raise
+
     def _text(self, text: str) -> Template:
-        if "$" not in text and "{{" not in text and "<<" not in text:
+        if not may_be_one(text):
             return LiteralTemplate(text)
         if not self.reads_steps:
             self._check_other_slots(text)
@@ -178,7 +187,7 @@ def references(template: Template, pointer: str = "") -> Iterator[tuple[str, Ste
                 yield from references(item, f"{pointer}/{index}")
         case Fields(fields):
             for key, item in fields:
-                yield from references(item, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}")
+                yield from references(item, f"{pointer}/{escaped(key)}")
         case LiteralTemplate():
             return
 
