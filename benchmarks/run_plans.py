@@ -23,8 +23,9 @@ from benchmarks.recorded_sessions import SOURCES, Call, Source, flows, read_sour
 from benchmarks.results import save
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
-from pml_gateway.gateway.state import GatewayState, WireCache, documents
+from pml_gateway.gateway.state import GatewayState, WireCache, documents, linked_tool
 from pml_gateway.index import Embedder, ToolIndex, load_embedder
+from pml_gateway.index.links import Links
 from pml_gateway.meta.suggestions import planned
 from pml_gateway.policy.client import Client
 from pml_gateway.results.learning import Output
@@ -113,9 +114,10 @@ def plans_of(source: Source, embedder: Embedder, outputs: dict[str, JsonObject])
     index = ToolIndex.build(documents(catalog.tools, catalog.ownership), embedder)
     state = GatewayState(Settings(), catalog, index, WireCache(catalog))
     view = state.view(Client("measured"))
+    links = Links.build([linked_tool(tool) for tool in catalog.tools])
 
     def make(text: str) -> JsonObject:
-        return planned(state, view, text, lambda tool: _output(outputs.get(tool.qualified_name)))
+        return planned(state, view, text, lambda tool: _output(outputs.get(tool.qualified_name)), links)
 
     return make
 

@@ -15,10 +15,9 @@ from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
-from pml_gateway.gateway.indexing import Indexer
+from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
-from pml_gateway.index.links import Links
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed, ListKind
@@ -94,6 +93,9 @@ COALESCE_SECONDS = 0.03
 READ_AT_ONCE = 32
 """Definitions that the lint reads between two turns of changes."""
 
+LINKING_WAITS = 60.0
+"""Seconds that links wait for the index: they want the processor that searches do."""
+
 READING_WAITS = 60.0
 """Seconds that reading what came unread waits for the index: nobody waits for it, and searches want the processor."""
 
@@ -162,6 +164,7 @@ class Gateway:
         self.call_in_flight = calls.counted
         self.drain = calls.drain
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
+        self.linker = Linker(lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog)
         self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -443,14 +446,10 @@ class Gateway:
         """Serve searches from a new index."""
         self._replace(replace(self.state, index=index, selected={}, focused={}))
 
-    def swap_links(self, links: Links) -> None:
-        """Name related tools from new links."""
-        self._replace(replace(self.state, links=links))
-
     def _swap(self, built: GatewayState) -> None:
-        """Serve from a state that was built aside, with the index, the links and the ranking of now."""
+        """Serve from a state that was built aside, with the index and the ranking of now."""
         before = self.state
-        self._replace(replace(built, index=before.index, links=before.links, ranking=self._ranking))
+        self._replace(replace(built, index=before.index, ranking=self._ranking))
         if built.catalog is not before.catalog or built.settings.search != before.settings.search:
             self._indexer.request(built.settings, built.catalog)
 
@@ -524,7 +523,8 @@ async def open_gateway(
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(gateway.exceeded.run)
-        tasks.start_soon(indexer.run, gateway.swap_index, gateway.swap_links)
+        tasks.start_soon(indexer.run, gateway.swap_index)
+        tasks.start_soon(gateway.linker.run)
         tasks.start_soon(gateway.read_in_background)
         gateway.tell()
         indexer.request(settings, gateway.state.catalog)

@@ -1,20 +1,24 @@
-"""Builds in the background what answers of a catalog need: an index by words, one with the model, then its links."""
+"""Builds in the background what searches want: indexes, at once by words alone, then with the model; then links.
+
+Links are sought for each view by itself, so that what it hides leaves no trace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
-from pml_gateway.gateway.state import documents, linked_tool
+from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.large import SnapshotStore, not_embedded
@@ -24,6 +28,7 @@ from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
+from pml_gateway.policy.view import View
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
@@ -35,12 +40,10 @@ SLICE = 32
 ENTRIES_PER_TOOL = 1.25
 """Embeddings cached at least for each tool: those of a large catalog take an hour, and no start may repeat it."""
 
+MAX_LINKED_VIEWS = 16
+"""Views whose links are kept, up to 3 MB each for 20,000 tools; the oldest go first."""
+
 OnIndex = Callable[[ToolIndex], None]
-OnLinks = Callable[[Links], None]
-
-
-class _OutdatedError(Exception):
-    """Another catalog waits for its index."""
 
 
 class Indexer:
@@ -62,7 +65,6 @@ class Indexer:
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}
         self._indexed: tuple[object, ...] = ()
-        self._linked: tuple[CatalogTool, ...] = ()
 
     def request(self, settings: Settings, catalog: Catalog) -> None:
         """Ask for an index over this catalog."""
@@ -77,7 +79,7 @@ class Indexer:
             await self._current.wait()
         return self._current.is_set()
 
-    async def run(self, on_index: OnIndex, on_links: OnLinks) -> None:
+    async def run(self, on_index: OnIndex) -> None:
         """Serve requests for as long as the owner's task group lives."""
         while True:
             await self._wanted.next()
@@ -91,20 +93,6 @@ class Indexer:
                 self._indexed = wanted
             if not self._wanted.is_due:
                 self._current.set()
-            if catalog.tools != self._linked:
-                await self._link(catalog, on_links)
-
-    async def _link(self, catalog: Catalog, on_links: OnLinks) -> None:
-        """Find which tools belong together, unless another catalog comes first: then those of that one are sought."""
-
-        def pause() -> None:
-            anyio.from_thread.check_cancelled()
-            if self._wanted.is_due:
-                raise _OutdatedError
-
-        with suppress(_OutdatedError):
-            on_links(await anyio.to_thread.run_sync(_links, catalog, pause))
-            self._linked = catalog.tools
 
     async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:
         store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
@@ -140,5 +128,45 @@ class Indexer:
         return self._embedders[model]
 
 
-def _links(catalog: Catalog, pause: Callable[[], None]) -> Links:
-    return Links.build([linked_tool(tool) for tool in catalog.tools], pause)
+class _OutdatedError(Exception):
+    """The catalog of the view is no longer served."""
+
+
+class Linker:
+    """The links of the views that somebody lists or searches."""
+
+    def __init__(self, ready: Callable[[], Awaitable[object]], is_current: Callable[[View], bool]) -> None:
+        """Find links once things are ready, which searches wait for, and only for views that are current."""
+        self._ready = ready
+        self._is_current = is_current
+        self._known: WeakKeyDictionary[View, Links] = WeakKeyDictionary()
+        self._wanted: dict[View, None] = {}
+        self._due = Coalesced()
+
+    def links(self, view: View) -> Links | None:
+        """What belongs together in a view; None while that is not found out, for which this asks."""
+        known = self._known.get(view)
+        if known is None and view not in self._wanted:
+            self._wanted[view] = None
+            self._due.ask()
+        return known
+
+    async def run(self) -> None:
+        """Find what is asked for, for as long as the owner's task group lives."""
+        while True:
+            await self._due.next()
+            while self._wanted:
+                await self._ready()
+                view = next(iter(self._wanted))
+                with suppress(_OutdatedError):
+                    links = await anyio.to_thread.run_sync(self._found, view)
+                    remember(self._known, view, links, MAX_LINKED_VIEWS)
+                del self._wanted[view]
+
+    def _found(self, view: View) -> Links:
+        def pause() -> None:
+            anyio.from_thread.check_cancelled()
+            if not self._is_current(view):
+                raise _OutdatedError
+
+        return Links.build([linked_tool(tool) for tool in view.searchable], pause)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import anyio
@@ -22,7 +21,6 @@ from pml_gateway.exposure.instructions import instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.index.concepts import LinkedTool
-from pml_gateway.index.links import Links
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.client import Client
@@ -96,7 +94,6 @@ class GatewayState:
     catalog: Catalog
     index: ToolIndex | None
     wire: WireCache
-    links: Links | None = None
     lists: dict[object, FinishedList] = field(default_factory=dict)
     selected: dict[object, FinishedList] = field(default_factory=dict)
     """Lists that an intent selected, which depend on the index as well."""
@@ -180,16 +177,6 @@ class GatewayState:
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
         return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
 
-    def related(self, view: View, tool: CatalogTool, count: int, besides: Collection[str]) -> list[str]:
-        """At most so many visible tools that belong with one, besides some; none while that is not found out yet."""
-        names = () if self.links is None else self.links.related(tool.qualified_name)
-        found = (name for name in names if name not in besides and self._may_find(view, name))
-        return list(islice(found, count))
-
-    def _may_find(self, view: View, name: str) -> bool:
-        tool = self.catalog.by_name(name)
-        return tool is not None and not tool.task_only and view.shows(tool)
-
     @cached_property
     def _index_is_current(self) -> bool:
         documents = () if self.index is None else self.index.documents
@@ -212,7 +199,7 @@ class GatewayState:
         return [by_key[key] for key in self.ranking if key in by_key]
 
 
-def remember(cache: dict[object, Any], key: object, value: object, limit: int) -> None:
+def remember(cache: MutableMapping[Any, Any], key: object, value: object, limit: int) -> None:
     """Keep a derived value; the cache forgets its oldest beyond `limit`. Threads may do so side by side."""
     while len(cache) >= limit:
         cache.pop(next(iter(tuple(cache)), None), None)
@@ -277,7 +264,7 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
     else:
         wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
         after = GatewayState(
-            settings, catalog, before.index, wire, before.links, ranking=before.ranking, meta_tools=before.meta_tools
+            settings, catalog, before.index, wire, ranking=before.ranking, meta_tools=before.meta_tools
         )
     for view in list(before._views.values())[-MAX_PREPARED:]:
         after.prepare(after.view(view.client, inside=view.inside))

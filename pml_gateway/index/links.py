@@ -19,7 +19,7 @@ MAX_LINKED = 20_000
 """Tools of a catalog beyond which no links are sought: so many take 7 s of one core, beside the requests."""
 
 KEPT = 12
-"""Related tools kept for each, of which a client may see only some."""
+"""Related tools kept for each; the first ones may be hits themselves."""
 
 FOREIGN_YIELDERS = 32
 """Tools of a catalog that may yield a concept for it to link tools of different servers: more of them say nothing."""
@@ -107,7 +107,7 @@ class Links:
         return cls({tool.key: tuple(tools[at].key for _, at in row) for tool, row in zip(tools, chosen, strict=True)})
 
     def related(self, key: str) -> tuple[str, ...]:
-        """The tools that belong with one, the nearest first, of which a client may see only some."""
+        """The tools that belong with one, the nearest first."""
         return self._related.get(key, ())
 
 

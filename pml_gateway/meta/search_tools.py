@@ -6,6 +6,7 @@ import fnmatch
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import anyio.to_thread
 
@@ -20,6 +21,7 @@ from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.index.links import Links
 from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
@@ -98,11 +100,11 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         ranking = found.ranking if found.ranking is not Ranking.FUSED else None
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
-    hits = [
+    hits: Sequence[JsonObject] = [
         _hit(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page
     ]
     if detail != "name":
-        hits = _with_related(hits, [tool for tool, _ in page], state, view)
+        hits = _with_related(hits, [tool for tool, _ in page], context.gateway.linker.links(view))
     answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
     context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
@@ -131,13 +133,16 @@ def _hit(context: CallContext, tool: CatalogTool, score: float, detail: str) -> 
 
 
 def _with_related(
-    hits: Sequence[JsonObject], tools: Sequence[CatalogTool], state: GatewayState, view: View
-) -> list[JsonObject]:
+    hits: Sequence[JsonObject], tools: Sequence[CatalogTool], links: Links | None
+) -> Sequence[JsonObject]:
     """The hits with the tools that belong with each, as far as they are neither hits nor named before."""
+    if links is None:
+        return hits
     named = {tool.qualified_name for tool in tools}
     completed = []
     for hit, tool in zip(hits, tools, strict=True):
-        related = state.related(view, tool, MAX_RELATED, besides=named)
+        others = (name for name in links.related(tool.qualified_name) if name not in named)
+        related = list(islice(others, MAX_RELATED))
         named.update(related)
         completed.append({**hit, "related": related} if related else hit)
     return completed
@@ -187,7 +192,7 @@ def _names(view: View, tool: CatalogTool) -> tuple[str, ...]:
     return (tool.qualified_name, tool.source, *((tool.name,) if is_its_own else ()))
 
 
-def _within_tokens(hits: list[JsonObject], arguments: JsonObject) -> list[JsonObject]:
+def _within_tokens(hits: Sequence[JsonObject], arguments: JsonObject) -> Sequence[JsonObject]:
     if arguments.get("max_tokens") is None:
         return hits
     budget = integer(arguments, "max_tokens", default=1, minimum=1, maximum=10**9)

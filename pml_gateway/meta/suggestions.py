@@ -17,7 +17,7 @@ from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState, linked_tool
 from pml_gateway.index.clauses import says_to_do, split_steps
 from pml_gateway.index.concepts import SCALARS, Ends, Place, ends_of, is_creating, stems
-from pml_gateway.index.links import Feed, feeds
+from pml_gateway.index.links import Feed, Links, feeds
 from pml_gateway.meta.literals import fitting
 from pml_gateway.policy.view import View
 from pml_gateway.results.learning import Output
@@ -77,7 +77,7 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     def output_of(tool: CatalogTool) -> Output | None:
         return shapes.output_of(client, tool)
 
-    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of)
+    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.gateway.linker.links(view))
     next_step = "fill in what is missing and send the steps; dry_run checks them"
     return {
         "plan": {"intent": wanted, **plan},
@@ -86,13 +86,15 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     }
 
 
-def planned(state: GatewayState, view: View, wanted: str, output_of: OutputOf) -> JsonObject:
+def planned(
+    state: GatewayState, view: View, wanted: str, output_of: OutputOf, links: Links | None = None
+) -> JsonObject:
     """The plan for an intent. Blocks for some milliseconds a part: call it in a thread.
 
     `steps` are such as execute_workflow takes; `alternatives` other tools for them; `from_intent` the arguments that
     the intent names; `missing` what neither it nor an earlier step gives.
     """
-    return _Planner(state, view, output_of).plan(wanted)
+    return _Planner(state, view, output_of, links).plan(wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,8 +126,8 @@ class _Step:
 class _Planner:
     """Plans for one client."""
 
-    def __init__(self, state: GatewayState, view: View, output_of: OutputOf) -> None:
-        self._state, self._view, self._output_of = state, view, output_of
+    def __init__(self, state: GatewayState, view: View, output_of: OutputOf, links: Links | None) -> None:
+        self._state, self._view, self._output_of, self._links = state, view, output_of, links
         self._minimum = state.settings.search.min_score
         self._known: dict[str, Ends] = {}
 
@@ -210,8 +212,8 @@ class _Planner:
         return best
 
     def _sources(self, step: _Step, scores: dict[str, float]) -> Iterator[CatalogTool]:
-        belonging = self._state.related(self._view, step.tool, SOUGHT, besides=scores)
-        return filter(None, map(self._state.catalog.by_name, [*scores, *belonging]))
+        belonging = () if self._links is None else self._links.related(step.tool.qualified_name)
+        return filter(None, map(self._state.catalog.by_name, dict.fromkeys([*scores, *belonging])))
 
     def _described(self, tool: CatalogTool, scores: dict[str, float]) -> JsonObject:
         described: JsonObject = {

@@ -15,7 +15,6 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.index import ToolIndex
-from pml_gateway.index.links import Links
 from pml_gateway.types import Ranking
 from tests.catalog.listings import listing, raw_tool
 
@@ -38,7 +37,7 @@ async def indexed(cache_dir: Path, tools: Catalog, limit: int = EXACT_LIMIT) -> 
     indexes: list[ToolIndex] = []
     indexer.request(Settings(), tools)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(indexer.run, indexes.append, lambda _links: None)
+        tasks.start_soon(indexer.run, indexes.append)
         assert await indexer.wait(60)
         tasks.cancel_scope.cancel()
     return indexes
@@ -84,21 +83,3 @@ async def test_one_edited_description_in_a_large_catalog_is_one_embedding(tmp_pa
 async def test_a_small_catalog_keeps_embeddings_and_no_index(tmp_path: Path) -> None:
     await indexed(tmp_path, catalog(), limit=1_000)
     assert folders(tmp_path) == ["embeddings"]
-
-
-async def test_links_are_found_once_the_index_stands(tmp_path: Path) -> None:
-    indexer, links = Indexer(tmp_path, "configuration"), anyio.Event()
-    found: list[Links] = []
-
-    def linked(new: Links) -> None:
-        found.append(new)
-        links.set()
-
-    indexer.request(Settings(), catalog())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(indexer.run, lambda _index: None, linked)
-        with anyio.fail_after(60):
-            await links.wait()
-        assert await indexer.wait(0)
-        tasks.cancel_scope.cancel()
-    assert "crm__create_page" in found[0].related("crm__move_page")
