@@ -49,9 +49,9 @@ SHARED = frozenset(
 ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
-MAX_MODULES = 14
-MANY_MODULES = frozenset({"cli", "exposure", "gateway", "index", "results", "workflow"})
-"""Folders of more: one module a command group; and those that are about one thing each that takes so many steps."""
+MAX_MODULES = 17
+MANY_MODULES = frozenset({"cli"})
+"""Folders of more: one module a command group."""
 
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 
@@ -159,7 +159,7 @@ def test_no_modules_and_no_folders_import_each_other_in_a_circle() -> None:
     assert not circles(between_folders)
 
 
-def test_every_module_says_what_it_is_for_and_belongs_to_a_folder_of_a_dozen() -> None:
+def test_every_module_says_what_it_is_for_and_belongs_to_a_folder_that_is_not_crowded() -> None:
     rooms: dict[str, list[str]] = {}
     for module, tree in modules().items():
         folder, _, _ = module.rpartition("/")

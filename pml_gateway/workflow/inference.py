@@ -119,6 +119,8 @@ class Inference:
         if current.kinds == EVERY and not current.fields:
             self._maybe(f"whether there is a field {shown}: nothing says what it is read from")
             return ANYTHING
+        if Kind.OBJECT not in current.kinds and name in current.beside:
+            return current.beside[name]
         if Kind.OBJECT not in current.kinds:
             if current.kinds != {Kind.NULL}:
                 hint = "take one item with [0] or all with [*]" if Kind.ARRAY in current.kinds else ""

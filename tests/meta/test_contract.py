@@ -119,7 +119,7 @@ REFUSED: list[tuple[dict[str, Any], str, dict[str, Any] | None]] = [
         'put "email" into "arguments"',
         {"name": "tracker__create_user", "arguments": {"email": "b@x"}},
     ),
-    ({"name": "List issues", "tool": ISSUES}, 'keep "tool", and leave out "name"', None),
+    ({"name": "My issues", "tool": ISSUES}, 'keep "tool", and leave out "name"', None),
     ({"name": "tracker__merge", "parameters": {"deep": True}}, 'write "arguments" instead of "parameters"', None),
     ({"name": "tracker__shout", "query": "a", "sessionId": "s"}, 'put "sessionId" into "arguments"', None),
     ({"name": "tracker__shout", "arguments": {"query": "a"}, "sessionId": "s"}, 'put "sessionId" into', None),

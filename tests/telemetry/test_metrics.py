@@ -102,7 +102,10 @@ OUTCOMES = ("new_server", "accepted", "quarantined")
 
 async def test_searches_lists_and_the_state_of_upstreams_are_shown(tmp_path: Path) -> None:
     dead = ScriptedServer(refuse=True)
-    upstreams = {"up": ScriptedServer([tool(f"t{number}", "Reads a file.") for number in range(30)]), "dead": dead}
+    upstreams = {
+        "up": ScriptedServer([tool(f"t{number}", "Reads a file, from its first line on.") for number in range(60)]),
+        "dead": dead,
+    }
     async with serving(tmp_path, upstreams, http=ON) as served:
         with anyio.fail_after(30):
             await served.gateway.pool.settled(15)
@@ -120,8 +123,8 @@ async def test_searches_lists_and_the_state_of_upstreams_are_shown(tmp_path: Pat
     assert value(samples, "pml_search_seconds_count") == 1
     assert value(samples, "pml_upstream_state", upstream="up", state="ready") == 1
     assert value(samples, "pml_upstream_state", upstream="dead", state="ready") == 0
-    assert value(samples, "pml_upstream_tools", upstream="up") == 30
-    assert value(samples, "pml_catalog_tools") == 30
+    assert value(samples, "pml_upstream_tools", upstream="up") == 60
+    assert value(samples, "pml_catalog_tools") == 60
     assert value(samples, "pml_sessions") == 1
     assert value(samples, "process_resident_memory_bytes") > 0
     assert count_tokens("x") == 1

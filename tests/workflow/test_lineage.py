@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 ROWS = [{"n": number, "name": f"row {number}"} for number in range(300)]
 SECTIONS: dict[str, Any] = {
     "references": {"mode": "meta", "threshold_tokens": 100},
-    "gateway": {"meta_tools": ["execute_workflow", "call_tool", "gateway_info"]},
+    "gateway": {"meta_tools": ["execute_workflow", "call_tool", "read_result", "gateway_info"]},
 }
 
 

@@ -144,9 +144,9 @@ async def test_the_lineage_of_what_an_owner_s_workflow_made_names_both(tmp_path:
         servers(),
         workflows=workflows,
         clients=clients(),
-        gateway={"meta_tools": ["call_tool", "gateway_info"]},
+        gateway={"meta_tools": ["call_tool", "read_result", "gateway_info"]},
     ) as served:
-        kept = await served.call("workflows__note", {"text": "x"}, headers=HEADERS)
+        kept = await served.call("workflows__note", {"text": "kept " * 400}, headers=HEADERS)
         ref = kept["structuredContent"]["ref"]
         told = await served.call("gateway_info", {"section": "lineage", "ref": ref}, headers=HEADERS)
     [call] = [node for node in told["structuredContent"]["nodes"] if node["kind"] == "call"]
@@ -207,7 +207,7 @@ async def test_a_client_s_references_are_looked_up_with_its_own_rights(tmp_path:
     async with serving(
         tmp_path, fakes, workflows={"note": OWNED}, clients=both, references={"threshold_tokens": 1}
     ) as served:
-        steps = [{"tool": "files__write_file", "arguments": {"text": "kept"}}]
+        steps = [{"tool": "files__write_file", "arguments": {"text": "kept " * 400}}]
         ran = await served.call("execute_workflow", {"steps": steps}, headers=other)
         ref = ran["structuredContent"]["steps"][0]["reference"]["ref"]
         fakes["files"].calls.clear()
