@@ -344,7 +344,7 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
     fits = found.kinds & wanted.kinds
     is_sure = found.is_sure and wanted.is_sure
     if not fits:
-        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_sure)
+        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_sure and not _could_be_read(found, wanted, depth))
         return
     if fits != found.kinds:
         if not (found.kinds == NUMBERS and fits == {Kind.INTEGER}):
@@ -363,6 +363,18 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
         certain = fits == {Kind.OBJECT}
         for each in _of_objects(found, wanted, at, depth):
             yield replace(each, is_certain=each.is_certain and certain)
+
+
+def _could_be_read(found: Type, wanted: Type, depth: int) -> bool:
+    """Whether some value of one type is taken for the other: a text that holds it, or the only entry of a list."""
+    if Kind.STRING in found.kinds and wanted.kinds & _HELD_BY_TEXTS:
+        return True
+    if Kind.ARRAY not in wanted.kinds or found.kinds <= {Kind.NULL}:
+        return False
+    return not any(each.is_certain for each in mismatches(found, wanted.item, "its only entry", depth + 1))
+
+
+_HELD_BY_TEXTS = frozenset({Kind.INTEGER, Kind.NUMBER, Kind.BOOLEAN, Kind.ARRAY, Kind.OBJECT})
 
 
 def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
