@@ -486,7 +486,7 @@ class _Call:
     def _is_certain(self, flat: list[str]) -> bool:
         """Whether no key of a flat call may be meant otherwise; else it is refused."""
         main, takes = self.written.get(self.name_key, self.name_key), self.takes or {}
-        doubtful = [key for key in (main, *self.written) if key in takes]
+        doubtful = [key for key in (main, *self.written.values()) if key in takes]
         doubtful += [key for key in flat if self._is(key, NAME_WORDS) and self.parameters(self.given[key], self.given)]
         for key in dict.fromkeys(doubtful):
             message = f"{key!r} says something of the call, and is a parameter of {self._tool} too"

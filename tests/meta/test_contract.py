@@ -81,6 +81,7 @@ UNDERSTOOD: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"server": ["tracker"], "tool": "list_issues", "args": CLOSED}, "list_issues", CLOSED),
     ({"name": ISSUES, "state": "closed", "limit": 3}, "list_issues", {"state": "closed", "limit": 3}),
     ({"tool": ISSUES, "limit": "3"}, "list_issues", {"limit": 3}),
+    ({"tool": "tracker__create_user", "email": "b@x"}, "create_user", {"email": "b@x"}),
     ({"name": "/tracker/list_issues", "arguments": CLOSED}, "list_issues", CLOSED),
     ({"server": "tracker", "tool": "list_issues", "arguments": CLOSED}, "list_issues", CLOSED),
     ({"server_name": "tracker", "tool_name": ISSUES, "arguments": CLOSED}, "list_issues", CLOSED),

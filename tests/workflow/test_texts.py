@@ -163,6 +163,18 @@ async def test_a_template_of_a_step_that_there_is_not_is_refused(text: str) -> N
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("root", ["prev", "previous", "step2", "result_2"])
+def test_a_step_that_is_named_by_its_place_is_told_by_its_name(root: str) -> None:
+    steps = [
+        {"id": "a", "tool": "make"},
+        {"id": "b", "tool": "make"},
+        {"tool": "echo", "arguments": {"t": f"${root}.n"}},
+    ]
+    with pytest.raises(GatewayError) as caught:
+        plan_of(steps)
+    assert f'write "$b" instead of "${root}"' in caught.value.hint
+
+
 @pytest.mark.parametrize("key", ["when", "transform"])
 async def test_so_it_is_in_conditions_and_transforms(key: str) -> None:
     step = {"tool": "echo", "when": "{{a.n}} > 5"} if key == "when" else {"transform": "length({{a.n}})"}
