@@ -195,8 +195,8 @@ class _Reader:
         if isinstance(read, list):
             yield read
             return
-        # A text with a separator may be one value or several.
-        if value is None or (isinstance(value, str) and any(mark in value for mark in ",;\n")):
+        # A text with a separator may be one value or several, and an empty one none.
+        if value is None or value == "" or (isinstance(value, str) and any(mark in value for mark in ",;\n")):
             return
         items = schema.get("items")
         choices = None if "prefixItems" in schema else self._choices(items, depth)

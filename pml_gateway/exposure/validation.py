@@ -22,7 +22,7 @@ from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, 
 from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.processes.budget import RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError
-from pml_gateway.text import nearest
+from pml_gateway.text import nearest, words_of
 from pml_gateway.types import JsonObject
 
 MAX_ERRORS = 5
@@ -130,14 +130,19 @@ def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
         # The repaired schema no longer says all that the original does.
         named = [name for name in undeclared_names(tool.input_schema, arguments) if name in named]
     # Where the schema refuses them by itself, its own check says so.
-    known = [] if schema.get("additionalProperties") is False else list(schema["properties"]) if named else []
-    return [_undeclared(name, known) for name in named[:MAX_ERRORS] if known]
+    declared = [] if schema.get("additionalProperties") is False else list(schema["properties"]) if named else []
+    known = [each for each in declared if each not in arguments]
+    return [_undeclared(name, known) for name in named[:MAX_ERRORS] if declared]
 
 
 def _undeclared(name: str, known: list[str]) -> JsonObject:
     shown = name[:MAX_NAME]
-    near = [each for each in known if same_parameter(name, each)] or nearest(name, known)
-    hint = f'write "{near[0]}" instead of "{shown}"' if len(near) == 1 else f'leave out "{shown}"'
+    words = set(words_of(name))
+    near = [each for each in known if same_parameter(name, each)]
+    near = near or [each for each in known if words <= set(words_of(each)) or words >= set(words_of(each))]
+    near = near or nearest(name, known)
+    meant = " or ".join(f'"{each}"' for each in near[:MAX_ERRORS])
+    hint = f'write {meant} instead of "{shown}"' if meant else f'leave out "{shown}"'
     message = f"{shown!r} is none of its parameters"
     return {"path": f"/{escaped(shown)}", "message": message, "hint": hint, **({"closest": near} if near else {})}
 

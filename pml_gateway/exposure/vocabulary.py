@@ -6,6 +6,7 @@ A key is used, or it is one that clients add of their own and is named in the re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from pml_gateway.text import nearest
 from pml_gateway.types import JsonObject
 
 ARGUMENTS = "arguments"
+CALL_TOOL = "call_tool"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -46,13 +48,13 @@ _GROUPS: tuple[frozenset[str], ...] = (
         "maxitems perpage resultlimit"
     ),
     _words("offset skip start startat startindex"),
-    _words("server servername serverid upstream upstreamid mcpserver"),
+    _words("server servername serverid upstream upstreamid mcpserver namespace servers"),
     _words("detail details detaillevel verbosity"),
     _words("maxtokens tokenlimit tokenbudget"),
     _words("format outputformat"),
     _words(
         "calls steps toolcalls requests operations invocations tools tasks actions jobs commands batch nodes workflow "
-        "plan"
+        "plan items"
     ),
     _words("maxparallel parallelism concurrency maxconcurrency maxconcurrent"),
     _words("onerror onfailure onfail errorhandling errorpolicy"),
@@ -112,7 +114,7 @@ PARAMETERS: tuple[frozenset[str], ...] = (
     frozenset({"query", "q", "search", "searchquery", "searchterm"}),
     frozenset({"url", "uri", "href", "link"}),
     frozenset({"content", "contents", "text", "body"}),
-    frozenset({"limit", "maxresults", "maxcount", "topk", "pagesize"}),
+    frozenset({"limit", "maxresults", "maxcount", "topk", "k", "pagesize"}),
     frozenset({"repo", "repository", "repopath", "repositorypath"}),
 )
 """Names that tools use for the same parameter, without case and separators."""
@@ -121,6 +123,8 @@ MAX_SHOWN = 64
 MAX_CORRECTED = 2000
 """Characters of a key in a message, and of a corrected request in the details of an error."""
 
+_CALLING = (CALL_TOOL, "tools/call")
+_FENCED = re.compile(r"\s*```\w*\s(.*\S)\s*```\s*\Z", re.DOTALL)
 _CLIENT_KEYS = {loosely(key): values for key, values in CLIENT_KEYS.items()}
 
 Parameters = Callable[[Any, JsonObject], Mapping[str, Any] | None]
@@ -174,6 +178,7 @@ def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Re
     """
     if known_alone(given, known):
         return Reading(given)
+    given = _opened(given, known)
     fields = {key: value for key, value in given.items() if key in known and value is not None}
     written = {key: key for key in fields}
     problems: list[KeyProblem] = []
@@ -198,6 +203,15 @@ def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Re
     if problems:
         raise UnreadableKeysError(problems, corrected)
     return Reading(fields, tuple(ignored))
+
+
+def _opened(given: JsonObject, known: Collection[str]) -> JsonObject:
+    """The request inside a key for arguments that is all there is."""
+    if len(given) != 1:
+        return given
+    [(key, value)] = given.items()
+    inside = object_in(value) if loosely(key) in ARGUMENT_WORDS and meaning(key, known) is None else None
+    return inside or given
 
 
 def known_alone(given: JsonObject, known: Collection[str]) -> bool:
@@ -269,20 +283,27 @@ def _renamed(
 
 
 def object_in(value: Any) -> JsonObject | None:
-    """An object, also as JSON text, as models send it; None for anything else."""
+    """An object, also as JSON text or as the only entry of a list, as models send it; None for anything else."""
     value = from_text(value)
+    if isinstance(value, list) and len(value) < 2:
+        # PHP writes an empty object as an empty list.
+        value = from_text(value[0]) if value else {}
     return value if isinstance(value, dict) else None
 
 
 def from_text(value: Any) -> Any:
-    """The list or object that a text holds as JSON; any other value as it is."""
-    if not isinstance(value, str) or value[:64].lstrip()[:1] not in ("{", "["):
-        return value
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return found if isinstance(found, dict | list) else value
+    """The list or object that a text holds as JSON, also in a fence or written twice; any other value as it is."""
+    text = value
+    for _ in range(2):
+        fenced = _FENCED.match(text) if isinstance(text, str) and text[:64].lstrip().startswith("```") else None
+        text = fenced[1] if fenced is not None else text
+        if not isinstance(text, str) or text[:64].lstrip()[:1] not in ("{", "[", '"'):
+            break
+        try:
+            text = json.loads(text)
+        except (ValueError, RecursionError):
+            return value
+    return text if isinstance(text, dict | list) else value
 
 
 def read_call(given: JsonObject, known: Collection[str], name_key: str, parameters: Parameters) -> Reading:
@@ -300,14 +321,30 @@ def read_call(given: JsonObject, known: Collection[str], name_key: str, paramete
     Raises:
         UnreadableKeysError: as `read`.
     """
-    if name_key in given and known_alone(given, known):
+    if (
+        name_key in given
+        and known_alone(given, known)
+        and isinstance(given[name_key], str)
+        and given[name_key] != CALL_TOOL
+    ):
         return Reading(given)
-    return _Call(_unwrapped(given), known, name_key, parameters).read()
+    return _Call(_named(_unwrapped(given), name_key, parameters), known, name_key, parameters).read()
+
+
+def _named(given: JsonObject, name_key: str, parameters: Parameters) -> JsonObject:
+    """The call that was written as the name of its tool with the arguments."""
+    if len(given) != 1:
+        return given
+    [(name, value)] = given.items()
+    arguments = object_in(value) if loosely(name) not in (NAME_WORDS | ARGUMENT_WORDS) else None
+    if arguments is None or parameters(name, {}) is None:
+        return given
+    return {name_key: name, ARGUMENTS: arguments}
 
 
 def _unwrapped(given: JsonObject) -> JsonObject:
-    """The call inside what model APIs and the protocol put around one: `function`, or `method` and `params`."""
-    sent = {key: value for key, value in given.items() if (key, value) != ("method", "tools/call")}
+    """The call inside what model APIs, the protocol and this gateway put around one: `function`, `call_tool`."""
+    sent = {key: value for key, value in given.items() if loosely(key) not in NAME_WORDS or value not in _CALLING}
     held = {key: inside for key, value in sent.items() if (inside := _call_in(key, value)) is not None}
     says = [key for key in sent if key not in held and loosely(key) in (NAME_WORDS | ARGUMENT_WORDS)]
     if len(held) != 1 or says:
@@ -363,7 +400,9 @@ class _Call:
             tools = [key for key in first if self.parameters(self.given[key], self.given) is not None]
             main = tools[0] if len(tools) == 1 else main
             self.problems += [self._second_name(key, main) for key in first if self.given[key] != self.given[main]]
-        self.fields[self.name_key], self.written[self.name_key] = self.given[main], main
+        value = self.given[main]
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        self.fields[self.name_key], self.written[self.name_key] = value, main
         return first
 
     def _second_name(self, key: str, main: str) -> KeyProblem:
@@ -447,7 +486,7 @@ class _Call:
     def _is_certain(self, flat: list[str]) -> bool:
         """Whether no key of a flat call may be meant otherwise; else it is refused."""
         main, takes = self.written.get(self.name_key, self.name_key), self.takes or {}
-        doubtful = [key for key in (main, *self.written) if key in takes]
+        doubtful = [key for key in (main, *self.written.values()) if key in takes]
         doubtful += [key for key in flat if self._is(key, NAME_WORDS) and self.parameters(self.given[key], self.given)]
         for key in dict.fromkeys(doubtful):
             message = f"{key!r} says something of the call, and is a parameter of {self._tool} too"
@@ -474,6 +513,13 @@ class _Call:
             message = f"{shown!r} is a parameter of {self._tool}, and no key of the call"
             return KeyProblem(path, message, self._put_into([key]), (ARGUMENTS,))
         found = unknown(key, self.known)
+        given = self.given[key]
+        if (
+            self.name_key not in self.fields
+            and isinstance(given, str)
+            and self.parameters(given, self.given) is not None
+        ):
+            return KeyProblem(path, found.message, f'write "{self.name_key}" instead of "{shown}"', (self.name_key,))
         if found.closest:
             return found
         own = [each for each in takes if same_parameter(key, each)] or nearest(key, takes)

@@ -8,9 +8,10 @@ from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.exposure.actions import adapt, choose
-from pml_gateway.exposure.grouping import Namespace, find_namespace
+from pml_gateway.exposure.grouping import Namespace, find_namespace, loosely
 from pml_gateway.exposure.namespaces import ACTION, parameters
-from pml_gateway.exposure.vocabulary import meaning
+from pml_gateway.exposure.shallow_check import undeclared_names
+from pml_gateway.exposure.vocabulary import ARGUMENT_WORDS, meaning, object_in
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.policy.view import View
 from pml_gateway.types import JsonObject
@@ -61,14 +62,26 @@ class Callees:
         Raises:
             InvalidInputError: a namespace without such an action, or a field of it that is given twice.
         """
+        arguments = self._opened(name, arguments)
         namespace = self.namespace(name, arguments)
         if namespace is not None:
             call = adapt(namespace, choose(namespace, arguments, self.others()), arguments)
             return call.tool.qualified_name, call.arguments, call.ignored
         if server is None:
             return name, arguments, ()
+        server = server[0] if isinstance(server, list) and len(server) == 1 else server
         tool = self._of_server(server, name)
         return tool.qualified_name if tool is not None else f"{server}:{name}", arguments, ()
+
+    def _opened(self, name: str, arguments: JsonObject) -> JsonObject:
+        """The arguments inside a key for arguments that is all there is, and that the tool does not take."""
+        if len(arguments) != 1:
+            return arguments
+        [(key, value)] = arguments.items()
+        inside = object_in(value) if loosely(key) in ARGUMENT_WORDS else None
+        tool = self.view.resolve(name) if inside else None
+        is_taken = tool is None or not undeclared_names(tool.definition["inputSchema"], arguments)
+        return arguments if inside is None or is_taken else inside
 
     def others(self) -> list[Namespace]:
         """All namespaces of this client."""

@@ -17,8 +17,10 @@ def string(arguments: JsonObject, key: str, *, default: str) -> str:
         InvalidInputError: it is no text.
     """
     value = arguments.get(key, default)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if not isinstance(value, str):
-        raise InvalidInputError(f"{key}: {shown(value)} is no string", hint=f'write "{key}": "<text>"')
+        raise _refused(key, f"{key}: {shown(value)} is no string", f'write "{key}": "<text>"')
     return value
 
 
@@ -34,9 +36,7 @@ def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maxi
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidInputError(
-            f"{key}: {shown(value)} is no integer of at least {minimum}", hint=f'write "{key}": {default}'
-        )
+        raise _refused(key, f"{key}: {shown(value)} is no integer of at least {minimum}", f'write "{key}": {default}')
     return min(value, maximum)
 
 
@@ -51,9 +51,7 @@ def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
     if chosen not in choices:
         meant = nearest(value, choices)
         hint = f'write "{key}": "{meant[0] if meant else choices[0]}"'
-        raise InvalidInputError(
-            f"{key}: {shown(value)} is none of {', '.join(choices)}", hint=hint, details={"closest": meant}
-        )
+        raise _refused(key, f"{key}: {shown(value)} is none of {', '.join(choices)}", hint, closest=meant)
     return str(chosen)
 
 
@@ -66,9 +64,8 @@ def boolean(arguments: JsonObject, key: str) -> bool:
     value = arguments.get(key) or False
     truth = {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(truth, bool):
-        raise InvalidInputError(
-            f"{key}: {shown(value)} is neither true nor false", hint=f'write "{key}": true or "{key}": false'
-        )
+        hint = f'write "{key}": true or "{key}": false'
+        raise _refused(key, f"{key}: {shown(value)} is neither true nor false", hint)
     return truth
 
 
@@ -82,7 +79,7 @@ def strings(arguments: JsonObject, key: str, example: str) -> list[str]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise InvalidInputError(f"{key}: a list of texts is needed", hint=f'write "{key}": {example}')
+        raise _refused(key, f"{key}: a list of texts is needed", f'write "{key}": {example}')
     return value
 
 
@@ -97,12 +94,17 @@ def json_object(value: object) -> JsonObject:
     found = object_in(value)
     if found is None:
         what = "a text that is no JSON object" if isinstance(value, str) else kind_of(value)
-        raise InvalidInputError(
-            f"arguments: a JSON object is needed, not {what}", hint='write "arguments": {"<parameter>": <value>}'
-        )
+        hint = 'write "arguments": {"<parameter>": <value>}'
+        raise _refused("arguments", f"arguments: a JSON object is needed, not {what}", hint)
     return found
 
 
 def shown(value: object) -> str:
     """A value in a message."""
     return shortened(repr(value), 80)
+
+
+def _refused(key: str, message: str, hint: str, **details: Any) -> InvalidInputError:
+    """The error for one argument, which says where it stands."""
+    errors = [{"path": f"/{key}", "message": message, "hint": hint}]
+    return InvalidInputError(message, hint=hint, details={"errors": errors, **details})

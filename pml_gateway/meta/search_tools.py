@@ -79,15 +79,15 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
-    if query in ("", "*") and arguments.get("server") is None:
+    if query in ("", "*") and not arguments.get("server"):
         servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
         unavailable = _unavailable(context, enough=False, query="")
         return data_result({"servers": servers, "total_tools": len(view.tools), **unavailable})
     limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
     detail = choice(arguments, "detail", ("signature", "name", "schema"))
-    server = arguments.get("server")
-    if server is not None and (not isinstance(server, str) or server not in view.servers):
+    server = string(arguments, "server", default="") or None
+    if server is not None and server not in view.servers:
         raise _no_server(context, server)
     if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
         matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
@@ -161,10 +161,10 @@ def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObjec
     return answer | ({"more_unavailable": len(named) - MAX_UNAVAILABLE} if len(named) > MAX_UNAVAILABLE else {})
 
 
-def _no_server(context: CallContext, server: object) -> GatewayError:
+def _no_server(context: CallContext, server: str) -> GatewayError:
     """Why no tool of a server can be found: it shows none now, or there is none of this name."""
     if server in context.gateway.unavailable(context.view):
-        upstream = context.gateway.pool.upstreams[str(server)]
+        upstream = context.gateway.pool.upstreams[server]
         if upstream.last_listed is None:
             return upstream.not_listed()
     names = ", ".join(context.view.servers) or "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +37,11 @@ MAX_EXPRESSIONS = 1000
 
 MAX_UNKNOWN = 8
 """Of one step that are told."""
+
+_WRAPPER = re.compile(
+    r"(?<=\w)\.(?:results?|outputs?|data|json|body|value|response|structuredContent|content)\b(?=[.\[])"
+)
+"""What other systems put between a step and the fields of its result."""
 
 MAX_TEXT = 400
 """Characters of a text in a call that is shown."""
@@ -236,7 +242,8 @@ class _Follower:
         found = inference.of(expression)
         self._types[expression] = found
         for fault in inference.faults:
-            self._refuse(pointer, f"{shortened(expression.text, 120)}: {fault.reason}", fault.hint)
+            hint = fault.hint or _without_wrapper(expression, roots, current)
+            self._refuse(pointer, f"{shortened(expression.text, 120)}: {fault.reason}", hint)
         for doubt in inference.doubts:
             self._note(f"{shortened(expression.text, 120)}: {doubt}")
         return None if inference.faults else found
@@ -278,6 +285,16 @@ class _Follower:
 
     def _placeholder(self, expression: Expression) -> str:
         return f"<{expression.text}: {self._types.get(expression, ANYTHING)}>"
+
+
+def _without_wrapper(expression: Expression, roots: Mapping[str, Type], current: Type) -> str:
+    """The same reference without a field that other systems put around results, where that fits."""
+    text = _WRAPPER.sub("", expression.text, count=1)
+    if text == expression.text:
+        return ""
+    inference = Inference(roots, current, optional=False)
+    inference.of(Expression(text))
+    return "" if inference.faults else f'write "{text}" instead of "{expression.text}"'
 
 
 def _written(template: Template) -> str:

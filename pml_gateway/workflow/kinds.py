@@ -344,7 +344,8 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
     fits = found.kinds & wanted.kinds
     is_sure = found.is_sure and wanted.is_sure
     if not fits:
-        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_sure and not _could_be_read(found, wanted, depth))
+        is_certain = is_sure and not _may_be_read_as(found, wanted, depth)
+        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_certain)
         return
     if fits != found.kinds:
         if not (found.kinds == NUMBERS and fits == {Kind.INTEGER}):
@@ -365,22 +366,21 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
             yield replace(each, is_certain=each.is_certain and certain)
 
 
-def _could_be_read(found: Type, wanted: Type, depth: int) -> bool:
-    """Whether some value of one type is taken for the other: a text that holds it, or the only entry of a list."""
-    if Kind.STRING in found.kinds and wanted.kinds & _HELD_BY_TEXTS:
+def _may_be_read_as(found: Type, wanted: Type, depth: int) -> bool:
+    """Whether the call may read such a value as the other type: a text that holds it, one value for a list of it."""
+    if Kind.STRING in found.kinds and wanted.kinds - {Kind.NULL, Kind.ARRAY}:
         return True
-    if Kind.ARRAY not in wanted.kinds or found.kinds <= {Kind.NULL}:
+    if Kind.ARRAY not in wanted.kinds or found.kinds == {Kind.NULL}:
         return False
-    return not any(each.is_certain for each in mismatches(found, wanted.item, "its only entry", depth + 1))
-
-
-_HELD_BY_TEXTS = frozenset({Kind.INTEGER, Kind.NUMBER, Kind.BOOLEAN, Kind.ARRAY, Kind.OBJECT})
+    is_item = not any(each.is_certain for each in mismatches(found.without_null(), wanted.item, depth=depth + 1))
+    return is_item or Kind.STRING in found.kinds
 
 
 def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
     if wanted.choices:
         if found.choices:
-            outside = [each for each in found.choices if each not in wanted.choices]
+            taken = [_as_compared(each) for each in wanted.choices]
+            outside = [each for each in found.choices if _as_compared(each) not in taken]
             if outside:
                 reason = f"{at} may be {shortened(repr(outside[0]), 60)}, which is none of its values"
                 yield Mismatch(reason, len(outside) == len(found.choices) and found.is_sure)
@@ -390,6 +390,10 @@ def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
     limits = [each for each in wanted.limits if each not in found.limits and each != "additionalProperties"]
     if limits:
         yield Mismatch(f"whether {at} keeps {', '.join(limits)}", False)
+
+
+def _as_compared(choice: Any) -> Any:
+    return choice.strip().casefold() if isinstance(choice, str) else choice
 
 
 def _of_objects(found: Type, wanted: Type, at: str, depth: int) -> Iterator[Mismatch]:

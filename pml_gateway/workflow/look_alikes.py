@@ -9,23 +9,38 @@ from dataclasses import dataclass
 _BODY = r"[^{}<>\n\\]{1,300}?"
 _FOUND = re.compile(
     r"\$\$(?:\{\{)?"
-    rf"|(?P<escape>\\)?(?:\$?\{{\{{\{{?(?P<braces>{_BODY})\}}\}}\}}?|\$\{{(?P<shell>{_BODY})\}}|<<(?P<angles>{_BODY})>>)"
+    rf"|(?:\A(?P<before>\\)?=|(?P<escape>\\)?)(?:\$?\{{\{{\{{?(?P<braces>{_BODY})\}}\}}\}}?|\$\{{(?P<shell>{_BODY})\}}|<<(?P<angles>{_BODY})>>)"
 )
 """A dollar sign that is escaped, or what could be a reference, with the backslash that makes it text."""
 
 _PATH_BODY = r"\w[^{}<>\n\\\s]{0,299}"
 _WHOLE = re.compile(
-    rf"(?P<escape>\\)?(?:\{{(?P<brace>{_PATH_BODY})\}}|<(?P<angle>{_PATH_BODY})>|#(?P<hash>{_PATH_BODY})"
-    rf"|%(?P<percent>{_PATH_BODY})%|\$(?P<dollar>{_PATH_BODY}))\Z"
+    rf"(?P<escape>\\)?(?:(?:[=@#$]?\{{\{{?|[@#$][\[(]|<%=?|\{{%|<)\s?(?P<inside>{_PATH_BODY}?)\s?(?:\}}\}}?|[\])]|%>|%\}}|>)"
+    rf"|[@#](?P<mark>{_PATH_BODY})|%(?P<percent>{_PATH_BODY})%|\$\.(?P<json>{_PATH_BODY})|\$(?P<dollar>{_PATH_BODY})"
+    rf"|(?P<bare>\w[\w.-]{{0,99}}\[[\w.*'\"\[\]-]{{1,199}}))\Z"
 )
 """What is too common as a part of a text, but all of it."""
 
+_UNKNOWN = re.compile(
+    r"(?P<escape>\\)?=?\$?\{\{?\s?\$?(?P<root>[A-Za-z_][\w-]{0,63})(?P<rest>[.\[][^{}<>\n\\]{1,300}?)\s?\}\}?\Z"
+)
+_LIKE_STEPS = re.compile(
+    r"(?i)(?:prev|previous|last|prior|item|steps?|nodes?|tasks?|calls?|outputs?|results?|responses?)(?:[_-]?\d|_|\Z)"
+)
+"""Roots that can only have been meant for a step or an item, though there is none of this name."""
+
+_OPTIONAL = re.compile(r"\?(?=[.\[])")
 _NUMBERED = re.compile(r"\.\d+(?=[.\[]|\Z)")
 
-_OF_STEPS = re.compile(r"(?:workflow\.)?(?P<kind>steps?|nodes?|tasks?|outputs?|results?)(?:\.|\[\s*['\"]?|\(\s*['\"])")
+_OF_STEPS = re.compile(
+    r"(?:workflow\.)?(?:steps?|nodes?|tasks?|needs|outputs?|results?|body|actions)(?:\.|\[\s*['\"]?|\(\s*['\"])|\(\s*['\"]"
+)
 _ROOT = re.compile(r"(?P<root>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?:['\"]?[\])])?(?P<rest>(?:[.\[\s|].*)?)\Z")
 _PATH = re.compile(r"(?:\.[A-Za-z_][A-Za-z0-9_]*|\.\d+|\.\*|\[[^\[\]]*\])*")
-_WRAPPERS = re.compile(r"\.(?:outputs?|json)(?=[.\[]|\Z)")
+_QUOTED = re.compile(r"\[['\"]([A-Za-z_][A-Za-z0-9_]*)['\"]\]")
+_WRAPPERS = re.compile(
+    r"(?:\.(?:item|first\(\)|outputs?|json|results?|parameters|structuredContent))+(?=[.\[])|\.(?:outputs?|json)\Z"
+)
 """What other systems put between a step and its result."""
 
 
@@ -49,8 +64,10 @@ def look_alikes(text: str, names: Container[str], *, with_path: bool = False) ->
     """
     if (whole := _whole(text, names)) is not None:
         yield whole
+        return
     if "{{" not in text and "${" not in text and "<<" not in text:
         return
+    is_known = False
     for found in _FOUND.finditer(text):
         body = found["braces"] or found["shell"] or found["angles"]
         if body is None:
@@ -59,12 +76,16 @@ def look_alikes(text: str, names: Container[str], *, with_path: bool = False) ->
             body.strip().removeprefix("$"), names, with_path=with_path or found["angles"] is not None
         )
         if reference is not None:
-            yield LookAlike(found.start(), found.end(), reference, found["escape"] is not None)
+            is_known = True
+            is_escaped = found["escape"] is not None or found["before"] is not None
+            yield LookAlike(found.start(), found.end(), reference, is_escaped)
+    if not (is_known or with_path) and (unknown := _unknown(text, names)) is not None:
+        yield unknown
 
 
 def may_be_one(text: str) -> bool:
     """Whether a text could hold a reference of any kind: most cannot."""
-    return "$" in text or "{{" in text or "<<" in text or text.startswith(("{", "<", "#", "%", "\\"))
+    return any(sign in text for sign in ("$", "{{", "<<", "[")) or text.startswith(("{", "<", "#", "%", "@", "\\"))
 
 
 def _whole(text: str, names: Container[str]) -> LookAlike | None:
@@ -72,16 +93,27 @@ def _whole(text: str, names: Container[str]) -> LookAlike | None:
     found = _WHOLE.match(text)
     if found is None:
         return None
-    dollar = found["dollar"]
-    body = dollar or found["brace"] or found["angle"] or found["hash"] or found["percent"]
-    root = _ROOT.match(body)
+    body = next(each for each in found.groups()[1:] if each is not None)
+    has_quotes = "'" in body or '"' in body
+    path = body if found["dollar"] is not None and has_quotes else _OPTIONAL.sub("", body)
+    root = _ROOT.match(path)
     is_step = root is not None and root["root"] in names
-    if dollar is not None and is_step and not _NUMBERED.search(body):
+    if found["dollar"] is not None and is_step and path == body and not _NUMBERED.search(body):
         return None
-    if is_step and root is not None and (root["root"].isdigit() or _PATH.fullmatch(root["rest"]) is None):
+    is_number = root is not None and root["root"].isdigit() and "{{" not in text
+    if is_step and root is not None and (is_number or _PATH.fullmatch(root["rest"]) is None):
         return None
+    body = path
     reference = _reference(body, names, with_path=True)
     return None if reference is None else LookAlike(0, len(text), reference, found["escape"] is not None)
+
+
+def _unknown(text: str, names: Container[str]) -> LookAlike | None:
+    """The text as `{{step1.title}}`, though there is no such step: its reference is none."""
+    found = _UNKNOWN.match(text)
+    if found is None or found["root"] in names or _LIKE_STEPS.match(found["root"]) is None:
+        return None
+    return LookAlike(0, len(text), "", found["escape"] is not None)
 
 
 def without_escapes(text: str, found: list[LookAlike]) -> str:
@@ -101,6 +133,7 @@ def as_references(text: str, found: list[LookAlike]) -> str:
 
 
 def _reference(body: str, names: Container[str], *, with_path: bool) -> str | None:
+    body = _OPTIONAL.sub("", body)
     root = _ROOT.match(body)
     if root is not None and root["root"] in names:
         path = _path(root["rest"])
@@ -110,9 +143,11 @@ def _reference(body: str, names: Container[str], *, with_path: bool) -> str | No
     root = _ROOT.match(body, of_steps.end()) if of_steps is not None else None
     if root is None or root["root"] not in names:
         return None
-    return f"${root['root']}{_path(_WRAPPERS.sub('', root['rest'], count=1))}"
+    return f"${root['root']}{_path(root['rest'])}"
 
 
 def _path(rest: str) -> str:
-    found = _PATH.match(rest)
-    return re.sub(r"\.(\d+)", r"[\1]", found[0]) if found is not None else ""
+    wrapper = _WRAPPERS.match(rest)
+    found = _PATH.match(rest, wrapper.end() if wrapper is not None else 0)
+    path = _QUOTED.sub(r".\1", found[0]) if found is not None else ""
+    return re.sub(r"\.(\d+)", r"[\1]", path)

@@ -103,6 +103,7 @@ class NoCallees:
 
 NO_CALLEES = NoCallees()
 
+_NUMBERED = re.compile(r"(?i)(?:steps?|nodes?|tasks?|calls?|outputs?|results?)[_-]?(\d{1,3})\Z")
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
@@ -350,7 +351,7 @@ class _Steps:
             if known is not None:
                 positions.add(known)
             elif only_steps or not self._is_other_root(root, inside_loop):
-                self._note(step_id, pointer, f"there is no step {root[:64]!r}", self._hint(root))
+                self._note(step_id, pointer, f"there is no step {root[:64]!r}", self._hint(root, step_id))
         return frozenset(positions)
 
     def _known(self, roots: Iterable[str]) -> frozenset[int]:
@@ -364,15 +365,24 @@ class _Steps:
     def _is_other_root(self, root: str, inside_loop: bool) -> bool:
         return (root == INPUT and self._with_input) or (root in (ITEM, INDEX) and inside_loop)
 
-    def _hint(self, root: str) -> str:
+    def _hint(self, root: str, step_id: str) -> str:
         if root in (ITEM, INDEX):
             return f"${root} exists in the arguments of a step with for_each"
         if root in ("steps", "step", "nodes", "node", "outputs", "results"):
             return f"a step is written by its own name, as ${self._ids[0]}; the steps are {', '.join(self._ids[:12])}"
         steps = ", ".join(self._ids[:12]) or "none"
-        near = nearest(root, self._positions)
+        near = self._by_place(root, self._positions.get(step_id, 0)) or nearest(root, self._positions)
         meant = f'write "${near[0]}" instead of "${root[:64]}";' if near else ""
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
+
+    def _by_place(self, root: str, index: int) -> list[str]:
+        """The step before the one of this index that is meant by `prev` or `step1`, where that is certain."""
+        if root.lower() in ("prev", "previous", "last") and index > 0:
+            return [self._ids[index - 1]]
+        number = _NUMBERED.match(root)
+        places = [] if number is None else [place for place in (int(number[1]), int(number[1]) - 1) if place >= 0]
+        before = [self._ids[place] for place in places if place < index]
+        return before if len(before) == 1 else []
 
     def _number(self, fields: JsonObject, key: str, step_id: str, pointer: str, *, whole: bool) -> float | None:
         value = fields.get(key)

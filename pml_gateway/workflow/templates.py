@@ -152,6 +152,11 @@ class Reader:
         found = list(look_alikes(text, self.names))
         if any(not each.is_escaped for each in found):
             first = next(each for each in found if not each.is_escaped)
+            if not first.reference:
+                raise InvalidInputError(
+                    f"{shown(text)} looks like a reference, and there is no such step",
+                    hint="write $<id of a step>.<path>; a backslash before it makes it text",
+                )
             raise InvalidInputError(
                 f"{shown(text[first.start : first.end])} looks like a reference, and is text here",
                 hint=f"write {_spelled(text, found)}; a backslash before it makes it text",

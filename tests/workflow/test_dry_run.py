@@ -43,6 +43,7 @@ def upstream() -> ScriptedServer:
             remove,
             tool("note", properties={"text": TEXT, "count": NUMBER}, annotations={"destructiveHint": False}),
             tool("plain"),
+            tool("pick", properties={"kind": {"enum": ["open", "closed"]}}),
         ],
         act,
     )
@@ -118,6 +119,17 @@ async def test_what_cannot_work_is_refused_before_anything_is_called(tmp_path: P
     assert fake.calls == []
 
 
+@pytest.mark.parametrize("wrapper", ["result", "output", "data"])
+async def test_a_field_that_other_systems_put_around_a_result_is_named_in_the_hint(
+    tmp_path: Path, wrapper: str
+) -> None:
+    steps = [FIND, {"tool": "up__note", "arguments": {"text": f"the $m.{wrapper}.items[0].path"}}]
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        told = await served.call("execute_workflow", {"steps": steps})
+    hint = told["structuredContent"]["error"]["details"]["errors"][0]["hint"]
+    assert hint == f'write "$m.items[0].path" instead of "$m.{wrapper}.items[0].path"'
+
+
 RIGHT: dict[str, list[dict[str, Any]]] = {
     "names of a list": [{"tool": "up__remove", "arguments": {"paths": "$m.items[*].path"}}],
     "parts of a text": [{"tool": "up__note", "arguments": {"text": "$m.total of $m.items", "count": "$m.total"}}],
@@ -127,6 +139,15 @@ RIGHT: dict[str, list[dict[str, Any]]] = {
     "made objects": [
         {"id": "t", "transform": "{n: length($m.items), first: sort($m.items[*].path)[0]}"},
         {"tool": "up__note", "arguments": {"text": "$t.first", "count": "$t.n"}},
+    ],
+    "one value for a list": [{"tool": "up__remove", "arguments": {"paths": "$m.items[0].path"}}],
+    "a number in a text": [
+        {"id": "t", "transform": "to_string($m.total)"},
+        {"tool": "up__note", "arguments": {"text": "two", "count": "$t"}},
+    ],
+    "a choice in another case": [
+        {"id": "t", "transform": "$m.{kind: 'Open'}"},
+        {"tool": "up__pick", "arguments": {"kind": "$t.kind"}},
     ],
     "a fallback": [{"id": "t", "transform": "$m.nosuch || $m.total"}],
     "what is undeclared": [{"id": "p", "tool": "up__plain"}, {"id": "t", "transform": "$p.anything || 'none'"}],

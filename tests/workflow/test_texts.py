@@ -86,6 +86,16 @@ async def test_a_text_that_is_an_expression_keeps_its_value(text: str, value: An
         ("Hello {{name}}, {{0}} and {{#each items}}{{this.a}}{{/each}}", None),
         ("echo ${HOME} ${1} <<EOF ${{ secrets.KEY }} ${c.title} {{c.title}}", None),
         ("{a.title} {0} <a>", None),
+        ("{{user.name}}", None),
+        ("${{ secrets.KEY }}", None),
+        ("a.title", None),
+        ("[a.title]", None),
+        ("see a.list[1]", None),
+        ("@a.", None),
+        (r"\{{step1.title}} ", r"\{{step1.title}} "),
+        (r"\{{step1.title}}", "{{step1.title}}"),
+        (r"\={{a.title}}", "={{a.title}}"),
+        (r"\a.list[1].n", "a.list[1].n"),
         ("costs US$5.99, $$5", "costs US$5.99, $5"),
         (r"\{{a.title}} \${a.title} \<<a.title>>", "{{a.title}} ${a.title} <<a.title>>"),
         ("$${a.title} $${{ steps.a.title }}", "${a.title} ${{ steps.a.title }}"),
@@ -115,6 +125,21 @@ async def test_prose_and_texts_of_other_templates_stay_as_they_are(text: str, va
         ("${a.title}", "Alpha"),
         ("${{ steps.a.outputs.title }}", "Alpha"),
         ("<<a.title>>", "Alpha"),
+        ("={{ $('a').item.json.title }}", "Alpha"),
+        ("={{ $node['a'].json.title }}", "Alpha"),
+        ("{{steps.a.result.title}}", "Alpha"),
+        ("{{a.output.title}}", "Alpha"),
+        ("{{a?.title}}", "Alpha"),
+        ("$a?.title", "Alpha"),
+        ("$.a.title", "Alpha"),
+        ("$.steps.a.title", "Alpha"),
+        ("$(a.title)", "Alpha"),
+        ("@{body('a')?['title']}", "Alpha"),
+        ("@a.title", "Alpha"),
+        ("#{a.title}", "Alpha"),
+        ("<%= a.title %>", "Alpha"),
+        ("{% a.title %}", "Alpha"),
+        ("a.list[1].n", 9),
         ("The {{a.title}} of ${b.n}", "The Alpha of 7"),
         ("{{a.title}}.md", "Alpha.md"),
         ("it's {{a.title}}_v2", "it's Alpha_v2"),
@@ -129,6 +154,25 @@ async def test_a_reference_of_another_system_is_refused_with_the_right_spelling(
     hint = re.match(r"write (\".*\"); a backslash before it makes it text", caught.value.hint)
     assert hint is not None, caught.value.hint
     assert await passed(json.loads(hint[1])) == meant
+
+
+@pytest.mark.parametrize("text", ["{{step1.title}}", "{{prev.title}}", "={{ $item.title }}", "${output_of_a.title}"])
+async def test_a_template_of_a_step_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(GatewayError, match=r"looks like a reference|no step") as caught:
+        await passed(text)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("root", ["prev", "previous", "step2", "result_2"])
+def test_a_step_that_is_named_by_its_place_is_told_by_its_name(root: str) -> None:
+    steps = [
+        {"id": "a", "tool": "make"},
+        {"id": "b", "tool": "make"},
+        {"tool": "echo", "arguments": {"t": f"${root}.n"}},
+    ]
+    with pytest.raises(GatewayError) as caught:
+        plan_of(steps)
+    assert f'write "$b" instead of "${root}"' in caught.value.hint
 
 
 @pytest.mark.parametrize("key", ["when", "transform"])
@@ -222,6 +266,10 @@ def escaped(text: str) -> str:
 PIECES = st.sampled_from(
     [
         "{{a.x}}",
+        "={{a.x}}",
+        "{{step1.x}}",
+        "@a.x",
+        "a[0].x",
         "{{0.x}}",
         "${a}",
         "${{ steps.a.x }}",
