@@ -342,8 +342,8 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
     if (wanted.kinds == EVERY and not wanted.choices and not wanted.limits) or depth > MAX_DEPTH:
         return
     fits = found.kinds & wanted.kinds
-    is_sure = found.is_sure and wanted.is_sure
     if not fits:
+        is_sure = found.is_sure and wanted.is_sure and not _may_be_read_as(found, wanted, depth)
         yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_sure)
         return
     if fits != found.kinds:
@@ -363,6 +363,14 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
         certain = fits == {Kind.OBJECT}
         for each in _of_objects(found, wanted, at, depth):
             yield replace(each, is_certain=each.is_certain and certain)
+
+
+def _may_be_read_as(found: Type, wanted: Type, depth: int) -> bool:
+    """Whether a call may read such a value as the type: a text that says it, one value as the list of it."""
+    if Kind.STRING in found.kinds and wanted.kinds & (NUMBERS | {Kind.BOOLEAN, Kind.ARRAY, Kind.OBJECT}):
+        return True
+    is_list = Kind.ARRAY in wanted.kinds and bool(found.kinds - {Kind.NULL})
+    return is_list and not any(each.is_certain for each in mismatches(found, wanted.item, "", depth + 1))
 
 
 def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
