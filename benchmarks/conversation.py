@@ -55,9 +55,14 @@ def compact(value: Any) -> str:
 
 
 def answer_text(result: dict[str, Any]) -> str:
-    """What a model sees of a result: its texts; other blocks as JSON."""
+    """What a model reads of a result: its texts; other blocks as JSON, images and audio without their data."""
     blocks = result.get("content", [])
-    return "\n".join(block["text"] if block.get("type") == "text" else compact(block) for block in blocks)
+    return "\n".join(block["text"] if block.get("type") == "text" else compact(_readable(block)) for block in blocks)
+
+
+def _readable(block: dict[str, Any]) -> dict[str, Any]:
+    """A model sees or hears media, it does not read their base64."""
+    return {**block, "data": "..."} if block.get("type") in ("image", "audio") else block
 
 
 def data_of(result: dict[str, Any]) -> Any:

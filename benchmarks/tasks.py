@@ -1,5 +1,8 @@
 """Ten recorded tasks on files, git, memory and time, as an agent would carry them out tool by tool.
 
+Searches say in an agent's words what the next steps do, several actions in one request, and name no tool. The recorded
+tools are those that an agent would take of the hits: what no hit named is not called.
+
 A round holds the calls between two decisions: nothing in it needs a look at a result, so that a workflow may make all
 of them in one request. Arguments refer to results of the same task as workflows do (`$step.path`); where calls are made
 one by one, the agent reads the result and writes its text itself. `{files}` and `{repo}` stand for the two folders.
@@ -13,13 +16,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a tool; `after` names steps of the same round it has to wait for beside those it refers to."""
+    """One call of a tool, or a step of a workflow.
+
+    `after` names steps of the same round it has to wait for beside those it refers to; `more` is what only a workflow
+    knows: `transform`, `for_each`, `when`. A step without a server calls a meta-tool, or nothing where it transforms.
+    """
 
     id: str
     server: str
     tool: str
     arguments: dict[str, Any]
     after: tuple[str, ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def qualified_name(self) -> str:
@@ -29,21 +37,34 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Calls that follow from what is known before them; `shown` are the results the agent has to see."""
+    """Calls that follow from what is known before them; `shown` are the results the agent has to see.
+
+    Those of a batch have nothing to do with each other, and all of their results are seen.
+    """
 
     steps: tuple[Step, ...]
-    shown: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+    is_batch: bool = False
+
+    @property
+    def is_workflow(self) -> bool:
+        """Whether one request makes all of it, where there are workflows."""
+        return not self.is_batch and (len(self.steps) > 1 or any(step.more for step in self.steps))
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked, the searches that find its tools, and its rounds; `answers` must be in what the agent reads."""
+    """What is asked, the searches that find its tools, and its rounds.
+
+    `answers` must be in what the agent reads, `absent` must not be in the last of it.
+    """
 
     name: str
     ask: str
     searches: tuple[str, ...]
     rounds: tuple[Round, ...]
-    answers: tuple[str, ...] = field(default=())
+    answers: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
     @property
     def steps(self) -> list[Step]:
@@ -84,7 +105,7 @@ FILES = (
     Task(
         "fix a port",
         "One of the YAML files in {files}/config still uses port 8080. Change it to 9090.",
-        ("list the files of a directory", "read several files at once", "edit part of a file"),
+        ("list the files in a folder, read text files, edit a file",),
         (
             Round((_files("list", "list_directory", path="{files}/config"),), ("list",)),
             Round(
@@ -115,7 +136,7 @@ FILES = (
     Task(
         "archive a log",
         "Copy {files}/logs/app.log into a new folder {files}/archive, and say how large the copy is.",
-        ("create a folder", "read a text file", "write a file", "size of a file"),
+        ("create a folder, read a text file, write a file, get its size",),
         (
             Round(
                 (
@@ -132,7 +153,7 @@ FILES = (
     Task(
         "merge reports",
         "Put the three monthly reports of {files}/reports into one file quarter.md beside them, in order.",
-        ("list the files of a directory", "read a text file", "write a file"),
+        ("list a folder, read text files, write a file",),
         (
             Round((_files("list", "list_directory", path="{files}/reports"),), ("list",)),
             Round(
@@ -158,7 +179,7 @@ GIT = (
     Task(
         "release notes",
         "Write {repo}/NOTES.md with what changed since v1.0 in the repository {repo}.",
-        ("git commit history", "git differences between a tag and now", "write a file"),
+        ("git log and diff since a tag; write a file",),
         (
             Round(
                 (
@@ -184,7 +205,10 @@ GIT = (
     Task(
         "commit work",
         "Commit what I changed in {repo}, with a fitting message.",
-        ("git working tree status", "show unstaged changes", "stage files and commit them", "git commit history"),
+        (
+            "show the git status, the unstaged changes and the log",
+            "stage and commit changes",
+        ),
         (
             Round((_git("status", "git_status"), _git("diff", "git_diff_unstaged")), ("status", "diff")),
             Round(
@@ -202,10 +226,8 @@ GIT = (
         "branch with a file",
         "In {repo}, add an MIT licence on a new branch named licence.",
         (
-            "create a git branch and switch to it",
-            "write a file",
-            "stage files and commit them",
-            "git working tree status",
+            "create a git branch and switch to it; write a file",
+            "stage and commit changes; git status",
         ),
         (
             Round(
@@ -234,7 +256,7 @@ MEMORY = (
     Task(
         "remember a team",
         "Remember: Ada leads the billing team, Grace works in it, and both look after the invoices service.",
-        ("create entities in the knowledge graph", "relations between entities", "open nodes by name"),
+        ("remember people and how they relate to each other; look them up",),
         (
             Round(
                 (
@@ -268,12 +290,7 @@ MEMORY = (
     Task(
         "update a person",
         "Grace took over the invoices service from today. Update what you know about her.",
-        (
-            "search the knowledge graph",
-            "add observations to entities",
-            "relations between entities",
-            "open nodes by name",
-        ),
+        ("find a person in memory; add an observation; relate her to a service",),
         (
             Round((_memory("found", "search_nodes", query="Grace"),), ("found",)),
             Round(
@@ -299,7 +316,7 @@ TIME = (
         "meeting times",
         "Our meeting is at 15:00 in Zurich today. Write the local times for Tokyo, New York and Sydney into "
         "{files}/meeting.md.",
-        ("current time in a timezone", "convert a time to another timezone", "write a file"),
+        ("current time, convert it to other timezones, and write a file",),
         (
             Round(
                 (
@@ -329,14 +346,9 @@ TIME = (
         "Prepare the onboarding for {repo}: remember the repository and its branches, and write "
         "{files}/onboarding.md with its readme and its newest commits.",
         (
-            "read a text file",
-            "git commit history",
-            "list git branches",
-            "current time in a timezone",
-            "create entities in the knowledge graph",
-            "relations between entities",
-            "write a file",
-            "open nodes by name",
+            "read a text file, git log, list branches",
+            "current time; create entities and relations; write a file",
+            "open entities by name",
         ),
         (
             Round(

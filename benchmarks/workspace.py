@@ -48,6 +48,8 @@ class Workspace:
 
     folder: Path
     servers: dict[str, dict[str, Any]]
+    down: frozenset[str] = frozenset()
+    """Those of the servers that do not start."""
 
     @property
     def files(self) -> Path:
@@ -71,7 +73,7 @@ class Workspace:
     def state(self) -> dict[str, str]:
         """What the tasks left behind: files, memory and commits, without times of day."""
         found = {
-            str(path.relative_to(self.folder)): path.read_text(encoding="utf-8")
+            str(path.relative_to(self.folder)): path.read_text(encoding="utf-8", errors="replace")
             for path in sorted(self.folder.rglob("*"))
             if path.is_file() and ".git" not in path.parts
         }

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jmespath.functions import Functions
-
+from pml_gateway.results.functions import LanguageFunctions, refusal
 from pml_gateway.results.syntax import Node
 from pml_gateway.text import did_you_mean, nearest, shortened
 from pml_gateway.workflow.expressions import Expression
@@ -34,7 +33,7 @@ MAX_NAMED = 12
 MAX_NAME = 60
 """Fields in a message, and characters of each."""
 
-SIGNATURES: Mapping[str, Any] = Functions.FUNCTION_TABLE
+SIGNATURES: Mapping[str, Any] = LanguageFunctions.FUNCTION_TABLE
 """The functions there are, with the types that each of their arguments may have."""
 
 
@@ -285,6 +284,7 @@ class Inference:
         for at, argument in enumerate(arguments):
             if argument is not None:
                 self._check_argument(name, argument, taken[min(at, len(taken) - 1)]["types"])
+        self._check_text(name, children)
         return _result_of(name, [each or ANYTHING for each in arguments])
 
     def _arguments(self, name: str, children: Sequence[Node], current: Type) -> list[Type | None]:
@@ -309,6 +309,16 @@ class Inference:
         elif not (found.kinds <= NUMBERS or found.kinds <= STRING.kinds):
             self._doubt(f"{name}() goes by {found}")
 
+    def _check_text(self, name: str, children: Sequence[Node]) -> None:
+        """What no type says: some functions do not take every text."""
+        if name not in _TAKES_SOME_TEXTS:
+            return
+        is_known = name in ("match", "split") and children[-1]["type"] == "literal"
+        if not is_known:
+            self._doubt(f"{name}() takes {_TAKES_SOME_TEXTS[name]}")
+        elif isinstance(text := children[-1]["value"], str) and (reason := refusal(name, text)):
+            self.faults.append(Fault(reason))
+
     def _check_argument(self, name: str, argument: Type, types: Sequence[str]) -> None:
         if not types or "expref" in types:
             return
@@ -330,6 +340,14 @@ class Inference:
 
 
 _IS_EXPRESSION = "&"
+
+_TAKES_SOME_TEXTS: Mapping[str, str] = {
+    "from_csv": "a text that is a table",
+    "from_json": "a text that is JSON",
+    "match": "a pattern that is a regular expression",
+    "split": "a separator that is not empty",
+}
+"""Functions that fail on some texts, and those that they take; the text is the last of their arguments."""
 
 _KINDS: Mapping[str, frozenset[Kind]] = {
     "array": frozenset({Kind.ARRAY}),

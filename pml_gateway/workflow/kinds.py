@@ -342,7 +342,6 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
     if (wanted.kinds == EVERY and not wanted.choices and not wanted.limits) or depth > MAX_DEPTH:
         return
     fits = found.kinds & wanted.kinds
-    is_sure = found.is_sure and wanted.is_sure
     if not fits:
         is_certain = is_sure and not _may_be_read_as(found, wanted, depth)
         yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_certain)

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.conversation import Conversation, answer_text
+from benchmarks.hits import Signature, objections, signatures_of
 from benchmarks.markdown_block import markdown_table, put_block, write_block
+from benchmarks.more_tasks import MORE_TASKS
 from benchmarks.run_tasks import summary_rows, task_rows
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import TASKS, Round, Step, Task
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.workflow.templates import StepReference, compile_template, references
 
@@ -23,10 +25,10 @@ def test_a_conversation_counts_each_token_once_and_its_context_at_every_turn() -
     assert talk.figures()["tokens_sent"] == 110 + (110 + call + 1) + (112 + 2 * call)
 
 
-def test_a_model_reads_the_texts_of_a_result_and_other_blocks_as_json() -> None:
+def test_a_model_reads_the_texts_of_a_result_and_other_blocks_as_json_without_base64() -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     result = {"content": [{"type": "text", "text": "a"}, image], "structuredContent": {"ignored": 1}}
-    assert answer_text(result) == 'a\n{"type":"image","data":"aGk=","mimeType":"image/png"}'
+    assert answer_text(result) == 'a\n{"type":"image","data":"...","mimeType":"image/png"}'
 
 
 def test_the_ways_are_compared_with_the_first_one() -> None:
@@ -67,16 +69,67 @@ def test_a_block_without_its_end_is_left_alone() -> None:
         put_block("<!-- tasks: begin -->\nhalf", "tasks", "new")
 
 
-def test_there_are_ten_tasks_of_three_to_eight_calls_that_refer_to_earlier_results_only() -> None:
+@pytest.mark.parametrize(
+    ("text", "parameters", "returned"),
+    [
+        ("ping()", {}, ""),
+        ("fs__read(path: str, head?: float) -> {content} [read]", {"path": True, "head": False}, "{content}"),
+        (
+            'git(edits: {old: str, new?: str}[], kind?: "a, b" | "c)") -> ~{n: [{id, …}]} [destructive]',
+            {"edits": True, "kind": False},
+            "{n: [{id, …}]}",
+        ),
+    ],
+)
+def test_a_signature_is_taken_apart(text: str, parameters: dict[str, bool], returned: str) -> None:
+    assert Signature.read(text) == Signature(parameters, returned)
+
+
+def test_what_no_hit_said_is_objected_to() -> None:
+    known = signatures_of(
+        {
+            "hits": [
+                {"name": "s__list", "signature": "s__list(folder: str) -> {files: [{path}]} [read]"},
+                {"name": "s__read", "signature": "s__read(path: str, tail?: int)"},
+            ]
+        }
+    )
+
+    def said(*steps: Step) -> list[str]:
+        return objections(Task("t", "", (), (Round(steps),)), known)
+
+    listed = Step("a", "s", "list", {"folder": "."})
+    assert said(listed, Step("b", "s", "read", {"path": "$a.files[0].path", "tail": 1})) == []
+    assert said(Step("a", "s", "drop", {})) == ["a: no search found s__drop"]
+    assert said(Step("b", "s", "read", {"paths": []})) == [
+        "b: no hit named the argument paths",
+        "b: it needs the argument path",
+    ]
+    assert said(listed, Step("t", "", "", {}, (), {"transform": "$a.names"})) == [
+        "t: s__list is not said to give names"
+    ]
+
+
+def test_there_are_ten_tasks_of_three_to_eight_calls() -> None:
     assert len(TASKS) == 10
     assert {step.server for task in TASKS for step in task.steps} == {"filesystem", "git", "memory", "time"}
-    for task in TASKS:
-        assert 3 <= len(task.steps) <= 8, task.name
+    assert all(3 <= len(task.steps) <= 8 for task in TASKS)
+
+
+def test_there_are_fourteen_more_tasks() -> None:
+    assert len({task.name for task in (*TASKS, *MORE_TASKS)}) == 24
+    assert all(task.searches and task.answers for task in MORE_TASKS)
+
+
+def test_steps_refer_to_earlier_results_only() -> None:
+    for task in (*TASKS, *MORE_TASKS):
+        seen: set[str] = set()
         for one in task.rounds:
             earlier: set[str] = set()
             for step in one.steps:
                 used = [reference for _, reference in references(compile_template(step.arguments))]
                 named = {reference.root for reference in used if isinstance(reference, StepReference)}
-                assert named | set(step.after) <= earlier, (task.name, step.id)
+                assert (named - {"item"}) | set(step.after) <= earlier | seen, (task.name, step.id)
                 earlier.add(step.id)
             assert set(one.shown) <= earlier
+            seen |= earlier

@@ -61,6 +61,9 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
     "a field of all items": ([{"tool": "up__remove", "arguments": {"paths": "$m.items[*].pth"}}], "no field 'pth'"),
     "a field in a filter": ([{"id": "t", "transform": "$m.items[?siz > `1`]"}], "no field 'siz'"),
     "an unknown function": ([{"id": "t", "transform": "splitt($m, ' ')"}], "splitt"),
+    "lines of an object": ([{"id": "t", "transform": "lines($m)"}], "lines() takes string"),
+    "split by nothing": ([{"id": "t", "transform": "split($m.items[0].path, '')"}], "a separator that is not empty"),
+    "match by no pattern": ([{"id": "t", "transform": "match($m.items[0].path, '(')"}], "no regular expression"),
     "too few arguments": ([{"id": "t", "transform": "join($m.items[*].path)"}], "join()"),
     "a number for a text": ([{"id": "t", "transform": "join(',', $m.items[*].size)"}], "join() takes"),
     "an object for a number": ([{"id": "t", "transform": "sum($m.items)"}], "sum() takes"),
@@ -148,6 +151,14 @@ RIGHT: dict[str, list[dict[str, Any]]] = {
     "a choice in another case": [
         {"id": "t", "transform": "$m.{kind: 'Open'}"},
         {"tool": "up__pick", "arguments": {"kind": "$t.kind"}},
+    ],
+    "functions of texts": [
+        {
+            "id": "t",
+            "transform": "$m.items[0].path.{a: lines(@), b: split(@, '/')[0], c: trim(@), d: match(@, 'x'), "
+            "e: from_json(to_json(@)), f: from_csv(@)}",
+        },
+        {"tool": "up__note", "when": "length(lines($m.items[0].path)) > 0", "arguments": {"text": "$t.b"}},
     ],
     "a fallback": [{"id": "t", "transform": "$m.nosuch || $m.total"}],
     "what is undeclared": [{"id": "p", "tool": "up__plain"}, {"id": "t", "transform": "$p.anything || 'none'"}],

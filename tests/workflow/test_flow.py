@@ -86,7 +86,8 @@ AROUND = (
     *("to_string({})", "to_number({})", "not_null({}, 'x')", "{} || 'x'", "sort_by({}, &a)", "map(&a, {})"),
     *("to_array({})", 'merge({}, {{"z": `1`}})', "abs({})", "!{}", "{{a: {}, b: 'x'}}", "[{}, `1`]", "{} > `1`"),
     *("{} == 'x'", "contains({}, 'x')", "type({})", "max_by({}, &@.a)", "starts_with({}, 'x')", "{} && 'x'"),
-    *("avg({})", "ceil({})", "[{}][0]"),
+    *("avg({})", "ceil({})", "[{}][0]", "lines({})", "split({}, 'x')", "trim({})", "match({}, 'x')", "to_json({})"),
+    *("from_json({})", "from_csv({})", "split('a', {})", "match('a', {})", "lines({})[0]", "match({}, 'x')[0]"),
 )
 
 
