@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jmespath.functions import Functions
-
+from pml_gateway.results.functions import LanguageFunctions
 from pml_gateway.results.syntax import Node
 from pml_gateway.text import did_you_mean, nearest, shortened
 from pml_gateway.workflow.expressions import Expression
@@ -34,7 +33,7 @@ MAX_NAMED = 12
 MAX_NAME = 60
 """Fields in a message, and characters of each."""
 
-SIGNATURES: Mapping[str, Any] = Functions.FUNCTION_TABLE
+SIGNATURES: Mapping[str, Any] = LanguageFunctions.FUNCTION_TABLE
 """The functions there are, with the types that each of their arguments may have."""
 
 
