@@ -269,7 +269,11 @@ def _renamed(
     request: JsonObject | None, key: str, closest: tuple[str, ...], known: Collection[str]
 ) -> JsonObject | None:
     """The request with a key by its nearest name, or without it; None where that would be given twice."""
-    if request is None or loosely(key) in LINE_WORDS or (closest and any(meaning(each, known) == closest[0] for each in request)):
+    if (
+        request is None
+        or loosely(key) in LINE_WORDS
+        or (closest and any(meaning(each, known) == closest[0] for each in request))
+    ):
         return None
     if not closest:
         return {each: value for each, value in request.items() if each != key}
