@@ -344,7 +344,9 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
     fits = found.kinds & wanted.kinds
     is_sure = found.is_sure and wanted.is_sure
     if not fits:
-        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_sure)
+        may_be_read = _may_be_read(found, wanted, depth)
+        reason = f"whether {at} can be read as {wanted}: it is {found}" if may_be_read else ""
+        yield Mismatch(reason or f"{at} is {found}, and {wanted} is wanted", is_sure and not may_be_read)
         return
     if fits != found.kinds:
         if not (found.kinds == NUMBERS and fits == {Kind.INTEGER}):
@@ -363,6 +365,18 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
         certain = fits == {Kind.OBJECT}
         for each in _of_objects(found, wanted, at, depth):
             yield replace(each, is_certain=each.is_certain and certain)
+
+
+def _may_be_read(found: Type, wanted: Type, depth: int) -> bool:
+    """Whether a call could read a value as another type: what a text holds, or one value for a list of it."""
+    if Kind.STRING in found.kinds and wanted.kinds - {Kind.NULL, Kind.STRING}:
+        return True
+    alone = found.without_null()
+    return (
+        Kind.ARRAY in wanted.kinds
+        and bool(alone.kinds)
+        and not any(each.is_certain for each in mismatches(alone, wanted.item, depth=depth + 1))
+    )
 
 
 def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:
