@@ -311,7 +311,9 @@ class Inference:
             return
         kinds = frozenset[Kind]().union(*(_KINDS[each.split("-")[0]] for each in types))
         if not argument.kinds & kinds:
-            self._fault(f"{name}() takes {' or '.join(types)}, and not {argument}", is_certain=argument.is_sure)
+            inside = [each for each, held in argument.fields.items() if held.kinds & kinds][:MAX_NAMED]
+            hint = f"take a field of it: {', '.join(shortened(each, MAX_NAME) for each in inside)}" if inside else ""
+            self._fault(f"{name}() takes {' or '.join(types)}, and not {argument}", hint, is_certain=argument.is_sure)
             return
         if not argument.kinds <= kinds:
             self._doubt(f"{name}() takes {' or '.join(types)}, and is given {argument}")

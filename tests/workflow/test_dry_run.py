@@ -196,3 +196,13 @@ async def test_what_was_learned_is_no_ground_for_refusing(tmp_path: Path) -> Non
     assert answer["valid"] is True
     assert any("'nosuch'" in each for each in answer["steps"][1]["unknown"])
     assert any("'path' of list" in each for each in answer["steps"][2]["unknown"])
+
+
+async def test_a_function_that_is_given_an_object_names_the_field_to_take(tmp_path: Path) -> None:
+    text = {"type": "object", "properties": {"content": {"type": "string"}}, "required": ["content"]}
+    fake = ScriptedServer([{**tool("read"), "outputSchema": text}])
+    steps = [{"id": "a", "tool": "up__read"}, {"transform": "lines($a)"}]
+    async with serving(tmp_path, {"up": fake}) as served:
+        answer = await served.call("execute_workflow", {"steps": steps, "dry_run": True})
+    [problem] = answer["structuredContent"]["steps"][1]["problems"]
+    assert problem["hint"] == "take a field of it: content"
