@@ -252,11 +252,15 @@ def _sure(producer: _Step, consumer: _Step) -> list[Feed]:
 
 
 def _feeds(producer: _Step, consumer: _Step) -> list[Feed]:
-    """The links between two steps; what a new thing is to hold is not taken from another of its kind."""
-    makes_alike = is_creating(consumer.ends.verb) and set(consumer.ends.noun) & set(producer.ends.noun)
-    return [
-        feed for feed in feeds(producer.ends, consumer.ends) if not makes_alike or stems(feed.parameter)[-1] in THINGS
-    ]
+    """The links between two steps; what a new thing is to hold is not taken from another of its kind, nor the thing."""
+    noun = set(consumer.ends.noun) if is_creating(consumer.ends.verb) else set()
+    makes_alike = noun & set(producer.ends.noun)
+    found = []
+    for feed in feeds(producer.ends, consumer.ends):
+        word = stems(feed.parameter)[-1]
+        if word in THINGS or not (makes_alike or word in noun):
+            found.append(feed)
+    return found
 
 
 def _ordered(steps: Sequence[_Step]) -> list[_Step]:
@@ -308,7 +312,9 @@ def _written(at: int, step: _Step, before: Sequence[_Step]) -> _Written:
             continue
         wanted = kind or "value"
         arguments[name] = f"<{wanted}>" if feed is None else f"<{wanted} out of $step{number}>"
-        said = "" if feed is None else f": in the result of step{number}, whose fields are not known yet"
+        is_known = feed is not None and len(before[number].ends.yields) > 1
+        said = "" if feed is None else f": perhaps in the result of step{number}"
+        said += ", whose fields are not known yet" if feed is not None and not is_known else ""
         missing.append(f"step{at}.arguments.{name}{said}")
     return _Written({**written, "arguments": arguments}, missing)
 

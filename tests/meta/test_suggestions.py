@@ -131,3 +131,13 @@ async def test_what_is_named_once_counts_for_all_steps_at_a_server(tmp_path: Pat
         found = await plan(served, "stage the files and commit to the repository /srv/site")
     assert [step["arguments"]["repo_path"] for step in found["steps"]] == ["/srv/site", "/srv/site"]
     assert found["missing"] == ["step1.arguments.message"]
+
+
+async def test_a_new_thing_is_not_made_of_those_that_there_are(tmp_path: Path) -> None:
+    people = listed("people", name=TEXT)
+    made = defined("create_people", "Create people in the directory.", None, people=people["properties"]["people"])
+    fake = ScriptedServer([made, defined("read_directory", "Read the whole directory of people.", people)])
+    async with planning(tmp_path, fake) as served:
+        found = await plan(served, "create people in the directory")
+    assert [step["tool"] for step in found["steps"]] == ["up__create_people"]
+    assert found["missing"] == ["step0.arguments.people"]
