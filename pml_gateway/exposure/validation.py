@@ -61,7 +61,11 @@ MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
 """Longest list whose items are compared with each other: by sorting them, or where that cannot be done one by one."""
 
+MAX_CHOICES = 3
+"""Missing parameters that a hint names for an unknown one."""
+
 _MISSING = re.compile(r"'([^']+)' is a required property")
+_CLOSED = "Additional properties are not allowed"
 
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
@@ -114,12 +118,22 @@ def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:
 
 
 def _with_hints(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[JsonObject]:
-    """All problems; where one parameter is missing and one name is unknown, one was likely meant by the other."""
+    """All problems, each unknown name once; where parameters are missing, one of them was likely meant by it."""
+    if unnamed:
+        problems = [each for each in problems if each["path"] or not each["message"].startswith(_CLOSED)]
     missing = [found[1] for problem in problems if (found := _MISSING.match(problem["message"])) is not None]
-    if len(missing) == len(problems) == len(unnamed) == 1 and "closest" not in unnamed[0]:
-        name = unescaped(str(unnamed[0]["path"])[1:])
-        unnamed = [{**unnamed[0], "hint": f'write "{missing[0]}" instead of "{name}"', "closest": missing}]
-    return problems + unnamed
+    answered = {name for each in unnamed for name in each.get("closest", ())}
+    left = [name for name in missing if name not in answered]
+    if len(left) < sum("closest" not in each for each in unnamed):
+        return problems + unnamed
+    return problems + [each if "closest" in each else _one_of(left[:MAX_CHOICES], each) for each in unnamed]
+
+
+def _one_of(missing: list[str], problem: JsonObject) -> JsonObject:
+    """The problem of an unknown name that may be one of the parameters that are missing."""
+    name = unescaped(str(problem["path"])[1:])
+    meant = " or ".join(f'"{each}"' for each in missing)
+    return {**problem, "hint": f'write {meant} instead of "{name}"', "closest": missing}
 
 
 def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
@@ -129,10 +143,8 @@ def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
     if named and isinstance(tool.input_schema, dict):
         # The repaired schema no longer says all that the original does.
         named = [name for name in undeclared_names(tool.input_schema, arguments) if name in named]
-    # Where the schema refuses them by itself, its own check says so.
-    declared = [] if schema.get("additionalProperties") is False else list(schema["properties"]) if named else []
-    known = [each for each in declared if each not in arguments]
-    return [_undeclared(name, known) for name in named[:MAX_ERRORS] if declared]
+    known = [each for each in schema["properties"] if each not in arguments] if named else []
+    return [_undeclared(name, known) for name in named[:MAX_ERRORS]]
 
 
 def _undeclared(name: str, known: list[str]) -> JsonObject:

@@ -42,7 +42,9 @@ _GROUPS: tuple[frozenset[str], ...] = (
         "prompt question task intent goal objective request instruction instructions"
     ),
     _words("query name tool toolname"),
-    _words("search grep pattern regex regexp find contains query q"),
+    _words("search grep pattern find contains query q"),
+    _words("regex regexp isregex useregex isregexp"),
+    _words("context contextlines linesaround"),
     _words(
         "limit topk k n count top topn maxresults numresults numberofresults maxcount max size pagesize maxhits "
         "maxitems perpage resultlimit"
@@ -75,6 +77,9 @@ _GROUPS: tuple[frozenset[str], ...] = (
     _words("how mode"),
 )
 """Words for the same, without case and separators. A word may be in several: which is meant, the declared keys say."""
+
+LINE_WORDS = _words("startline endline linestart lineend fromline toline head tail firstlines lastlines")
+"""What says a part of `lines`, so that no value of it can be taken for the whole."""
 
 CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
     # n8n; `action` only with the value that its chat gives it.
@@ -250,6 +255,9 @@ def is_of_client(key: str, value: object, *, remarks: bool = False) -> bool:
 def unknown(key: str, known: Collection[str]) -> KeyProblem:
     """The problem of a key that nothing reads."""
     shown = key[:MAX_SHOWN]
+    if loosely(key) in LINE_WORDS and "lines" in known:
+        hint = f'write "lines": "10-20", or "-20" for the last twenty, instead of "{shown}"'
+        return KeyProblem(f"/{escaped(shown)}", f"unknown key {shown!r}", hint, ("lines",))
     closest = tuple(nearest(key, known))
     listed = ", ".join(known)
     hint = f'write "{closest[0]}" instead of "{shown}"' if closest else f'leave out "{shown}"; the keys are {listed}'
@@ -275,7 +283,11 @@ def _renamed(
     request: JsonObject | None, key: str, closest: tuple[str, ...], known: Collection[str]
 ) -> JsonObject | None:
     """The request with a key by its nearest name, or without it; None where that would be given twice."""
-    if request is None or (closest and any(meaning(each, known) == closest[0] for each in request)):
+    if (
+        request is None
+        or loosely(key) in LINE_WORDS
+        or (closest and any(meaning(each, known) == closest[0] for each in request))
+    ):
         return None
     if not closest:
         return {each: value for each, value in request.items() if each != key}

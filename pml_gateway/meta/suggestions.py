@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.schema_text import signature
+from pml_gateway.exposure.schema_text import effect, outcome, signature
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState, linked_tool
@@ -137,6 +137,7 @@ class _Planner:
         scores = {tool.qualified_name: score for tool, score in ranked}
         steps, missing = self._chosen(split_steps(wanted), scores)
         steps = _ordered(self._completed(steps, scores))[:MAX_STEPS]
+        _share_values(steps)
         written = [_written(at, step, steps[:at]) for at, step in enumerate(steps)]
         tools = dict.fromkeys([*(step.tool for step in steps), *(tool for tool, _ in ranked[:MAX_TOOLS])])
         plan: JsonObject = {
@@ -198,12 +199,13 @@ class _Planner:
     def _source(
         self, step: _Step, lacking: Collection[str], used: Sequence[CatalogTool], scores: dict[str, float]
     ) -> CatalogTool | None:
-        """The tool that best gives what a step lacks."""
+        """The tool that best gives what a step lacks; none that changes something, which nobody has asked for."""
         best, most = None, 0.0
         for tool in self._sources(step, scores):
             source = _Step(tool, self._ends_of(tool), "")
             links = [feed.strength for feed in _feeds(source, step) if feed.parameter in lacking]
-            if tool in used or max(links, default=0.0) < SURE:
+            changes = effect(tool.definition) in ("write", "destructive")
+            if tool in used or changes or max(links, default=0.0) < SURE:
                 continue
             fit = max(links) + FIT_SHARE * scores.get(tool.qualified_name, 0.0)
             fit -= NEEDS_ITSELF if source.lacks() else 0.0
@@ -216,18 +218,31 @@ class _Planner:
         return filter(None, map(self._state.catalog.by_name, dict.fromkeys([*scores, *belonging])))
 
     def _described(self, tool: CatalogTool, scores: dict[str, float]) -> JsonObject:
+        output = self._output_of(tool)
+        is_learned = output is not None and output.observed is not None
+        returned = outcome(tool.definition, None if output is None else output.schema, is_learned=is_learned)
         described: JsonObject = {
             "name": tool.qualified_name,
-            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]),
+            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]) + returned,
             "description": first_sentence(tool.description or tool.title),
         }
-        output = self._output_of(tool)
-        if output is not None:
-            described["returns"] = signature("", output.schema)
-            described |= {} if output.observed is None else {"returns_inferred": True}
         if tool.qualified_name in scores:
             described["score"] = round(scores[tool.qualified_name], 3)
         return described
+
+
+def _share_values(steps: Sequence[_Step]) -> None:
+    """Let a value count for all steps at a server that cannot do without it, as a repository that is named once."""
+    for step in steps:
+        for name in step.lacks():
+            same = [
+                other.said[name]
+                for other in steps
+                if other.tool.upstream_id == step.tool.upstream_id and name in other.said
+            ]
+            is_fed = any(feed.parameter == name for other in steps if other is not step for feed in _sure(other, step))
+            if same and all(value == same[0] for value in same) and not is_fed and stems(name)[-1] not in _VALUES:
+                step.said[name] = same[0]
 
 
 def _sure(producer: _Step, consumer: _Step) -> list[Feed]:
@@ -237,11 +252,15 @@ def _sure(producer: _Step, consumer: _Step) -> list[Feed]:
 
 
 def _feeds(producer: _Step, consumer: _Step) -> list[Feed]:
-    """The links between two steps; what a new thing is to hold is not taken from another of its kind."""
-    makes_alike = is_creating(consumer.ends.verb) and set(consumer.ends.noun) & set(producer.ends.noun)
-    return [
-        feed for feed in feeds(producer.ends, consumer.ends) if not makes_alike or stems(feed.parameter)[-1] in THINGS
-    ]
+    """The links between two steps; what a new thing is to hold is not taken from another of its kind, nor the thing."""
+    noun = set(consumer.ends.noun) if is_creating(consumer.ends.verb) else set()
+    makes_alike = noun & set(producer.ends.noun)
+    found = []
+    for feed in feeds(producer.ends, consumer.ends):
+        word = stems(feed.parameter)[-1]
+        if word in THINGS or not (makes_alike or word in noun):
+            found.append(feed)
+    return found
 
 
 def _ordered(steps: Sequence[_Step]) -> list[_Step]:
@@ -293,7 +312,9 @@ def _written(at: int, step: _Step, before: Sequence[_Step]) -> _Written:
             continue
         wanted = kind or "value"
         arguments[name] = f"<{wanted}>" if feed is None else f"<{wanted} out of $step{number}>"
-        said = "" if feed is None else f": in the result of step{number}, whose fields are not known yet"
+        is_known = feed is not None and len(before[number].ends.yields) > 1
+        said = "" if feed is None else f": perhaps in the result of step{number}"
+        said += ", whose fields are not known yet" if feed is not None and not is_known else ""
         missing.append(f"step{at}.arguments.{name}{said}")
     return _Written({**written, "arguments": arguments}, missing)
 

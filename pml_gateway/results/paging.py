@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -115,12 +116,12 @@ class LineRange:
     first: int
     last: int | None
 
-    @property
-    def fault(self) -> InvalidInputError:
-        """What is said where they are asked of anything but text."""
-        return InvalidInputError(
-            "lines: only text has lines", hint="offset and limit count items and fields; path leads to a text"
-        )
+    def fault(self, value: Any, path: str | None) -> InvalidInputError:
+        """What is said where they are asked of anything but text, with the path to a text in it."""
+        texts = [key for key, held in value.items() if isinstance(held, str)] if isinstance(value, dict) else []
+        longest = max(texts, key=lambda key: len(value[key]), default=None)
+        leads = "path leads to a text" if longest is None else f'add "path": {json.dumps(member_path(path, longest))}'
+        return InvalidInputError("lines: only text has lines", hint=f"{leads}; offset and limit count items and fields")
 
     def of(self, total: int) -> tuple[int, int]:
         """The first and the last line of a text of so many lines.
@@ -162,7 +163,7 @@ async def lines_of(content: Content, path: str | None, lines: LineRange, budget:
     """
     value = None if content.kind == "binary" else await value_at(content, path)
     if not isinstance(value, str):
-        raise lines.fault
+        raise lines.fault(value, path)
     return await anyio.to_thread.run_sync(_line_page, value, lines, budget)
 
 

@@ -17,6 +17,7 @@ from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, cur
 from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
 from pml_gateway.results.content import Content, addressed, exceeds
 from pml_gateway.results.functions import ENDLESS, LanguageFunctions
+from pml_gateway.results.shapes import sketch
 from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, parse, reason_of, root_names
 from pml_gateway.text import shortened
 
@@ -497,6 +498,9 @@ def shown(text: str) -> str:
     return repr(shortened(text, 120))
 
 
+MAX_BEGIN = 120
+"""Characters of the shape that a message shows."""
+
 MAX_EXPRESSION = 1000
 MAX_SELECTED = 32 * 1024 * 1024
 """Characters of JSON in one selection."""
@@ -518,7 +522,10 @@ async def select(expression: str, value: Any) -> Any:
     try:
         selected = await evaluate(node, value, BOUNDS)
     except ExpressionError as error:
-        raise InvalidInputError(f"path {shown(expression)} cannot be evaluated: {error.reason}") from None
+        begin = await anyio.to_thread.run_sync(sketch, value, MAX_BEGIN)
+        raise InvalidInputError(
+            f"path {shown(expression)} cannot be evaluated: {error.reason}", hint=f"the path begins at {begin}"
+        ) from None
     except NothingThereError as error:
         raise InvalidInputError(f"path {shown(expression)} finds nothing", hint=error.reason) from None
     except TooMuchError:

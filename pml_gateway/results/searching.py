@@ -94,7 +94,7 @@ async def matches_of(content: Content, path: str | None, search: Search, budget:
     else:
         value = await anyio.to_thread.run_sync(addressed, content)
     if search.lines is not None and not isinstance(value, str):
-        raise search.lines.fault
+        raise search.lines.fault(value, path)
     arguments = (value, path, search.text, search.is_regex, search.context, search.offset, search.limit, budget)
     span = (1, None) if search.lines is None else search.lines.of(value.count("\n") + 1)
     return await _searched(search, (*arguments, *span))

@@ -450,13 +450,17 @@ async def _no_stored(node: JsonObject) -> Any:
 
 
 def _read_by(texts: Iterable[str], step: Step, outcome: StepOutcome) -> Any:
-    """The value of a step for expressions: as its tool wrapped it where one of them reads `$id.result`."""
+    """The value of a step for expressions: as `{"result": value}` where all of them read it as `$id.result`."""
     if not outcome.has_wrapper:
         return outcome.value
     # Also of each item of a loop, and behind a pipe; without its dollar sign, a step's name begins the expression.
-    name = rf"({step.index}|{re.escape(step.id)})"
-    reads_wrapper = re.compile(rf"""(^\s*"?|\$){name}"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")
-    return outcome.wrapped if any(reads_wrapper.search(text) for text in texts) else outcome.value
+    name = rf"(^\s*\"?|\$)({step.index}|{re.escape(step.id)})"
+    reads = re.compile(rf"{name}(?![\w-])")
+    reads_wrapper = re.compile(rf"""{name}"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")
+    every = list(texts)
+    wrapped = sum(len(reads_wrapper.findall(text)) for text in every)
+    is_wrapped = wrapped > 0 and wrapped == sum(len(reads.findall(text)) for text in every)
+    return outcome.wrapped if is_wrapped else outcome.value
 
 
 async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:

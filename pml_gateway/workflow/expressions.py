@@ -62,8 +62,11 @@ class Expression:
                 f"{shown(self.text)} cannot be evaluated: {error.reason}", hint="see https://jmespath.org"
             ) from None
         except NothingThereError as error:
+            texts = [f"${name} is itself a text" for name in sorted(self.roots) if isinstance(roots.get(name), str)]
             raise InvalidInputError(
-                f"{shown(self.text)}: {error.reason}", details={"expression": self.text[:MAX_LENGTH]}
+                f"{shown(self.text)}: {error.reason}",
+                hint=", ".join(texts),
+                details={"expression": self.text[:MAX_LENGTH]},
             ) from None
 
     @property

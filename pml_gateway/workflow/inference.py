@@ -163,7 +163,7 @@ class Inference:
         at = node["value"]
         item = self._items_of(current, f"[{at}]")
         if item is None:
-            return NULL
+            return replace(NULL, is_sure=current.is_sure)
         if (at if at >= 0 else -at - 1) < current.least and current.kinds == {Kind.ARRAY}:
             return item
         self._maybe(f"whether the list has an item [{at}]")
@@ -171,13 +171,15 @@ class Inference:
 
     def _slice(self, _: Node, current: Type) -> Type:
         item = self._items_of(current, "[:]")
-        return NULL if item is None else _nullable(list_of(item), current, Kind.ARRAY)
+        return replace(NULL, is_sure=current.is_sure) if item is None else _nullable(list_of(item), current, Kind.ARRAY)
 
     def _projection(self, node: Node, current: Type) -> Type:
         base, through = node["children"][:2]
         source = self._visit(base, current)
         item = self._items_of(source, "[*]")
-        return NULL if item is None else _nullable(self._through(through, item), source, Kind.ARRAY)
+        if item is None:
+            return replace(NULL, is_sure=source.is_sure)
+        return _nullable(self._through(through, item), source, Kind.ARRAY)
 
     def _through(self, node: Node, item: Type) -> Type:
         """A list of what is found in each item; what is null is left out."""
@@ -189,7 +191,7 @@ class Inference:
         source = self._visit(base, current)
         item = self._items_of(source, "[?]")
         if item is None:
-            return NULL
+            return replace(NULL, is_sure=source.is_sure)
         self._value(condition, item)
         with self._null_is_fine():
             return _nullable(self._through(through, item), source, Kind.ARRAY)
@@ -210,7 +212,7 @@ class Inference:
         source = self._visit(node["children"][0], current)
         item = self._items_of(source, "[]")
         if item is None:
-            return NULL
+            return replace(NULL, is_sure=source.is_sure)
         if Kind.ARRAY not in item.kinds:
             return _nullable(list_of(item), source, Kind.ARRAY)
         inner = item.item if item.kinds == {Kind.ARRAY} else ANYTHING
@@ -324,7 +326,9 @@ class Inference:
             return
         kinds = frozenset[Kind]().union(*(_KINDS[each.split("-")[0]] for each in types))
         if not argument.kinds & kinds:
-            self._fault(f"{name}() takes {' or '.join(types)}, and not {argument}", is_certain=argument.is_sure)
+            inside = [each for each, held in argument.fields.items() if held.kinds & kinds][:MAX_NAMED]
+            hint = f"take a field of it: {', '.join(shortened(each, MAX_NAME) for each in inside)}" if inside else ""
+            self._fault(f"{name}() takes {' or '.join(types)}, and not {argument}", hint, is_certain=argument.is_sure)
             return
         if not argument.kinds <= kinds:
             self._doubt(f"{name}() takes {' or '.join(types)}, and is given {argument}")

@@ -343,8 +343,9 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
         return
     fits = found.kinds & wanted.kinds
     if not fits:
-        is_certain = is_sure and not _may_be_read_as(found, wanted, depth)
-        yield Mismatch(f"{at} is {found}, and {wanted} is wanted", is_certain)
+        is_sure, may_be_read = found.is_sure and wanted.is_sure, _may_be_read(found, wanted, depth)
+        reason = f"whether {at} can be read as {wanted}: it is {found}" if may_be_read else ""
+        yield Mismatch(reason or f"{at} is {found}, and {wanted} is wanted", is_sure and not may_be_read)
         return
     if fits != found.kinds:
         if not (found.kinds == NUMBERS and fits == {Kind.INTEGER}):
@@ -365,14 +366,16 @@ def mismatches(found: Type, wanted: Type, at: str = "it", depth: int = 0) -> Ite
             yield replace(each, is_certain=each.is_certain and certain)
 
 
-def _may_be_read_as(found: Type, wanted: Type, depth: int) -> bool:
-    """Whether the call may read such a value as the other type: a text that holds it, one value for a list of it."""
-    if Kind.STRING in found.kinds and wanted.kinds - {Kind.NULL, Kind.ARRAY}:
+def _may_be_read(found: Type, wanted: Type, depth: int) -> bool:
+    """Whether a call could read a value as another type: what a text holds, or one value for a list of it."""
+    if Kind.STRING in found.kinds and wanted.kinds - {Kind.NULL, Kind.STRING}:
         return True
-    if Kind.ARRAY not in wanted.kinds or found.kinds == {Kind.NULL}:
-        return False
-    is_item = not any(each.is_certain for each in mismatches(found.without_null(), wanted.item, depth=depth + 1))
-    return is_item or Kind.STRING in found.kinds
+    alone = found.without_null()
+    return (
+        Kind.ARRAY in wanted.kinds
+        and bool(alone.kinds)
+        and not any(each.is_certain for each in mismatches(alone, wanted.item, depth=depth + 1))
+    )
 
 
 def _limited(found: Type, wanted: Type, at: str) -> Iterator[Mismatch]:

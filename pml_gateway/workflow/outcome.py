@@ -75,14 +75,17 @@ class StepOutcome:
 
     @property
     def has_wrapper(self) -> bool:
-        """Whether the tool answered `{"result": value}`, once or for an item of a loop."""
+        """Whether `result` is a name for all of it: the tool answered `{"result": value}`, or a text without fields.
+
+        So answers name it. Of a loop, whether that is so of an item.
+        """
         if self.items is not None:
             return any(item.has_wrapper for item in self.items)
-        return self.called is not None and self.called.content.is_unwrapped
+        return isinstance(self.value, str) or (self.called is not None and self.called.content.is_unwrapped)
 
     @property
     def wrapped(self) -> Any:
-        """The value as the tool answered it."""
+        """The value under that name."""
         if self.items is not None and isinstance(self.value, list):
             return [item.wrapped for item in self.items]
         return {WRAPPED: self.value} if self.has_wrapper else self.value

@@ -23,7 +23,9 @@ MAX_DEPTH = 100
 _BEGIN = re.compile(r"\$\$|\$(?P<step>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?=\.[A-Za-z_\"]|\[|\Z)")
 _NAME = re.compile(r"\.(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
 _QUOTED_NAME = re.compile(r'\."(?:[^"\\]|\\.)*"')
+_ALONE = re.compile(r"\$(?P<step>[A-Za-z_][A-Za-z0-9_-]*)(?=\s)")
 _CALL = re.compile(r"([a-z_]+)(?=\()")
+_ANY_ROOT = re.compile(r"(?<!\$)(?:\$\$)*" + ROOT.pattern)
 _SELECTION = re.compile(r"\.(?=[\[{])")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _OPERATORS = ("||", "&&", "==", "!=")
@@ -161,7 +163,7 @@ class Reader:
                 f"{shown(text[first.start : first.end])} looks like a reference, and is text here",
                 hint=f"write {_spelled(text, found)}; a backslash before it makes it text",
             )
-        return _text_template(without_escapes(text, found))
+        return _text_template(without_escapes(text, found), self.names)
 
     def _check_other_slots(self, text: str) -> None:
         """Refuse what can only be meant as the result of another slot; `$1` alone may be a place in a query."""
@@ -267,7 +269,13 @@ def _as_text(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _text_template(text: str) -> Template:
+def _text_template(text: str, names: Container[str] = NO_NAMES) -> Template:
+    """The template of a text; `names` are the roots with which `$name || ...` can only be an expression."""
+    alone = _ALONE.match(text)
+    is_root = alone is not None and alone["step"] in names
+    whole = _whole_expression(text, alone) if alone is not None and is_root else _whole_call(text)
+    if whole is not None:
+        return StepReference(whole)
     parts: list[str | StepReference] = []
     literal, at = "", 0
     while (found := _BEGIN.search(text, at)) is not None:
@@ -276,7 +284,7 @@ def _text_template(text: str) -> Template:
             literal += "$"
             at = found.end()
             continue
-        if at == 0 and (whole := _whole_expression(text, found)) is not None:
+        if found.start() == 0 and (whole := _whole_expression(text, found)) is not None:
             return StepReference(whole)
         if literal.strip() == "||" and parts:
             raise _unclear(text)
@@ -293,14 +301,12 @@ def _text_template(text: str) -> Template:
 def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
     """The text as one expression, with its first root; None where it is a text with references.
 
-    It is one where it is the call of a function or all path, or reads as JMESPath in which nothing is left to chance:
+    It is one where it is all path, or reads as JMESPath in which nothing is left to chance:
     every name belongs to a step, to an item or to what stands before it.
 
     Raises:
         InvalidInputError: it could only be an expression, and is none.
     """
-    if first.start() > 0:
-        return _whole_call(text)
     at = first.end()
     end = _end_of_path(text, at)
     if end == len(text) or (_SELECTION.match(text, end) and _is_path(text, end)):
@@ -324,7 +330,7 @@ def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
 def _whole_call(text: str) -> Expression | None:
     """The text as the call of a function, and what is taken of its value."""
     name = _CALL.match(text)
-    if name is None or name[1] not in FUNCTIONS or not _is_path(text, name.end()):
+    if name is None or name[1] not in FUNCTIONS or not _is_path(text, name.end()) or not _ANY_ROOT.search(text):
         return None
     try:
         expression = Expression(text)
@@ -332,7 +338,7 @@ def _whole_call(text: str) -> Expression | None:
         raise _unclear(text, error) from None
     if expression.fields:
         raise _unclear(text)
-    return expression
+    return expression if expression.roots else None
 
 
 def _is_path(text: str, at: int) -> bool:

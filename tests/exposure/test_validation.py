@@ -51,10 +51,20 @@ def test_every_fault_is_named_with_its_path() -> None:
     found = problems(ISSUE, {"labels": ["x", 5], "where": {"a/b~c": "one"}, "extra": 1})
     assert found == [
         ("", "'owner' is a required property"),
-        ("", "Additional properties are not allowed ('extra' was unexpected)"),
         ("/labels/1", "5 is not of type 'string'"),
         ("/where/a~1b~0c", "'one' is not of type 'integer'"),
+        ("/extra", "'extra' is none of its parameters"),
     ]
+
+
+@pytest.mark.parametrize("closed", [{}, {"additionalProperties": False}])
+def test_what_is_missing_is_proposed_for_what_is_unknown(closed: JsonObject) -> None:
+    names = ("source_timezone", "target_timezone", "time")
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": [*names]}
+    with pytest.raises(InvalidInputError) as caught:
+        anyio.run(check_arguments, only_tool(inputSchema=schema | closed), {"time": "1", "from": "a", "to": "b"})
+    assert 'write "source_timezone" or "target_timezone" instead of "from"; ' in caught.value.hint
+    assert "leave out" not in caught.value.hint
 
 
 def test_the_refusal_carries_the_signature_and_a_code() -> None:

@@ -160,3 +160,23 @@ def test_a_long_request_is_not_written_again_into_its_error() -> None:
         read({"quer": "a" * 5000}, ("query",))
     assert "corrected" not in caught.value.details
     assert caught.value.hint == 'write "query" instead of "quer"'
+
+
+READ_KEYS = ("ref", "path", "search", "regex", "context", "lines", "offset", "limit")
+
+
+@pytest.mark.parametrize("word", ["pattern", "grep", "query", "q", "find", "search_text"])
+def test_what_is_looked_for_in_a_result_has_many_words(word: str) -> None:
+    assert read({"ref": "ref_1", word: "ERROR", "regexp": True}, READ_KEYS).fields == {
+        "ref": "ref_1",
+        "search": "ERROR",
+        "regex": True,
+    }
+
+
+@pytest.mark.parametrize("given", [{"start_line": 10, "end_line": 20}, {"tail": 3}, {"head": 3}])
+def test_a_part_of_lines_is_never_taken_for_the_whole(given: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableKeysError) as caught:
+        read({"ref": "ref_1", **given}, READ_KEYS)
+    assert '"lines": "10-20"' in caught.value.hint
+    assert "corrected" not in caught.value.details

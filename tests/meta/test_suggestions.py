@@ -109,3 +109,35 @@ async def test_what_no_tool_does_is_missing_and_other_tools_are_alternatives(tmp
         found = await plan(served, "comment on an issue and buy xylophones")
     assert "no tool for 'buy xylophones'" in found["missing"]
     assert any("up__delete_issue" in names for names in found["alternatives"].values())
+
+
+async def test_a_step_that_changes_something_is_never_added(tmp_path: Path) -> None:
+    fake = tracker()
+    fake.tools[0]["annotations"] = {"readOnlyHint": False}
+    async with planning(tmp_path, fake) as served:
+        found = await plan(served, "delete an issue for good")
+    assert [step["tool"] for step in found["steps"]] == ["up__delete_issue"]
+    assert any(each["signature"].endswith("[write]") for each in found["tools"]), found["tools"]
+
+
+async def test_what_is_named_once_counts_for_all_steps_at_a_server(tmp_path: Path) -> None:
+    fake = ScriptedServer(
+        [
+            defined("git_add", "Stage files in a repository.", None, repo_path=TEXT),
+            defined("git_commit", "Commit to a repository.", None, repo_path=TEXT, message=TEXT),
+        ]
+    )
+    async with planning(tmp_path, fake) as served:
+        found = await plan(served, "stage the files and commit to the repository /srv/site")
+    assert [step["arguments"]["repo_path"] for step in found["steps"]] == ["/srv/site", "/srv/site"]
+    assert found["missing"] == ["step1.arguments.message"]
+
+
+async def test_a_new_thing_is_not_made_of_those_that_there_are(tmp_path: Path) -> None:
+    people = listed("people", name=TEXT)
+    made = defined("create_people", "Create people in the directory.", None, people=people["properties"]["people"])
+    fake = ScriptedServer([made, defined("read_directory", "Read the whole directory of people.", people)])
+    async with planning(tmp_path, fake) as served:
+        found = await plan(served, "create people in the directory")
+    assert [step["tool"] for step in found["steps"]] == ["up__create_people"]
+    assert found["missing"] == ["step0.arguments.people"]

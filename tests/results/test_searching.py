@@ -18,6 +18,7 @@ from pml_gateway.processes.budget import RequestBudget, spending
 from pml_gateway.processes.workers import open_workers
 from pml_gateway.results.content import Content
 from pml_gateway.results.paging import line_range, lines_of
+from pml_gateway.results.paths import value_at
 from pml_gateway.results.searching import Search, matches_of
 from tests.results.test_store import JSON
 from tests.support.examples import examples
@@ -125,6 +126,17 @@ def test_answers_are_bounded_and_pages_of_matches_hold_every_match(value: Any, t
     assert len({answer["matches"] for answer in answers}) == 1
     if isinstance(value, list):
         assert sum(len(answer["items"]) for answer in answers) == answers[0]["matches"]
+
+
+async def test_lines_of_an_object_name_the_text_in_it() -> None:
+    held = content_of({"a": {"title": "t", "log text": "one\ntwo"}})
+    for asked in (lines_of(held, "a", line_range("1-2"), BUDGET), found(held.value, "one", "a", lines=line_range("1"))):
+        with pytest.raises(InvalidInputError) as caught:
+            await asked
+        assert caught.value.hint.startswith('add "path": "a.\\"log text\\""; ')
+    with pytest.raises(InvalidInputError) as caught:
+        await value_at(held, "lines(a)")
+    assert caught.value.hint.startswith("the path begins at {a: {")
 
 
 async def test_lines_of_text_are_read_by_their_numbers() -> None:

@@ -228,3 +228,35 @@ async def test_what_was_learned_is_no_ground_for_refusing(tmp_path: Path) -> Non
     assert answer["valid"] is True
     assert any("'nosuch'" in each for each in answer["steps"][1]["unknown"])
     assert any("'path' of list" in each for each in answer["steps"][2]["unknown"])
+
+
+async def test_a_function_that_is_given_an_object_names_the_field_to_take(tmp_path: Path) -> None:
+    text = {"type": "object", "properties": {"content": {"type": "string"}}, "required": ["content"]}
+    fake = ScriptedServer([{**tool("read"), "outputSchema": text}])
+    steps = [{"id": "a", "tool": "up__read"}, {"transform": "lines($a)"}]
+    async with serving(tmp_path, {"up": fake}) as served:
+        answer = await served.call("execute_workflow", {"steps": steps, "dry_run": True})
+    [problem] = answer["structuredContent"]["steps"][1]["problems"]
+    assert problem["hint"] == "take a field of it: content"
+
+
+async def test_a_text_is_named_result_as_answers_name_it_and_has_no_other_fields(tmp_path: Path) -> None:
+    async def reply(_: Any, __: Any) -> dict[str, Any]:
+        return text_result("found")
+
+    fake = ScriptedServer([tool("read"), tool("write", properties={"text": {"type": "string"}})], reply)
+    async with serving(tmp_path, {"up": fake}) as served:
+
+        async def written(text: str) -> dict[str, Any]:
+            steps = [{"id": "a", "tool": "up__read"}, {"tool": "up__write", "arguments": {"text": text}}]
+            answer: dict[str, Any] = (await served.call("execute_workflow", {"steps": steps}))["structuredContent"]
+            return answer
+
+        assert (await written("$a.result"))["status"] == "completed"
+        assert fake.calls[-1]["arguments"] == {"text": "found"}
+        error = (await written("$a.result: $a"))["steps"][1]["error"]
+        assert error["hint"] == "$a is itself a text"
+        # What was only learned is no reason to refuse: the second run reads it as the first one does.
+        for _ in range(2):
+            error = (await written("$a.content[0].text"))["steps"][1]["error"]
+            assert error["hint"] == "$a is itself a text"

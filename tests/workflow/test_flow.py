@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +13,12 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.validation import check_arguments
+from pml_gateway.results.functions import FUNCTIONS, arity_of
 from pml_gateway.workflow.checks import check_plan
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.kinds import Kind, Type, declared, mismatches, type_of
+from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.inference import Inference
+from pml_gateway.workflow.kinds import ANYTHING, Kind, Type, declared, mismatches, type_of
 from pml_gateway.workflow.outcome import StepStatus
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import PlanError
@@ -212,3 +216,11 @@ def test_a_schema_that_refers_to_itself_is_read_to_a_depth() -> None:
     for _ in range(3):
         found, _presence = found.member("next")
         assert found.kinds == {Kind.OBJECT}
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_function_is_known_to_the_check(name: str) -> None:
+    taken, _ = arity_of(name)
+    inference = Inference({"a": ANYTHING})
+    inference.of(Expression(f"{name}({', '.join(['$a'] * taken)})"))
+    assert not [fault for fault in inference.faults if "no function" in fault.reason]

@@ -59,6 +59,10 @@ async def passed(text: Any) -> Any:
         ("length($0.list)", 2),
         ("join(', ', $a.list[*].to_string(n))", "1, 9"),
         ("split($a.title, 'p')[1]", "ha"),
+        ("length($a)", 5),
+        ("join('\n', keys($a)[?contains(@, 't')])", "title\nlist"),
+        ("$a || $b", A),
+        ("$a | keys(@)[0]", "title"),
         ("$a.title == 'Alpha'", True),
     ],
 )
@@ -103,6 +107,10 @@ async def test_a_text_that_is_an_expression_keeps_its_value(text: str, value: An
         ("print($a.title)", "print(Alpha)"),
         ("match($a.title) and more", "match(Alpha) and more"),
         ("length($$a.list)", "length($a.list)"),
+        ("length($$a)", "length($a)"),
+        ("length('$a')", None),
+        ("$a | make", None),
+        ("$a is a name", None),
     ],
 )
 async def test_prose_and_texts_of_other_templates_stay_as_they_are(text: str, value: str | None) -> None:
