@@ -174,6 +174,9 @@ class ReferenceSettings(Section):
     threshold_tokens: int = Field(
         default=4000, gt=0, description="results over this are stored and answered by reference"
     )
+    media_bytes: ByteSize = Field(
+        default=4 * 1024**2, description="images and audio of one result are stored over this, and shown up to it"
+    )
     ttl_seconds: float = Field(default=3600, gt=0, description="how long a stored result is kept")
     max_bytes: ByteSize = Field(
         default=256 * 1024**2, description="of all stored results; the least recently used go first"

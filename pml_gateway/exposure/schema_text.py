@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from pml_gateway.catalog.schema import local_target
-from pml_gateway.text import shortened
+from pml_gateway.text import escaped_json, shortened
 from pml_gateway.types import JsonObject
 
 MAX_INLINE = 120
@@ -53,7 +53,7 @@ _PLAIN_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean":
 _FORMATS = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
 _RESERVED_WORDS = frozenset({*_PLAIN_TYPES.values(), *_FORMATS, "any", "object", "true", "false"})
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_PLAIN_NAME = re.compile(r"[\w$.@-]+")
+_PLAIN_NAME = re.compile(r"[\w$.@/~-]+")
 UNION = "|"
 _COMBINED = ("allOf", "not", "if", "prefixItems", "patternProperties", "dependentRequired", "dependentSchemas")
 """Keywords that change what is admitted in ways a few words cannot say."""
@@ -129,9 +129,13 @@ def inline_type(schema: object, root: JsonObject) -> str | None:
 
 def field(name: str, type_text: str | None, *, required: bool) -> str:
     """One field of a line: `limit?: int`; strings, the most common type, go without saying."""
-    plain = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name)
-    shown = f"{plain}{'' if required else '?'}"
+    shown = f"{plain_name(name)}{'' if required else '?'}"
     return shown if type_text in (None, "str") else f"{shown}: {type_text}"
+
+
+def plain_name(name: str) -> str:
+    """A name as it stands in a line; quoted where it could be taken for more than a name."""
+    return name if _PLAIN_NAME.fullmatch(name.removesuffix("…")) else json.dumps(name)
 
 
 def _inline(schema: object, reading: _Reading, depth: int) -> str | None:
@@ -218,10 +222,10 @@ def _parameters(schema: JsonObject, reading: _Reading, depth: int) -> list[str]:
     required = required_names(schema)
     reading.names(properties, required)
     names = sorted(properties, key=lambda name: name not in required)
-    parts = [
-        f"{shortened(name, MAX_NAME)}{'' if name in required else '?'}: {_brief(properties[name], reading, depth)}"
-        for name in names[:MAX_PARAMETERS]
-    ]
+    parts = []
+    for name in names[:MAX_PARAMETERS]:
+        shown = plain_name(shortened(name, MAX_NAME))
+        parts.append(f"{shown}{'' if name in required else '?'}: {_brief(properties[name], reading, depth)}")
     if len(names) > MAX_PARAMETERS:
         parts.append(f"… {len(names) - MAX_PARAMETERS} more")
     return parts
@@ -278,7 +282,7 @@ def _brief_literal(value: object) -> str:
     if isinstance(value, dict | list):
         return "object" if isinstance(value, dict) else "any[]"
     # What is longer than that is cut, and need not be written whole.
-    text = json.dumps(value[: MAX_LITERAL + 1] if isinstance(value, str) else value, ensure_ascii=False)
+    text = escaped_json(value[: MAX_LITERAL + 1] if isinstance(value, str) else value)
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
@@ -370,8 +374,7 @@ def _result_object(schema: JsonObject, reading: _Reading, depth: int, fields: in
     parts = []
     for name in names[:fields]:
         inner = _result(properties[name], reading, depth - 1, fields)
-        plain = shortened(name, MAX_NAME)
-        shown = plain if _PLAIN_NAME.fullmatch(plain) else json.dumps(plain)
+        shown = plain_name(shortened(name, MAX_NAME))
         parts.append(f"{shown}: {inner}" if inner[:1] in "{[" else shown)
     return f"{{{', '.join([*parts, *(['…'] if len(names) > fields else [])])}}}"
 

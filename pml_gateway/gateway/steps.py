@@ -217,6 +217,11 @@ class StepCalls:
         state = self._gateway.state
         return state.settings.references.threshold_tokens if may_read(state, self._scope) else None
 
+    @property
+    def media_bytes(self) -> int | None:
+        """Characters above which an image or audio is kept; None as with `threshold`."""
+        return None if self.threshold is None else self._gateway.state.settings.references.media_bytes
+
     async def keep(
         self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
     ) -> StoredResult | None:
@@ -375,7 +380,7 @@ async def _by_reference(gateway: Gateway, scope: RequestScope, result: JsonObjec
 
 async def _as_result(run: Run, value: Any) -> JsonObject:
     media: list[JsonObject] = []
-    apart = MediaApart(run, None, media)
+    apart = MediaApart(run, None, None, media)
     shown, found = await apart.set_apart(value)
     apart.give(found)
     return with_media(data_result(shown if isinstance(shown, dict) else {"result": shown}), media)

@@ -6,7 +6,7 @@ import json
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import ErrorCode
-from pml_gateway.exposure.schema_text import outcome, required_names, signature, typescript_type
+from pml_gateway.exposure.schema_text import outcome, plain_name, required_names, signature, typescript_type
 from pml_gateway.results.learning import Output
 from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
@@ -62,7 +62,9 @@ def render_markdown(tool: CatalogTool, output: Output | None = None) -> JsonObje
         needed = "required" if name in required else "optional"
         text = str(details.get("description") or details.get("title") or "").strip()
         default = f" Default: `{json.dumps(details['default'], ensure_ascii=False)}`." if "default" in details else ""
-        lines.append(f"- `{name}` ({typescript_type(details, 1, schema)}, {needed}): {text}{default}".rstrip(": "))
+        lines.append(
+            f"- `{plain_name(name)}` ({typescript_type(details, 1, schema)}, {needed}): {text}{default}".rstrip(": ")
+        )
     if output is not None:
         source = "" if output.observed is None else f" (inferred from {counted(output.observed, 'result')})"
         lines += ["", f"Returns{source}: `{typescript_type(output.schema, 1, output.schema)}`"]

@@ -162,6 +162,17 @@ def media_data(value: Any) -> str | None:
     return data if isinstance(data, str) else None
 
 
+def media_of(result: JsonObject) -> list[JsonObject]:
+    """The images and audio of a result, which clients show to models as what they are."""
+    blocks = result.get("content")
+    return [block for block in blocks if is_seen(block)] if isinstance(blocks, list) else []
+
+
+def is_seen(block: Any) -> bool:
+    """Whether this is a block of an image or audio; other bytes are none that a model sees."""
+    return isinstance(block, dict) and block.get("type") in MEDIA and isinstance(block.get("data"), str)
+
+
 def replace_media(value: Any, substitutes: Callable[[str], Any], depth: int = 0) -> Any:
     """`value` with something else for the base64 text of media, or for its whole block; None leaves a text as it is."""
     if depth > MAX_MEDIA_DEPTH:

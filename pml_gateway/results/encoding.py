@@ -66,6 +66,9 @@ def encode(content: Content) -> Encoded:
     text = content.value if content.kind == "binary" else raw.decode("utf-8", "replace")
     value = None if content.kind == "binary" else addressed(content)
     preview, reads_on = ({}, {}) if content.kind == "binary" else _preview(value)
+    if content.kind == "text" and not isinstance(value, str):
+        # Without a path, JSON text is read as the text that it is.
+        reads_on = {"path": "@", **reads_on}
     return Encoded(
         kind=content.kind,
         mime=content.mime,

@@ -15,7 +15,8 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.results.content import Content, content_of, data_result, exceeds
+from pml_gateway.results.content import Content, content_of, data_result, exceeds, media_of, with_media
+from pml_gateway.results.encoding import tokens_of_json
 from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
 from pml_gateway.results.learning import LearnedShapes, inner_output
 from pml_gateway.results.shapes import sketch
@@ -92,36 +93,63 @@ class Settler:
         failed = result.get("isError") is True
         if call.refs:
             self._results.note_use(self._source(call, "error" if failed else "ok"))
-        if failed or result.get("resultType") not in (None, "complete"):
+        if result.get("resultType") not in (None, "complete"):
             return Settled(result, Content("json", None))
+        if failed:
+            return await self._failed(call, result)
         content = content_of(result, wraps=inner_output(call.tool) is not None)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
         if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
             return Settled(_with_etag(told, etag), content, etag, unchanged=True)
-        stored = await self._store(call, content)
+        stored, media = await self._store(call, result, content)
         if stored is not None:
-            answer = {**stored.answer(), **({"etag": etag} if etag else {})}
-            return Settled(_with_etag(data_result(answer), etag), content, etag, stored=stored)
+            answer = data_result({**stored.answer(), **({"etag": etag} if etag else {})})
+            return Settled(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
         return Settled(_with_etag(result, etag), content, etag)
 
-    async def _store(self, call: Call, content: Content) -> StoredResult | None:
-        """The result as a stored one, where it is too large to be answered whole."""
+    async def _failed(self, call: Call, result: JsonObject) -> Settled:
+        """A failure, whose text must not flood a conversation either; runs read what it says from the result."""
+        nothing = Content("json", None)
+        if call.route not in ("meta", "direct"):
+            return Settled(result, nothing)
+        stored, media = await self._store(call, result, content_of(result), "error")
+        if stored is None:
+            return Settled(result, nothing)
+        return Settled(with_media(data_result(stored.answer(), is_error=True), media), nothing, stored=stored)
+
+    async def _store(
+        self, call: Call, result: JsonObject, content: Content, status: str = "ok"
+    ) -> tuple[StoredResult | None, list[JsonObject]]:
+        """The result as a stored one, where it is too large to be answered whole, with the media that are shown still.
+
+        Images and audio do not count as text, which no model reads of them.
+        """
         settings = self._results.settings
+        media = media_of(result)
+        if sum(len(block["data"]) for block in media) > settings.media_bytes:
+            media = []
         # SDK clients raise where a tool that declares its output answers without it.
         is_held_to_it = call.route == "direct" and "outputSchema" in call.tool.definition
         if not call.may_read or not stores(settings, call.route) or is_held_to_it:
-            return None
+            return None, media
+        read = (
+            content_of({**result, "content": [block for block in result["content"] if block not in media]})
+            if media
+            else content
+        )
         # A token has at least one character, so that most results are known to be small without counting.
-        if not exceeds(content.value, settings.threshold_tokens):
-            return None
+        if not exceeds(read.value, settings.threshold_tokens):
+            return None, media
+        if media and await anyio.to_thread.run_sync(tokens_of_json, read.value) <= settings.threshold_tokens:
+            return None, media
         try:
-            source = self._source(call, "ok")
-            return await self._results.put(call.client, content, source=source, over=settings.threshold_tokens)
+            source = self._source(call, status)
+            return await self._results.put(call.client, content, source=source, over=settings.threshold_tokens), media
         except ResultStoreError as error:
             logger.warning("a result of %s is given whole: %s", call.tool.qualified_name, error)
-            return None
+            return None, media
 
     def _source(self, call: Call, status: str) -> Source:
         return Source(

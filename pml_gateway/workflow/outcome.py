@@ -10,11 +10,17 @@ import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.results.content import WRAPPED, Content, addressed
+from pml_gateway.results.encoding import shown_at_most
 from pml_gateway.results.settle import Settled
+from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
 DECODED_AT_ONCE = 64 * 1024
 """Characters of JSON text that are decoded on the event loop, in about a millisecond; more goes to a thread."""
+
+
+MAX_ERROR = 6000
+"""Characters of a tool's error that are told; of a longer one two thirds of its beginning and a third of its end."""
 
 
 class StepStatus(StrEnum):
@@ -127,7 +133,7 @@ async def value_of(content: Content) -> Any:
 
 
 def error_of(result: JsonObject) -> JsonObject:
-    """The error in a tool's `isError` result: the gateway's own as it is, another's with its whole text."""
+    """The error in a tool's `isError` result: the gateway's own as it is, another's with its text, a long one cut."""
     structured = result.get("structuredContent")
     own = structured.get("error") if isinstance(structured, dict) else None
     if isinstance(own, dict) and own.get("code") in list(ErrorCode):
@@ -135,7 +141,17 @@ def error_of(result: JsonObject) -> JsonObject:
     content = result.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     texts = [str(block["text"]) for block in blocks if block.get("type") == "text" and "text" in block]
-    error = error_json(ErrorCode.UPSTREAM_ERROR, "\n".join(texts) or "the tool answered with an error and no text")
+    text = _cut("\n".join(texts)) or "the tool answered with an error and no text"
+    error = error_json(ErrorCode.UPSTREAM_ERROR, text)
     if structured is not None:
-        error["details"] = {"structuredContent": structured}
+        error["details"] = {"structuredContent": shown_at_most(structured, MAX_ERROR)}
     return error
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - MAX_ERROR
+    if left_out <= 0:
+        return text
+    last = MAX_ERROR // 3
+    note = f"[{counted(left_out, 'character')} left out; call_tool has them all]"
+    return f"{text[: MAX_ERROR - last]}\n{note}\n{text[-last:]}"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, error_json
-from pml_gateway.results.content import exceeds, media_data, media_note, note_in_content, replace_media
+from pml_gateway.results.content import exceeds, is_seen, media_data, media_note, note_in_content, replace_media
 from pml_gateway.results.encoding import tokens_of, tokens_of_json
 from pml_gateway.results.settle import Settled
 from pml_gateway.results.stored import StoredResult
@@ -24,6 +24,9 @@ CHARACTERS_PER_TOKEN = (3, 2, 1)
 COUNTED_AT_ONCE = 64 * 1024
 FIRST_MEDIA = 2
 """The place of the first media in the content of an answer, behind the answer itself as text."""
+
+MEDIA_TOKENS = 1600
+"""What an image or a minute of audio costs a model, about; of smaller ones, half of their characters."""
 
 MIN_KEPT = 150
 """Characters of JSON that a result needs to be kept for the sake of a budget: less is hardly more than a reference."""
@@ -41,6 +44,10 @@ class Keeper(Protocol):
     @property
     def threshold(self) -> int | None:
         """Tokens above which a result is kept instead of answered; None where its size alone is no reason."""
+
+    @property
+    def media_bytes(self) -> int | None:
+        """Characters above which an image or audio is kept; None as with `threshold`."""
 
     async def keep(
         self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
@@ -133,7 +140,7 @@ class _Shown:
         self.plan = run.plan
         self.exceeded: list[Exceeded] = []
         self._keeper = keeper
-        self._media = MediaApart(run, keeper.threshold, media)
+        self._media = MediaApart(run, keeper.threshold, keeper.media_bytes, media)
         self._used = 0
 
     async def result(self, step: Step, outcome: StepOutcome) -> JsonObject:
@@ -200,9 +207,10 @@ class _Shown:
 class MediaApart:
     """Puts images, audio and other bytes that steps answered beside the values they are in, as blocks of content."""
 
-    def __init__(self, run: Run, threshold: int | None, given: list[JsonObject]) -> None:
+    def __init__(self, run: Run, threshold: int | None, media_bytes: int | None, given: list[JsonObject]) -> None:
         """`given` gets the blocks, which stand behind the answer itself in its content."""
         self._threshold = threshold
+        self._media_bytes = media_bytes
         self._given = given
         self._positions: dict[str, int] = {}
         self._blocks: dict[str, JsonObject] = {}
@@ -232,9 +240,10 @@ class MediaApart:
             if block is None:
                 return self._stored.get(data)
             if data not in positions:
-                tokens = tokens_of(data)
-                if self._threshold is not None and tokens > self._threshold:
+                is_small = is_seen(block) and (self._media_bytes is None or len(data) <= self._media_bytes)
+                if not is_small and self._threshold is not None and tokens_of(data) > self._threshold:
                     return None
+                tokens = min(len(data) // 2, MEDIA_TOKENS) if is_seen(block) else tokens_of(data)
                 found[data], positions[data] = tokens, FIRST_MEDIA + len(positions)
             note = media_note(block) or ""
             return note_in_content(positions[data], note) if is_given else f"{note}, left out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -27,6 +28,15 @@ pytestmark = pytest.mark.anyio
 ROWS = [{"id": number, "name": f"customer {number}", "status": "open"} for number in range(6_666)]
 LOG = "\n".join(f"12:00:{number % 60:02} INFO request {number} done" for number in range(20_000))
 LARGE = text_result("many words " * 3000)
+PICTURE = {"type": "image", "data": base64.b64encode(bytes(range(250)) * 300).decode(), "mimeType": "image/png"}
+SEEN: dict[str, dict[str, Any]] = {
+    "picture": {"content": [PICTURE]},
+    "with_text": {"content": [{"type": "text", "text": "taken"}, PICTURE]},
+    "with_data": {"content": [PICTURE], "structuredContent": {"width": 20}},
+    "with_log": {"content": [{"type": "text", "text": LOG}, PICTURE]},
+    "failed": {"content": [{"type": "text", "text": LOG}, PICTURE], "isError": True},
+    "json_text": text_result(json.dumps(ROWS)),
+}
 
 
 def upstream() -> ScriptedServer:
@@ -35,9 +45,13 @@ def upstream() -> ScriptedServer:
             return {"content": [{"type": "text", "text": "rows"}], "structuredContent": {"total": 7, "rows": ROWS}}
         if call["name"] == "say":
             return {"content": [], "structuredContent": {"said": call["arguments"]["value"]}}
+        if call["name"] in SEEN:
+            return SEEN[call["name"]]
         return text_result(LOG) if call["name"] == "log" else LARGE
 
-    return ScriptedServer([tool("make"), tool("rows"), tool("log"), tool("say", properties={"value": {}})], answer)
+    return ScriptedServer(
+        [*map(tool, SEEN), tool("make"), tool("rows"), tool("log"), tool("say", properties={"value": {}})], answer
+    )
 
 
 async def called(served: Serving, name: str, path: str = "") -> dict[str, Any]:
@@ -87,6 +101,52 @@ async def test_who_cannot_read_results_gets_them_whole(
     if gateway.get("style") != "namespaces":
         assert ("ref" in answer.get("structuredContent", {})) == is_stored
         assert ("reference" in batch["structuredContent"]["slots"][0]) == is_stored
+
+
+async def test_images_stay_what_a_model_sees_and_do_not_count_as_text(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        for name in ("picture", "with_text", "with_data"):
+            answer = await called(served, name)
+            assert answer["content"] == SEEN[name]["content"]
+            assert answer.get("structuredContent") == SEEN[name].get("structuredContent")
+        log = await called(served, "with_log")
+        limited = await served.call("read_result", {"ref": log["structuredContent"]["ref"], "path": "[0].text"})
+    assert log["content"][1:] == [PICTURE]
+    assert len(log["content"][0]["text"]) < 2000
+    assert limited["structuredContent"]["text"].startswith("12:00:00 INFO request 0")
+
+
+async def test_images_over_their_limit_are_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}, references={"media_bytes": "50KB"}) as served:
+        for name in ("picture", "with_text", "with_data", "with_log"):
+            answer = await called(served, name)
+            assert [block["type"] for block in answer["content"]] == ["text"]
+            read = await served.call("read_result", read_on(answer["structuredContent"]))
+            assert read["content"][1:] == [PICTURE] or name == "with_data"
+
+
+async def test_the_text_of_a_failure_is_stored_and_it_stays_a_failure(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        failed = await called(served, "failed")
+        found = await served.call("read_result", {"ref": failed["structuredContent"]["ref"], "search": "request 777 "})
+        direct = await served.call("up__failed")
+        batch = await served.call("call_batch", {"calls": [{"name": "up__failed"}]})
+    assert failed["isError"] is True
+    assert failed["content"][1:] == [PICTURE]
+    assert failed["structuredContent"]["shape"].startswith("{text?: str")
+    assert found["structuredContent"]["matches"] == 1
+    assert direct["content"] == SEEN["failed"]["content"]
+    assert batch["structuredContent"]["slots"][0]["error"]["message"].startswith("12:00:00 INFO")
+    assert batch["structuredContent"]["slots"][0]["error"]["message"].endswith("request 19999 done")
+    assert len(json.dumps(batch)) < 30_000
+
+
+async def test_json_text_is_read_on_by_items_as_its_preview_shows_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        answer = (await called(served, "json_text"))["structuredContent"]
+        page = (await served.call("read_result", read_on(answer)))["structuredContent"]
+    assert answer["preview"]["first"] == ROWS[:2]
+    assert page["items"][0] == ROWS[2]
 
 
 async def test_a_command_which_ends_with_its_answer_gets_it_whole(tmp_path: Path) -> None:

@@ -147,9 +147,9 @@ async def test_the_mode_decides_which_calls_are_answered_by_reference(
     assert ("read_result" in listed) == (mode != "off")
 
 
-async def test_errors_and_what_is_below_the_threshold_come_whole(tmp_path: Path) -> None:
+async def test_what_is_below_the_threshold_comes_whole_an_error_too(tmp_path: Path) -> None:
     words = " ".join(["word"] * 900)
-    failure = {"content": [{"type": "text", "text": LARGE}], "isError": True}
+    failure = {"content": [{"type": "text", "text": words}], "isError": True}
     for result in (text_result(words), failure):
         async with serving(
             tmp_path, {"maker": maker(result)}, references={"mode": "all", "threshold_tokens": 1000}
@@ -198,7 +198,9 @@ async def test_pages_of_text_json_and_bytes_together_hold_the_whole_value(tmp_pa
     ]
     for result, whole, path in results:
         async with serving(
-            tmp_path, {"maker": maker(result)}, references={"mode": "meta", "threshold_tokens": 2000}
+            tmp_path,
+            {"maker": maker(result)},
+            references={"mode": "meta", "threshold_tokens": 2000, "media_bytes": 9000},
         ) as served:
             ref = (await made(served))["ref"]
             read: Any = type(whole)()

@@ -187,7 +187,10 @@ async def test_the_errors_of_a_large_log_are_found_in_two_calls(tmp_path: Path) 
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_stored_images_are_read_as_images(tmp_path: Path, era: str) -> None:
-    async with serving(tmp_path, {"up": upstream()}) as served, served.handshake() as session:
+    async with (
+        serving(tmp_path, {"up": upstream()}, references={"media_bytes": 9000}) as served,
+        served.handshake() as session,
+    ):
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             if era == "2026":

@@ -39,6 +39,7 @@ class Stand:
     reads: frozenset[str] = frozenset()
     stored: Mapping[str, Any] = field(default_factory=dict)
     threshold: int | None = None
+    media_bytes: int | None = None
     calls: list[Invocation] = field(default_factory=list)
     reports: list[tuple[int, int, str]] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

@@ -78,9 +78,18 @@ async def test_slots_and_steps_name_the_blocks_that_follow_the_answer(tmp_path: 
     assert take == {"data": "content block 3: image/jpeg, 300 bytes"}
 
 
-async def test_media_over_the_threshold_are_references_that_are_read_as_what_they_are(tmp_path: Path) -> None:
-    steps = [{"id": "large", "tool": "up__large"}, {"id": "named", "transform": "{picture: $large}"}]
+async def test_media_are_shown_although_their_text_would_be_over_the_threshold(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": upstream()}) as served:
+        batch = await served.call("call_batch", {"calls": [{"name": "up__large"}, {"name": "up__shot"}]})
+        run = await served.call("execute_workflow", {"steps": [{"tool": "up__large"}], "budget": {"max_tokens": 2000}})
+    assert batch["content"][1:] == [LARGE, SMALL]
+    assert run["content"][1:] == [LARGE], "it costs what a model takes to see it"
+    assert "exceeded" not in run["structuredContent"]
+
+
+async def test_media_over_their_limit_are_references_that_are_read_as_what_they_are(tmp_path: Path) -> None:
+    steps = [{"id": "large", "tool": "up__large"}, {"id": "named", "transform": "{picture: $large}"}]
+    async with serving(tmp_path, {"up": upstream()}, references={"media_bytes": 9000}) as served:
         batch = await served.call("call_batch", {"calls": [{"name": "up__large"}, {"name": "up__shot"}]})
         run = await served.call("execute_workflow", {"steps": steps})
         large, shot = batch["structuredContent"]["slots"]
