@@ -16,8 +16,9 @@ from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState, linked_tool
 from pml_gateway.index.clauses import says_to_do, split_steps
-from pml_gateway.index.concepts import SCALARS, Ends, Place, ends_of, is_creating, stems
+from pml_gateway.index.concepts import SCALARS, Ends, Place, ends_of, stems
 from pml_gateway.index.links import Feed, Links, feeds
+from pml_gateway.index.verbs import Effect
 from pml_gateway.meta.literals import fitting
 from pml_gateway.policy.view import View
 from pml_gateway.results.learning import Output
@@ -238,7 +239,7 @@ def _sure(producer: _Step, consumer: _Step) -> list[Feed]:
 
 def _feeds(producer: _Step, consumer: _Step) -> list[Feed]:
     """The links between two steps; what a new thing is to hold is not taken from another of its kind."""
-    makes_alike = is_creating(consumer.ends.verb) and set(consumer.ends.noun) & set(producer.ends.noun)
+    makes_alike = consumer.ends.effect is Effect.CREATES and set(consumer.ends.noun) & set(producer.ends.noun)
     return [
         feed for feed in feeds(producer.ends, consumer.ends) if not makes_alike or stems(feed.parameter)[-1] in THINGS
     ]
