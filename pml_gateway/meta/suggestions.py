@@ -12,7 +12,7 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.schema_text import signature
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState, linked_tool
 from pml_gateway.index.clauses import says_to_do, split_steps
@@ -60,6 +60,7 @@ _EACH = re.compile(r"\b(?:each|every|all|them|those|these)\b", re.IGNORECASE)
 _BEFORE = re.compile(r"\b(?:it|its|this|that|them|those|these|result|results|value|output)\b", re.IGNORECASE)
 
 OutputOf = Callable[[CatalogTool], Output | None]
+OutcomeOf = Callable[[CatalogTool], str]
 
 
 async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
@@ -78,24 +79,30 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     def output_of(tool: CatalogTool) -> Output | None:
         return shapes.output_of(client, tool)
 
-    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.gateway.linker.links(view))
+    links = context.gateway.linker.links(view)
+    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.outcome_of, links)
     next_step = "fill in what is missing and send the steps; dry_run checks them"
     return {
         "plan": {"intent": wanted, **plan},
         "executed": False,
-        "next": next_step if plan["steps"] else "no tool fits; search_tools with other words, or '*' for the systems",
+        "next": next_step if plan["steps"] else f"no tool fits; {search_hint(view)}",
     }
 
 
 def planned(
-    state: GatewayState, view: View, wanted: str, output_of: OutputOf, links: Links | None = None
+    state: GatewayState,
+    view: View,
+    wanted: str,
+    output_of: OutputOf,
+    outcome_of: OutcomeOf,
+    links: Links | None = None,
 ) -> JsonObject:
     """The plan for an intent. Blocks for some milliseconds a part: call it in a thread.
 
     `steps` are such as execute_workflow takes; `alternatives` other tools for them; `from_intent` the arguments that
     the intent names; `missing` what neither it nor an earlier step gives.
     """
-    return _Planner(state, view, output_of, links).plan(wanted)
+    return _Planner(state, view, output_of, outcome_of, links).plan(wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,8 +134,11 @@ class _Step:
 class _Planner:
     """Plans for one client."""
 
-    def __init__(self, state: GatewayState, view: View, output_of: OutputOf, links: Links | None) -> None:
-        self._state, self._view, self._output_of, self._links = state, view, output_of, links
+    def __init__(
+        self, state: GatewayState, view: View, output_of: OutputOf, outcome_of: OutcomeOf, links: Links | None
+    ) -> None:
+        self._state, self._view, self._links = state, view, links
+        self._output_of, self._outcome_of = output_of, outcome_of
         self._minimum = state.settings.search.min_score
         self._known: dict[str, Ends] = {}
 
@@ -219,13 +229,9 @@ class _Planner:
     def _described(self, tool: CatalogTool, scores: dict[str, float]) -> JsonObject:
         described: JsonObject = {
             "name": tool.qualified_name,
-            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]),
+            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]) + self._outcome_of(tool),
             "description": first_sentence(tool.description or tool.title),
         }
-        output = self._output_of(tool)
-        if output is not None:
-            described["returns"] = signature("", output.schema)
-            described |= {} if output.observed is None else {"returns_inferred": True}
         if tool.qualified_name in scores:
             described["score"] = round(scores[tool.qualified_name], 3)
         return described

@@ -109,3 +109,15 @@ async def test_what_no_tool_does_is_missing_and_other_tools_are_alternatives(tmp
         found = await plan(served, "comment on an issue and buy xylophones")
     assert "no tool for 'buy xylophones'" in found["missing"]
     assert any("up__delete_issue" in names for names in found["alternatives"].values())
+
+
+async def test_tools_of_a_plan_are_described_as_hits_are(tmp_path: Path) -> None:
+    async with planning(tmp_path, tracker()) as served:
+        found = await plan(served, "list the issues of the tracker")
+        (hit, *_) = (await served.call("search_tools", {"query": "list the issues of the tracker"}))[
+            "structuredContent"
+        ]["hits"]
+    tool = found["tools"][0]
+    assert tool["signature"] == hit["signature"]
+    assert tool["signature"].endswith(" -> {issues: [{number, headline}]}")
+    assert tool.keys() == {"name", "signature", "description", "score"}
