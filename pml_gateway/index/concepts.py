@@ -13,8 +13,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from pml_gateway.index.names import squash
 from pml_gateway.index.text import split_words
 from pml_gateway.index.verbs import EFFECTS, Effect
+from pml_gateway.text import as_field
 from pml_gateway.types import JsonObject
 
 MAX_FIELDS = 120
@@ -154,10 +156,10 @@ def telling_word(noun: Sequence[str], idle: Collection[str]) -> str:
 def _fields_yielded(tool: LinkedTool, effect: Effect, noun: tuple[str, ...]) -> Iterator[Place]:
     if tool.output is None:
         return
-    taken = {_squashed(name) for name in properties_of(tool.inputs)}
+    taken = {squash(name) for name in properties_of(tool.inputs)}
     sure = SHOWN.get(effect, 1.0)
     for path, kind, name, context in islice(_fields(tool.output), MAX_FIELDS):
-        worth = sure * (SAME_AS_TAKEN if _squashed(name) in taken else 1.0)
+        worth = sure * (SAME_AS_TAKEN if squash(name) in taken else 1.0)
         words, concepts = stems(name), _Concepts()
         concepts.add_name(words, worth)
         for around in filter(None, (context, noun)):
@@ -267,7 +269,7 @@ def _fields(schema: JsonObject) -> Iterator[tuple[str, str, str, tuple[str, ...]
             continue
         inner = (stems(name) if name else ()) or context
         for field, member in properties_of(found).items():
-            pending.append((f"{path}.{_written(field)}", field, inner, member, depth + 1))
+            pending.append((f"{path}.{as_field(field)}", field, inner, member, depth + 1))
         for keyword, sign in (("items", "[*]"), ("additionalProperties", ".*")):
             member = _resolved(found.get(keyword), definitions)
             if member:
@@ -340,14 +342,6 @@ def _verb_and_noun(name: str, server: str) -> tuple[str, tuple[str, ...]]:
         if word not in _JOINTS and word not in _PREAMBLE:
             noun.append(word)
     return verb, stems(" ".join(noun))
-
-
-def _squashed(name: str) -> str:
-    return split_words(name).casefold().replace(" ", "")
-
-
-def _written(field: str) -> str:
-    return field if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) else '"' + field.replace('"', r"\"") + '"'
 
 
 NAMES = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -21,9 +22,9 @@ from pml_gateway.index.links import Feed, Links, feeds
 from pml_gateway.index.verbs import Effect
 from pml_gateway.meta.literals import fitting
 from pml_gateway.policy.view import View
-from pml_gateway.results.learning import Output
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.flow import OutputOf
 
 MAX_TOOLS = 8
 """Ranked tools in a plan: twice what most requests need, at 60 tokens each."""
@@ -59,7 +60,6 @@ _FILTERING = frozenset({"search", "list", "find", "query", "lookup", "filter", "
 _EACH = re.compile(r"\b(?:each|every|all|them|those|these)\b", re.IGNORECASE)
 _BEFORE = re.compile(r"\b(?:it|its|this|that|them|those|these|result|results|value|output)\b", re.IGNORECASE)
 
-OutputOf = Callable[[CatalogTool], Output | None]
 OutcomeOf = Callable[[CatalogTool], str]
 
 
@@ -74,11 +74,7 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     wanted = intent.strip()[:MAX_INTENT_LENGTH]
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
-    shapes, client = context.gateway.shapes, context.scope.client
-
-    def output_of(tool: CatalogTool) -> Output | None:
-        return shapes.output_of(client, tool)
-
+    output_of = partial(context.gateway.shapes.output_of, context.scope.client)
     links = context.gateway.linker.links(view)
     plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.outcome_of, links)
     next_step = "fill in what is missing and send the steps; dry_run checks them"
