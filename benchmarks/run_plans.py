@@ -117,7 +117,7 @@ def plans_of(source: Source, embedder: Embedder, outputs: dict[str, JsonObject])
     links = Links.build([linked_tool(tool) for tool in catalog.tools])
 
     def make(text: str) -> JsonObject:
-        return planned(state, view, text, lambda tool: _output(outputs.get(tool.qualified_name)), links)
+        return planned(state, view, text, lambda tool: _output(outputs.get(tool.qualified_name)), lambda _: "", links)
 
     return make
 

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,10 @@ def measured(
     report["real_servers"] = {
         each.name: measured_set(each, models, (), peers.get(each.name)) for each in real_servers()
     }
-    report["multilingual"] = multilingual(models)
+    report["multilingual"] = multilingual(models, saved.get("multilingual", {}))
     report["int8"] = int8(sets, models, options.float_model)
+    if not report["int8"] and saved.get("model") == report["model"]:
+        report["int8"] = saved["int8"]
     return {name: _rounded(part) for name, part in report.items()}
 
 
@@ -141,8 +143,8 @@ def _peers(labelled: LabelledSet, models: Models, progress: Callable[[str], None
     return {name: peer_figures(ranker, labelled) for name, ranker in rankers.items()}
 
 
-def multilingual(models: Models) -> dict[str, dict[str, float]]:
-    """Recall@5 by language, and of all queries together."""
+def multilingual(models: Models, saved: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Recall@5 by language, and of all queries together; without MiniLM its figures are those of a saved report."""
     rows: dict[str, dict[str, float]] = {}
     for labelled in multilingual_sets():
         index = ToolIndex.build(labelled.documents, models.shipped, models.cache)
@@ -150,6 +152,8 @@ def multilingual(models: Models) -> dict[str, dict[str, float]]:
         if models.minilm is not None:
             base = minilm_dense.build(labelled, models.minilm, models.cache)
             row["minilm_dense"] = peer_figures(base, labelled)["recall@5"]
+        elif (known := saved.get(labelled.name, {})).get("n") == row["n"] and "minilm_dense" in known:
+            row["minilm_dense"] = known["minilm_dense"]
         for ranking in (Ranking.DENSE, Ranking.FUSED):
             row[f"pml_{ranking.value}"] = ranking_figures(labelled, index, ranking)["recall@5"]
         rows[labelled.name] = row
@@ -185,7 +189,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-ablations", action="store_true")
     parser.add_argument("--float-model", type=Path, metavar="DIR", help="the float32 original of the shipped model")
     parser.add_argument(
-        "--peers-from", type=Path, metavar="FILE", help="take the peers' figures from a saved run of the same sets"
+        "--peers-from",
+        type=Path,
+        metavar="FILE",
+        help="take the peers' figures (and, of the same model, those of int8) from a saved run of the same sets",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--no-save", action="store_true", help="print only")

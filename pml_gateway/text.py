@@ -38,6 +38,11 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def as_field(key: str) -> str:
+    """A key of an object as it is written in a JMESPath expression."""
+    return key if key.isidentifier() and key.isascii() else json.dumps(key, ensure_ascii=False)
+
+
 def first_sentence(description: str, limit: int = 160) -> str:
     """The first sentence of a description on one line, shortened at a word if it is longer than `limit` characters."""
     sentence = " ".join(_SENTENCE_END.split(description.strip(), maxsplit=1)[0].split())

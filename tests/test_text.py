@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import unicodedata
 
+import jmespath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.text import counted, escaped, escaped_json, plural_of
+from pml_gateway.text import as_field, counted, escaped, escaped_json, plural_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,12 @@ def test_the_noun_has_the_form_that_belongs_to_the_number(number: int, shown: st
 def test_an_s_makes_a_plural_unless_another_is_given() -> None:
     assert [counted(number, "call") for number in (1, 3)] == ["1 call", "3 calls"]
     assert [plural_of(number, "is", "are") for number in (1, 3)] == ["is", "are"]
+
+
+@given(st.text(max_size=8) | st.sampled_from(["id", "größe", 'a"b', "a\\b", "a\nb", "2", "", "\ud800"]))
+def test_every_key_can_be_written_as_a_field_of_a_path(key: str) -> None:
+    assert jmespath.search(as_field(key), {key: "found"}) == "found"
+    assert as_field("_id2") == "_id2"
 
 
 SEEN_IN_TEXT = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")

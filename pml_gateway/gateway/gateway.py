@@ -347,7 +347,7 @@ class Gateway:
 
     async def readmit(self) -> None:
         """Serve by what the owner approved and rejected meanwhile."""
-        if await anyio.to_thread.run_sync(lambda: self.warden.file.is_news):
+        if await anyio.to_thread.run_sync(lambda: self.warden.is_news):
             await self._rebuild()
 
     async def judge_unread(self) -> None:

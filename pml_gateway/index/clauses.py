@@ -7,9 +7,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.index.concepts import VERBS as TOOL_VERBS
 from pml_gateway.index.text import UNSPACED
-from pml_gateway.index.verbs import VERBS, has_object, is_bare, is_question, leads
+from pml_gateway.index.verbs import TO_DO, VERBS, has_object, is_bare, is_question, leads, telling_words
 
 MIN_REQUEST_WORDS = 10
 """A shorter request is cut before verbs only: its other parts lose the context that says what is meant."""
@@ -54,22 +53,10 @@ _STEP_JOINT = re.compile(
     r"(\s*;\s+|,?\s+(?:and then|and also|and finally|after that|afterwards|then|and|but|plus|before|so)\s+|,\s+)",
     re.IGNORECASE,
 )
-_LEAD = re.compile(
-    r"(?:(?:and|also|finally|first|if so|if not|otherwise|lastly|next|now|please|then|additionally|can|could|would"
-    r"|will|you|i|we|want|need|like|to|me|help|let's|just|kindly|furthermore|moreover|after that)\b[,\s]*)*",
-    re.IGNORECASE,
-)
-"""What stands before the verb of a step."""
+BETWEEN_STEPS = "additionally after furthermore if lastly moreover not otherwise so that"
+"""What stands before the verb of a step beside what stands before that of any request: `if not, `, `after that`."""
 
-_SAID = """
-ask buy call comment compare delete determine download email ensure find forward give help inform invite know notify
-order pay plan play print provide recommend record remind return say see share sort store suggest summarize summarise
-tell text track translate tweet use
-"""
-"""Verbs of requests that are no verbs of tools."""
-
-_TO_DO = VERBS | TOOL_VERBS | frozenset(_SAID.split())
-
+_BETWEEN_STEPS = frozenset(BETWEEN_STEPS.split())
 Floats = npt.NDArray[np.float32]
 
 
@@ -190,5 +177,5 @@ def split_steps(request: str) -> tuple[str, ...]:
 
 def says_to_do(part: str) -> bool:
     """Whether a part of a request begins with what is to be done."""
-    words = part[_LEAD.match(part).end() :].split()  # type: ignore[union-attr]  # it matches nothing, too
-    return len(words) > 1 and words[0].strip(",.:").casefold() in _TO_DO
+    told = telling_words(part, _BETWEEN_STEPS)
+    return next(told, "") in TO_DO and next(told, "") != ""

@@ -13,7 +13,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from pml_gateway.index.names import squash
 from pml_gateway.index.text import split_words
+from pml_gateway.index.verbs import EFFECTS, Effect
+from pml_gateway.text import as_field
 from pml_gateway.types import JsonObject
 
 MAX_FIELDS = 120
@@ -38,6 +41,19 @@ BY_PURPOSE = 0.3
 BY_PHRASE = 0.6
 BY_WORD = 0.2
 """What is said by a tool's own name, a word before its noun, and by descriptions: of a tool, of a parameter."""
+
+SHOWN = {Effect.ENDS: 0.4, Effect.CHANGES: 0.6}
+"""What fields of the results say less by, after what a tool does: they tell what was done."""
+
+PROMISED = {
+    Effect.READS: 1.0,
+    Effect.CREATES: 0.8,
+    Effect.MAKES: 0.8,
+    Effect.OTHER: 0.7,
+    Effect.CHANGES: 0.4,
+    Effect.ENDS: 0.2,
+}
+"""How surely a tool yields what its name is about."""
 
 BESIDE_FIELDS = 0.7
 """Of what a name promises where fields are known that do not show it."""
@@ -67,26 +83,6 @@ width year zone
 OPTIONS = "by count cursor field format lang language limit locale max min offset order page size sort timezone verbose"
 OPTION_BEGINS = "dry exclude include max min per sort"
 """Last and first words of parameters that say how, not what."""
-
-ASKING = """
-browse calculate check compute convert count describe detect estimate extract fetch filter find generate get inspect
-list load look lookup query read resolve retrieve search select show snapshot view
-"""
-MAKING = """
-add append book build buy clone copy create draft export fork import init insert invite make new open place post
-publish put register request reserve save schedule send start submit upload write
-"""
-CREATING = (
-    "add append create draft insert invite make new post publish register reply schedule send submit upload write"
-)
-"""Those of the verbs above, and of the ones below, whose other parameters say what the new thing is to be."""
-
-CHANGING = """
-accept activate apply approve archive assign change checkout close click commit complete configure deploy disable edit
-enable execute invoke lock mark merge modify move navigate patch push rename reopen reply reset resume run set stop
-switch sync toggle transfer trigger type unlock update
-"""
-ENDING = "cancel clear delete destroy discard drop kill logout purge reject remove revoke uninstall"
 
 JOINTS = "and as at based by for from given in into of on onto or per that through to under using via with"
 PREAMBLE = "a all an available current every its list my new single specific the this"
@@ -127,6 +123,7 @@ class Ends:
     server: str
     name: str
     verb: str
+    effect: Effect
     noun: tuple[str, ...]
     yields: tuple[Place, ...]
     needs: tuple[Place, ...]
@@ -137,17 +134,13 @@ class Ends:
 def ends_of(tool: LinkedTool) -> Ends:
     """What a tool yields and needs."""
     verb, noun = _verb_and_noun(tool.name, tool.server)
+    effect = EFFECTS.get(verb, Effect.OTHER)
     needs = tuple(islice(_needs(tool, noun), MAX_NEEDS))
     texts = [tool.description, *(str(schema.get("description") or "") for _, schema, _ in _parameters(tool.inputs))]
     words = frozenset(word for text in texts for word in NAMES.findall(text))
-    fields = tuple(_fields_yielded(tool, verb, noun))
-    yields = (*fields, _yielded_by_name(tool, verb, noun, _only_value(tool.output, fields, verb)))
-    return Ends(tool.key, tool.server, tool.name, verb, noun, yields, needs, words)
-
-
-def is_creating(verb: str) -> bool:
-    """Whether a verb makes a new thing out of what it is given."""
-    return verb in _CREATING
+    fields = tuple(_fields_yielded(tool, effect, noun))
+    yields = (*fields, _yielded_by_name(tool, verb, effect, noun, _only_value(tool.output, fields, effect)))
+    return Ends(tool.key, tool.server, tool.name, verb, effect, noun, yields, needs, words)
 
 
 def first_stem(name: str) -> tuple[str, ...]:
@@ -160,13 +153,13 @@ def telling_word(noun: Sequence[str], idle: Collection[str]) -> str:
     return next((word for word in reversed(noun) if word not in _GENERIC and word not in idle), "")
 
 
-def _fields_yielded(tool: LinkedTool, verb: str, noun: tuple[str, ...]) -> Iterator[Place]:
+def _fields_yielded(tool: LinkedTool, effect: Effect, noun: tuple[str, ...]) -> Iterator[Place]:
     if tool.output is None:
         return
-    taken = {_squashed(name) for name in properties_of(tool.inputs)}
-    sure = {"ending": 0.4, "changing": 0.6}.get(_VERB_KINDS.get(verb, ""), 1.0)
+    taken = {squash(name) for name in properties_of(tool.inputs)}
+    sure = SHOWN.get(effect, 1.0)
     for path, kind, name, context in islice(_fields(tool.output), MAX_FIELDS):
-        worth = sure * (SAME_AS_TAKEN if _squashed(name) in taken else 1.0)
+        worth = sure * (SAME_AS_TAKEN if squash(name) in taken else 1.0)
         words, concepts = stems(name), _Concepts()
         concepts.add_name(words, worth)
         for around in filter(None, (context, noun)):
@@ -177,16 +170,12 @@ def _fields_yielded(tool: LinkedTool, verb: str, noun: tuple[str, ...]) -> Itera
         yield Place(path, kind, concepts)
 
 
-def _only_value(output: JsonObject | None, fields: Sequence[Place], verb: str) -> Place:
+def _only_value(output: JsonObject | None, fields: Sequence[Place], effect: Effect) -> Place:
     """Where the results are one value, that value: it is what the tool is about.
 
     The text that tools answer which do not ask for anything mostly says that it is done.
     """
-    if (
-        output is not None
-        and not fields
-        and (_VERB_KINDS.get(verb, "asking") == "asking" or kind_of(output) != "string")
-    ):
+    if output is not None and not fields and (effect in (Effect.READS, Effect.OTHER) or kind_of(output) != "string"):
         kind = kind_of(output)
         items = output.get("items")
         inner = kind_of(items) if isinstance(items, dict) else ""
@@ -196,15 +185,14 @@ def _only_value(output: JsonObject | None, fields: Sequence[Place], verb: str) -
     return plain[0] if len(plain) == 1 == len(fields) else Place("", "", {})
 
 
-def _yielded_by_name(tool: LinkedTool, verb: str, noun: tuple[str, ...], value: Place) -> Place:
+def _yielded_by_name(tool: LinkedTool, verb: str, effect: Effect, noun: tuple[str, ...], value: Place) -> Place:
     """What the name and the description promise, and where that is if the results are one value."""
-    sure = {"asking": 1.0, "making": 0.8, "changing": 0.4, "ending": 0.2}.get(_VERB_KINDS.get(verb, ""), 0.7)
-    sure *= 1.0 if tool.output is None or value.path else BESIDE_FIELDS
+    sure = PROMISED[effect] * (1.0 if tool.output is None or value.path else BESIDE_FIELDS)
     concepts = _Concepts()
     concepts.add_name(noun, sure * BY_NAME)
     for word in noun[:-1] if set(noun) - _GENERIC else stems(split_words(tool.server)):
         concepts.add((word,), sure * BY_MODIFIER)
-    if _VERB_KINDS.get(verb) == "making":
+    if effect in (Effect.CREATES, Effect.MAKES):
         for thing in {*noun[-1:], *stems(verb)}:
             concepts.add((thing, "id"), sure)
     concepts.add_text(tool.description, sure * BY_PURPOSE, sure * BY_PURPOSE)
@@ -281,7 +269,7 @@ def _fields(schema: JsonObject) -> Iterator[tuple[str, str, str, tuple[str, ...]
             continue
         inner = (stems(name) if name else ()) or context
         for field, member in properties_of(found).items():
-            pending.append((f"{path}.{_written(field)}", field, inner, member, depth + 1))
+            pending.append((f"{path}.{as_field(field)}", field, inner, member, depth + 1))
         for keyword, sign in (("items", "[*]"), ("additionalProperties", ".*")):
             member = _resolved(found.get(keyword), definitions)
             if member:
@@ -344,7 +332,7 @@ def _verb_and_noun(name: str, server: str) -> tuple[str, tuple[str, ...]]:
     for word in split_words(server).casefold().split():
         if words[1:] and words[0] == word:
             words = words[1:]
-    at = next((at for at, word in enumerate(words[:3]) if word in _VERB_KINDS), None)
+    at = next((at for at, word in enumerate(words[:3]) if word in EFFECTS), None)
     verb = "" if at is None else words[at]
     behind = words if at is None else words[at + 1 :] or words[:at]
     noun: list[str] = []
@@ -356,25 +344,10 @@ def _verb_and_noun(name: str, server: str) -> tuple[str, tuple[str, ...]]:
     return verb, stems(" ".join(noun))
 
 
-def _squashed(name: str) -> str:
-    return split_words(name).casefold().replace(" ", "")
-
-
-def _written(field: str) -> str:
-    return field if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) else '"' + field.replace('"', r"\"") + '"'
-
-
 NAMES = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+")
 """Words that are written as names of tools are."""
 
 _JOINTS, _PREAMBLE = frozenset(JOINTS.split()), frozenset(PREAMBLE.split())
-_CREATING = frozenset(CREATING.split())
-_VERB_KINDS = {
-    verb: kind
-    for kind, verbs in (("asking", ASKING), ("making", MAKING), ("changing", CHANGING), ("ending", ENDING))
-    for verb in verbs.split()
-}
-VERBS = frozenset(_VERB_KINDS)
 _TOKENS = re.compile(r"[^\W_]+")
 
 
@@ -397,4 +370,4 @@ def _stem(word: str) -> str:
 _GENERIC = frozenset(stems(GENERIC))
 _IDENTIFIERS = frozenset(stems(IDENTIFIERS))
 _OPTIONS, _OPTION_BEGINS = frozenset(stems(OPTIONS)), frozenset(stems(OPTION_BEGINS))
-_FUNCTION_WORDS = frozenset(stems(FUNCTION_WORDS)) | _JOINTS | _PREAMBLE | frozenset(map(_stem, _VERB_KINDS))
+_FUNCTION_WORDS = frozenset(stems(FUNCTION_WORDS)) | _JOINTS | _PREAMBLE | frozenset(map(_stem, EFFECTS))

@@ -1,9 +1,10 @@
-"""Verbs: what a request asks to be done, and what the tools it could mean do; English, as in names of tools."""
+"""Verbs: what a request asks to be done, and what a tool does by its name; one lexicon, English as such names are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +21,70 @@ LOOKUP_LOSS = 0.02
 LEXICAL_SCALE = 3.0
 """Units of log(1 + BM25) that tell as much as a cosine of one: from .3 to .9 the two curves span 1.5 and .47."""
 
-_READ = (
-    "browse check count describe display fetch find get inspect list look lookup query read retrieve search see view"
-)
-_ADD = "add append create generate insert make register remember store"
-_CHANGE = "change edit modify patch rename replace set update"
-_REMOVE = "clear delete drop erase forget purge remove wipe"
-_WRITE = "overwrite save write"
+
+class Effect(StrEnum):
+    """What a tool does, by its verb."""
+
+    READS = "reads"
+    CREATES = "creates"
+    """Makes something new of what it is told: `create`, `send`."""
+
+    MAKES = "makes"
+    """Makes something new in another way: `copy`, `start`."""
+
+    CHANGES = "changes"
+    ENDS = "ends"
+    OTHER = "other"
+
+
+LEXICON: Mapping[Effect, tuple[str, str, str]] = {
+    Effect.READS: (
+        "browse check count describe display fetch find get inspect list look lookup query read retrieve search see"
+        " show view",
+        "calculate compute convert estimate extract filter load select",
+        "detect resolve snapshot",
+    ),
+    Effect.CREATES: (
+        "add append create insert make register remember write",
+        "draft post publish reply schedule send submit upload",
+        "invite new",
+    ),
+    Effect.MAKES: (
+        "generate overwrite save store",
+        "book build buy copy export fork import open reserve start",
+        "clone init place put request",
+    ),
+    Effect.CHANGES: (
+        "change edit modify patch rename replace set update",
+        "activate apply approve archive assign click close commit configure deploy disable enable execute lock merge"
+        " move navigate push reopen reset resume run stop switch sync transfer type unlock",
+        "accept checkout complete invoke mark toggle trigger",
+    ),
+    Effect.ENDS: (
+        "clear delete drop erase forget purge remove wipe",
+        "cancel kill logout reject revoke uninstall",
+        "destroy discard",
+    ),
+    Effect.OTHER: (
+        "",
+        "announce answer ask bump call compare cordon email enter explain fill format give hover inform log message"
+        " notify order parse pay play predict press print react report restart return review roll scale screenshot"
+        " share sort summarise summarize tag take tell test track translate use validate verify visit wait watch",
+        "comment determine ensure forward help know plan provide recommend record remind say suggest text tweet",
+    ),
+}
+"""First the verbs that rule out tools which do something else; then other verbs that begin a request; then those that
+do so in a plan only: they are as often nouns, or a part of the sentence before them."""
+
+_ALSO_CHANGING = "overwrite save write"
+_IN_NAMES = {"display": Effect.OTHER, "generate": Effect.READS, "store": Effect.OTHER}
+"""What is generated is the answer itself, and a `store` or a `display` in the name of a tool is a thing."""
+
 _OPPOSITES = """
 activate/deactivate approve/reject archive/unarchive assign/unassign attach/detach close/open,reopen
 compress/decompress,extract connect/disconnect decode/encode decrypt/encrypt disable/enable download/upload
 export/import follow/unfollow grant/revoke hide/show,unhide install/uninstall like/unlike lock/unlock login/logout
 mount/unmount mute/unmute pause/resume pin/unpin stage/unstage start/kill,stop subscribe/unsubscribe
-"""
-_OTHER_VERBS = """
-announce answer apply ask book build bump buy calculate call cancel click commit compare compute configure convert copy
-cordon deploy draft email enter estimate execute explain fill filter fork format give hover inform load log merge
-message move navigate notify order parse pay play post predict press print publish push react reply report reserve reset
-restart return review roll run scale schedule screenshot select send share sort submit summarise summarize switch sync
-tag take tell test track transfer translate type use validate verify visit wait watch
 """
 
 READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
@@ -48,8 +94,16 @@ UNKNOWN = 1 << 62
 _RULED_OUT = {READ: ADD | CHANGE | REMOVE, ADD: REMOVE, CHANGE: REMOVE, REMOVE: ADD}
 """By what each of these asks for. To remove a word is to change a text, so a change is left to those who remove."""
 
+_ASKED_FOR = {
+    Effect.READS: READ,
+    Effect.CREATES: ADD,
+    Effect.MAKES: ADD,
+    Effect.CHANGES: CHANGE,
+    Effect.ENDS: REMOVE,
+}
 
-def _lexicon() -> tuple[dict[str, int], dict[str, int]]:
+
+def _actions() -> tuple[dict[str, int], dict[str, int]]:
     actions: dict[str, int] = {}
     ruled_out: dict[str, int] = {}
 
@@ -58,10 +112,9 @@ def _lexicon() -> tuple[dict[str, int], dict[str, int]]:
             actions[word] = actions.get(word, 0) | does
             ruled_out[word] = ruled_out.get(word, 0) | rules_out
 
-    for words, action in ((_READ, READ), (_ADD, ADD), (_CHANGE, CHANGE), (_REMOVE, REMOVE)):
-        learn(words, action, _RULED_OUT[action])
-    learn("show", READ, _RULED_OUT[READ])
-    learn(_WRITE, ADD | CHANGE, REMOVE)
+    for effect, action in _ASKED_FOR.items():
+        learn(LEXICON[effect][0], action, _RULED_OUT[action])
+    learn(_ALSO_CHANGING, CHANGE, 0)
     for number, pair in enumerate(_OPPOSITES.split()):
         one, other = 1 << (4 + 2 * number), 1 << (5 + 2 * number)
         first, second = pair.split("/")
@@ -74,8 +127,21 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_ACTIONS, _RULES_OUT = _lexicon()
-VERBS = frozenset(_ACTIONS) | _set(_OTHER_VERBS)
+_ACTIONS, _RULES_OUT = _actions()
+VERBS = _set(" ".join(words for row in LEXICON.values() for words in row[:2])) | frozenset(_ACTIONS)
+"""Verbs that begin a request."""
+
+TO_DO = VERBS | _set(" ".join(row[2] for row in LEXICON.values()))
+"""Verbs that begin a step of a plan."""
+
+EFFECTS: Mapping[str, Effect] = {
+    verb: _IN_NAMES.get(verb, effect)
+    for effect, row in LEXICON.items()
+    for verb in " ".join(row).split()
+    if Effect.OTHER not in (effect, _IN_NAMES.get(verb))
+}
+"""Of the verbs in names of tools."""
+
 _FILLERS = _set(
     "a able ahead also and am can could do finally first go help hey hi how i i'd id just kindly let let's lets like me"
     " need next now please then to try want wanna we will would you"
@@ -138,32 +204,41 @@ def in_words_of_tools(request: str) -> str:
 
 def leads(text: str) -> str:
     """The verb that a request begins with, politeness aside; empty where it begins otherwise."""
-    first = next(_telling_words(text), "")
+    first = next(telling_words(text), "")
     return first if first in VERBS else ""
 
 
 def is_question(text: str) -> bool:
     """Whether a text begins as a question does."""
-    return next(_words(text), "") in _QUESTIONS | {"how"} or next(_telling_words(text), "") in _QUESTIONS
+    return next(_words(text), "") in _QUESTIONS | {"how"} or next(telling_words(text), "") in _QUESTIONS
 
 
 def has_object(text: str) -> bool:
     """Whether the second word of a request says `the`, `it` or the like, so that the first must be its verb."""
-    told = _telling_words(text)
+    told = telling_words(text)
     return next(told, "") != "" and next(told, "") in _DETERMINERS
 
 
 def is_bare(text: str) -> bool:
     """Whether a text is a verb alone: the `stage` of `stage and commit changes`."""
-    told = list(_telling_words(text))
+    told = list(telling_words(text))
     return len(told) == 1 and told[0] in VERBS
+
+
+def telling_words(text: str, fillers: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The words of a request from the first that is no filler, nor one of these."""
+    words = _words(text)
+    for word in words:
+        if word not in _FILLERS and word not in fillers:
+            yield word
+            yield from words
 
 
 def _asked(request: str) -> str:
     """The word of the lexicon that says what is asked for; empty where none certainly does."""
-    if next(_telling_words(request), "") in _QUESTIONS:
+    if next(telling_words(request), "") in _QUESTIONS:
         return "get"
-    told = _telling_words(request)
+    told = telling_words(request)
     verb, follower = next(told, ""), next(told, "")
     return verb if verb in _ACTIONS and follower not in _NO_ACTION else ""
 
@@ -181,15 +256,6 @@ def _losses(asked: str, actions: Bits) -> Floats:
 
 def _words(text: str) -> Iterator[str]:
     return (match.group().casefold().replace("’", "'") for match in _WORD.finditer(text))
-
-
-def _telling_words(text: str) -> Iterator[str]:
-    """The words of a request from the first that is no filler."""
-    words = _words(text)
-    for word in words:
-        if word not in _FILLERS:
-            yield word
-            yield from words
 
 
 def _infinitive(word: str) -> str:

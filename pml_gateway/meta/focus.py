@@ -13,7 +13,7 @@ from pml_gateway.errors import GatewayError, InvalidInputError, ToolForbiddenErr
 from pml_gateway.exposure.focus import FOCUS
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.token_count import count_definition_tokens
-from pml_gateway.gateway.calling import CallContext, find
+from pml_gateway.gateway.calling import CallContext, find, search_hint
 from pml_gateway.gateway.request import effective_mode
 from pml_gateway.meta.arguments import choice, string
 from pml_gateway.meta.schemas import render_json
@@ -128,7 +128,7 @@ async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], 
     found = await anyio.to_thread.run_sync(lambda: state.search(view, query, limit))
     hits = [tool for tool, score in found.tools if score >= settings.search.min_score]
     if not hits:
-        raise ToolNotFoundError(f"no tool fits {query[:200]!r}", hint="search_tools shows what there is")
+        raise ToolNotFoundError(f"no tool fits {query[:200]!r}", hint=search_hint(context.view))
     new = [tool for tool in hits if tool not in kept]
     room = most - len(kept)
     if new and room <= 0:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.schema_text import effect, outcome, signature
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.exposure.schema_text import effect, signature
+from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState, linked_tool
 from pml_gateway.index.clauses import says_to_do, split_steps
-from pml_gateway.index.concepts import SCALARS, Ends, Place, ends_of, is_creating, stems
+from pml_gateway.index.concepts import SCALARS, Ends, Place, ends_of, stems
 from pml_gateway.index.links import Feed, Links, feeds
+from pml_gateway.index.verbs import Effect
 from pml_gateway.meta.literals import fitting
 from pml_gateway.policy.view import View
-from pml_gateway.results.learning import Output
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.flow import OutputOf
 
 MAX_TOOLS = 8
 """Ranked tools in a plan: twice what most requests need, at 60 tokens each."""
@@ -58,7 +60,7 @@ _FILTERING = frozenset({"search", "list", "find", "query", "lookup", "filter", "
 _EACH = re.compile(r"\b(?:each|every|all|them|those|these)\b", re.IGNORECASE)
 _BEFORE = re.compile(r"\b(?:it|its|this|that|them|those|these|result|results|value|output)\b", re.IGNORECASE)
 
-OutputOf = Callable[[CatalogTool], Output | None]
+OutcomeOf = Callable[[CatalogTool], str]
 
 
 async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
@@ -72,29 +74,31 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     wanted = intent.strip()[:MAX_INTENT_LENGTH]
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
-    shapes, client = context.gateway.shapes, context.scope.client
-
-    def output_of(tool: CatalogTool) -> Output | None:
-        return shapes.output_of(client, tool)
-
-    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.gateway.linker.links(view))
+    output_of = partial(context.gateway.shapes.output_of, context.scope.client)
+    links = context.gateway.linker.links(view)
+    plan = await anyio.to_thread.run_sync(planned, state, view, wanted, output_of, context.outcome_of, links)
     next_step = "fill in what is missing and send the steps; dry_run checks them"
     return {
         "plan": {"intent": wanted, **plan},
         "executed": False,
-        "next": next_step if plan["steps"] else "no tool fits; search_tools with other words, or '*' for the systems",
+        "next": next_step if plan["steps"] else f"no tool fits; {search_hint(view)}",
     }
 
 
 def planned(
-    state: GatewayState, view: View, wanted: str, output_of: OutputOf, links: Links | None = None
+    state: GatewayState,
+    view: View,
+    wanted: str,
+    output_of: OutputOf,
+    outcome_of: OutcomeOf,
+    links: Links | None = None,
 ) -> JsonObject:
     """The plan for an intent. Blocks for some milliseconds a part: call it in a thread.
 
     `steps` are such as execute_workflow takes; `alternatives` other tools for them; `from_intent` the arguments that
     the intent names; `missing` what neither it nor an earlier step gives.
     """
-    return _Planner(state, view, output_of, links).plan(wanted)
+    return _Planner(state, view, output_of, outcome_of, links).plan(wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -126,8 +130,11 @@ class _Step:
 class _Planner:
     """Plans for one client."""
 
-    def __init__(self, state: GatewayState, view: View, output_of: OutputOf, links: Links | None) -> None:
-        self._state, self._view, self._output_of, self._links = state, view, output_of, links
+    def __init__(
+        self, state: GatewayState, view: View, output_of: OutputOf, outcome_of: OutcomeOf, links: Links | None
+    ) -> None:
+        self._state, self._view, self._links = state, view, links
+        self._output_of, self._outcome_of = output_of, outcome_of
         self._minimum = state.settings.search.min_score
         self._known: dict[str, Ends] = {}
 
@@ -218,12 +225,9 @@ class _Planner:
         return filter(None, map(self._state.catalog.by_name, dict.fromkeys([*scores, *belonging])))
 
     def _described(self, tool: CatalogTool, scores: dict[str, float]) -> JsonObject:
-        output = self._output_of(tool)
-        is_learned = output is not None and output.observed is not None
-        returned = outcome(tool.definition, None if output is None else output.schema, is_learned=is_learned)
         described: JsonObject = {
             "name": tool.qualified_name,
-            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]) + returned,
+            "signature": signature(tool.qualified_name, tool.definition["inputSchema"]) + self._outcome_of(tool),
             "description": first_sentence(tool.description or tool.title),
         }
         if tool.qualified_name in scores:
@@ -253,7 +257,7 @@ def _sure(producer: _Step, consumer: _Step) -> list[Feed]:
 
 def _feeds(producer: _Step, consumer: _Step) -> list[Feed]:
     """The links between two steps; what a new thing is to hold is not taken from another of its kind, nor the thing."""
-    noun = set(consumer.ends.noun) if is_creating(consumer.ends.verb) else set()
+    noun = set(consumer.ends.noun) if consumer.ends.effect is Effect.CREATES else set()
     makes_alike = noun & set(producer.ends.noun)
     found = []
     for feed in feeds(producer.ends, consumer.ends):

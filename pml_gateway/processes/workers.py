@@ -15,6 +15,7 @@ from typing import IO, Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from pml_gateway.errors import OverloadedError
 from pml_gateway.processes.worker import OUT_OF_MEMORY
 from pml_gateway.shares import OWN, FairPlaces
 
@@ -48,6 +49,13 @@ class WorkerLimitError(Exception):
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit.value)
         self.limit = limit
+
+
+def out_of_turn(what: str) -> OverloadedError:
+    """What is told where the machine let work come to no answer; `what` says so of the work."""
+    return OverloadedError(
+        f"{what} within {WAIT_SECONDS:g} s, for the machine has too much to do", hint="try again in a moment"
+    )
 
 
 class Workers:

@@ -15,7 +15,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.content import Content, measure
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.shapes import sketch
-from pml_gateway.text import shortened
+from pml_gateway.text import as_field, shortened
 from pml_gateway.types import JsonObject
 
 DEFAULT_ITEMS = 50
@@ -95,7 +95,7 @@ def _fields(fields: JsonObject, offset: int, limit: int | None, budget: int, pat
     for key, member in islice(fields.items(), offset, offset + limit if limit else None):
         size = measure(key, budget) + measure(member, budget)
         if size > budget and not page:
-            page[key] = _too_large(member, f"{path} | {_quoted(key)}" if path else _quoted(key))
+            page[key] = _too_large(member, f"{path} | {as_field(key)}" if path else as_field(key))
             break
         budget -= size
         if budget < 0:
@@ -187,12 +187,7 @@ def _line_page(text: str, lines: LineRange, budget: int) -> JsonObject:
 
 def member_path(path: str | None, key: str) -> str:
     """The path of a member of the object at `path`."""
-    return _quoted(key) if path is None else f"{path}.{_quoted(key)}"
-
-
-def _quoted(key: str) -> str:
-    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return key if key.isidentifier() and key.isascii() else f'"{escaped}"'
+    return as_field(key) if path is None else f"{path}.{as_field(key)}"
 
 
 def _position(offset: int, given: int, total: int) -> JsonObject:

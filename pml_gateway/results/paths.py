@@ -12,9 +12,9 @@ import anyio.to_thread
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
-from pml_gateway.errors import InvalidInputError, OverloadedError
+from pml_gateway.errors import InvalidInputError
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
-from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
+from pml_gateway.processes.workers import Limit, WorkerLimitError, out_of_turn
 from pml_gateway.results.content import Content, addressed, exceeds
 from pml_gateway.results.functions import ENDLESS, LanguageFunctions
 from pml_gateway.results.shapes import sketch
@@ -149,10 +149,7 @@ async def _evaluate_beside(
         )
     except WorkerLimitError as error:
         if error.limit is Limit.MACHINE:
-            raise OverloadedError(
-                f"an expression was not evaluated within {WAIT_SECONDS:g} s, for the machine has too much to do",
-                hint="try again in a moment",
-            ) from None
+            raise out_of_turn("an expression was not evaluated") from None
         steps = int(bounds.seconds * STEPS_PER_SECOND) if error.limit is Limit.TIME else 0
         return _Done(None, steps, bounds.parts - bool(steps), TooMuchError.__name__, f"it was ended ({error.limit})")
     except RecursionError:

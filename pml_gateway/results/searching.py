@@ -13,9 +13,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from pml_gateway.errors import InvalidInputError, OverloadedError
+from pml_gateway.errors import InvalidInputError
 from pml_gateway.processes.budget import current_budget
-from pml_gateway.processes.workers import WAIT_SECONDS, Limit, WorkerLimitError
+from pml_gateway.processes.workers import Limit, WorkerLimitError, out_of_turn
 from pml_gateway.results.content import Content, addressed, exceeds, measure
 from pml_gateway.results.encoding import shown_at_most
 from pml_gateway.results.paging import LineRange, member_path
@@ -111,10 +111,7 @@ async def _searched(search: Search, arguments: tuple[Any, ...]) -> JsonObject:
             found = await request.in_thread(partial(search_in_process, *arguments))
     except WorkerLimitError as error:
         if error.limit is Limit.MACHINE:
-            raise OverloadedError(
-                f"the search did not end within {WAIT_SECONDS:g} s, for the machine has too much to do",
-                hint="try again in a moment",
-            ) from None
+            raise out_of_turn("the search did not end") from None
         raise InvalidInputError(
             f"search: {shortened(search.text, 120)!r} took more {error.limit} than one search may",
             hint="search without regex or with a simpler expression, or only a part: path, lines",

@@ -222,6 +222,11 @@ class PinsFile:
         """Why the pins could not be written or read, if they could not."""
 
     @property
+    def pins(self) -> Pins:
+        """The pins as they were read or written here last."""
+        return self._pins
+
+    @property
     def is_news(self) -> bool:
         """Whether another process wrote the file since it was read or written here."""
         return self._stamp() != self._seen

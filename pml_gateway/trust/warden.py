@@ -68,6 +68,11 @@ class Warden:
         return self._file
 
     @property
+    def is_news(self) -> bool:
+        """Whether another process wrote since the last listings were admitted."""
+        return self._file.is_news or self._file.pins is not self._pins
+
+    @property
     def servers(self) -> Mapping[str, ServerPins]:
         """The pins of the servers that are configured now, by id."""
         return self._servers
@@ -98,26 +103,27 @@ class Warden:
             )
             for server, entry in entries.items()
         }
-        last: list[Admission] = []
+        last: list[tuple[Pins, Admission]] = []
 
         def decided(pins: Pins) -> Pins:
-            last.append(
-                admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest, settled=self._settled)
-            )
-            return last[-1].pins
+            found = admit(heard, policy, pins, self, now=time.time(), digest_of=self._digest, settled=self._settled)
+            last.append((pins, found))
+            return found.pins
 
         before = self._file.load()
         if decided(before) is not before or (heard and self._file.needs_writing):
             self._keep(decided)
-        self._news += [*self._owners_word(heard, before), *last[-1].news]
-        self._pins, self._settled = last[-1].pins, last[-1].settled
+        # The owner may have decided while the first ones were judged.
+        before, admission = last[-1]
+        self._news += [*self._owners_word(heard, before), *admission.news]
+        self._pins, self._settled = admission.pins, admission.settled
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
         }
         self._unpinned = (frozenset(), False)
         listed = {id(each) for entry in entries.values() for each in _definitions(entry)}
         self._digests = {key: known for key, known in self._digests.items() if key in listed}
-        return last[-1].entries
+        return admission.entries
 
     def _owners_word(self, heard: Mapping[str, Heard], now: Pins) -> Iterator[DefinitionsDecided]:
         """What the owner decided since the last time, by another process."""
@@ -167,8 +173,15 @@ class Warden:
             (server, what, key, each.digest): verdict
             for (server, what, key, each), verdict in zip(unread.places, verdicts, strict=True)
         }
-        self._keep(lambda pins: _with_verdicts(pins, found))
-        self._pins = self._file.load()
+        mine = self._pins
+
+        def noted(pins: Pins) -> Pins:
+            changed = _with_verdicts(pins, found)
+            # What another process wrote is news, and stays so until listings are admitted by it.
+            self._pins = changed if pins is mine else _with_verdicts(mine, found)
+            return changed
+
+        self._keep(noted)
         self._servers = {key: self._pins.servers.get((key, each.what), each) for key, each in self._servers.items()}
         flagged: dict[str, list[tuple[Key, str, Verdict]]] = {}
         for (server, _, key, own), verdict in found.items():

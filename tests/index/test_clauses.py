@@ -149,6 +149,8 @@ def test_interleaving_keeps_the_strengths_and_the_order_of_all_others(rows: list
             ("fetch the page", "save it as a file", "commit it"),
         ),
         ("Search for flights. Also, please book the cheapest one.", None),
+        ("open the page, I'd like to read it", ("open the page", "I'd like to read it")),
+        ("open the page, so please read it", ("open the page", "please read it")),
         ("weather in London and Paris", ("weather in London and Paris",)),
         ("list issues, comments and reviews", ("list issues, comments and reviews",)),
         ("", ()),

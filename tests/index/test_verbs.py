@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import shipped_calibration
 from pml_gateway.index.text import dense_text
-from pml_gateway.index.verbs import LOOKUP_LOSS, OPPOSITE_LOSS, actions_of, in_words_of_tools, losses
+from pml_gateway.index.verbs import (
+    EFFECTS,
+    LEXICON,
+    LOOKUP_LOSS,
+    OPPOSITE_LOSS,
+    TO_DO,
+    VERBS,
+    Effect,
+    actions_of,
+    in_words_of_tools,
+    losses,
+)
 from pml_gateway.types import Ranking
 from tests.index.fakes import HashedWords
 from tests.index.tools import tool
@@ -25,6 +36,18 @@ def lost(request: str, *tools: ToolDocument) -> list[float]:
     """What each tool loses to one request."""
     found = losses((request,), np.array([actions_of(each) for each in tools], dtype=np.int64))[0]
     return [round(float(each), 3) for each in found]
+
+
+def test_every_verb_stands_once_in_the_lexicon() -> None:
+    words = [verb for row in LEXICON.values() for words in row for verb in words.split()]
+    assert sorted(words) == sorted(set(words))
+    assert set(words) | VERBS == TO_DO >= set(EFFECTS)
+
+
+def test_what_a_request_asks_by_a_verb_and_what_a_tool_so_named_does_may_differ() -> None:
+    assert lost("generate a report", tool("s__delete_report"), tool("s__generate_report")) == [OPPOSITE_LOSS, 0]
+    assert EFFECTS["generate"] is Effect.READS
+    assert "store" in VERBS - set(EFFECTS)
 
 
 @pytest.mark.parametrize(

@@ -141,3 +141,15 @@ async def test_a_new_thing_is_not_made_of_those_that_there_are(tmp_path: Path) -
         found = await plan(served, "create people in the directory")
     assert [step["tool"] for step in found["steps"]] == ["up__create_people"]
     assert found["missing"] == ["step0.arguments.people"]
+
+
+async def test_tools_of_a_plan_are_described_as_hits_are(tmp_path: Path) -> None:
+    async with planning(tmp_path, tracker()) as served:
+        found = await plan(served, "list the issues of the tracker")
+        (hit, *_) = (await served.call("search_tools", {"query": "list the issues of the tracker"}))[
+            "structuredContent"
+        ]["hits"]
+    tool = found["tools"][0]
+    assert tool["signature"] == hit["signature"]
+    assert tool["signature"].endswith(" -> {issues: [{number, headline}]}")
+    assert tool.keys() == {"name", "signature", "description", "score"}

@@ -259,7 +259,7 @@ def test_references_forward_in_circles_and_to_nobody_fail_by_name_before_any_cal
             plan_of(steps)
     with pytest.raises(GatewayError) as caught:
         plan_of(nobody)
-    assert "did you mean $alpha?" in caught.value.hint
+    assert 'write "$alpha" instead of "$alpah"' in caught.value.hint
 
 
 def test_a_budget_may_be_tightened_and_not_widened() -> None:
