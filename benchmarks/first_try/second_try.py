@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_INSTEAD = re.compile(r'write "(?P<right>[^"]+)" instead of "(?P<wrong>[^"]+)"')
+_INSTEAD = re.compile(r'write "(?P<right>[^"]+)"(?P<others>(?: or "[^"]+")*) instead of "(?P<wrong>[^"]+)"')
 _LEAVE_OUT = re.compile(r'leave out "([^"]+)"')
 _INTO = re.compile(r'put (?P<keys>"[^"]+"(?:, "[^"]+")*) into "(?P<key>\w+)"')
 _MISSING = re.compile(r"^'([^']+)' is a required property|^(\w+): .*missing")
@@ -51,7 +51,9 @@ def _mend(
         holder[key] = json.loads(f'"{found[1]}"')
     elif (found := _INSTEAD.search(hint)) is not None:
         if isinstance(holder, dict) and found["wrong"] in holder:
-            holder[found["right"]] = holder.pop(found["wrong"])
+            value = holder.pop(found["wrong"])
+            choices = [found["right"], *re.findall(r'"([^"]+)"', found["others"])]
+            holder[next((name for name in choices if _meant(meant, name) == value), choices[0])] = value
         elif isinstance(holder, dict | list):
             holder[key] = json.loads(json.dumps(_member(holder, str(key))).replace(found["wrong"], found["right"]))
     elif (found := _INTO.search(hint)) is not None and isinstance(holder, dict):
