@@ -35,7 +35,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.steps import StepCalls, composite_result, may_read, runs_as_owner
 from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import OWNER, Client
+from pml_gateway.policy.client import OWNER
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import spending
 from pml_gateway.results.content import noted
@@ -67,7 +67,7 @@ class CallContext:
 
     def find(self, name: str) -> CatalogTool:
         """The tool of this name, see `Caller.find`."""
-        return self.caller.find(self.scope.client, self.view, name)
+        return self.caller.find(self.view, name)
 
     @property
     def callees(self) -> Callees:
@@ -124,7 +124,7 @@ class Caller:
                 settled = await self.run(scope, view, call.tool, call.arguments, options, route="meta", check=check)
                 result = noted(settled.result, ignored=call.ignored)
             else:
-                tool = self.find(scope.client, view, name)
+                tool = self.find(view, name)
                 result = (await self.run(scope, view, tool, arguments, options, route="direct")).result
             result = for_version(writable(result), version)
             check_result(result, "tools/call", name, version)
@@ -236,7 +236,7 @@ class Caller:
         result = await ask_upstream(self._gateway, tool.upstream_id, "tools/call", params, options)
         return with_public_uris(result, tool.upstream_id, self._gateway.state.catalog.offers)
 
-    def find(self, client: Client, view: View, name: str) -> CatalogTool:
+    def find(self, view: View, name: str) -> CatalogTool:
         """As `find`, but a tool of a server that has not listed anything yet is unavailable rather than unknown.
 
         Only for clients that may see every tool of that server: for others, even the server's name is none of theirs.

@@ -26,7 +26,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import OWNER, Client
+from pml_gateway.policy.client import OWNER
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
 from pml_gateway.results.settle import Route, Settled, describe_inputs
@@ -61,7 +61,7 @@ class Calls(Protocol):
 
     suspended: SuspendedRuns
 
-    def find(self, client: Client, view: View, name: str) -> CatalogTool:
+    def find(self, view: View, name: str) -> CatalogTool:
         """The tool of this name in a client's view."""
 
     async def run(
@@ -189,7 +189,7 @@ class StepCalls:
 
     def _find(self, view: View, name: str) -> CatalogTool:
         try:
-            return self._calls.find(self._scope.client, view, name)
+            return self._calls.find(view, name)
         except ToolNotFoundError as error:
             if self._inside:
                 raise InternalToolError(error) from None
