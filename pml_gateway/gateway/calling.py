@@ -203,7 +203,8 @@ class Caller:
                 fitting = await check(resolved.arguments)
             elif route != "direct" or is_composite:
                 fitting = await check_arguments(tool, resolved.arguments)
-            reads = may_read(self._gateway.state, scope)
+            may_be_kept = route != "direct" or self._gateway.state.settings.references.mode == "all"
+            reads = may_be_kept and may_read(self._gateway.state, scope)
             call = Call(
                 scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads, rights=rights
             )

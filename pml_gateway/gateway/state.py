@@ -107,6 +107,7 @@ class GatewayState:
     _instructions: dict[object, str] = field(default_factory=dict)
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
+    _meta_tools: dict[object, MetaTools] = field(default_factory=dict)
 
     def view(self, client: Client, *, inside: bool = False) -> View:
         """What this client may see and call, or what steps of composite tools may call for it."""
@@ -136,7 +137,11 @@ class GatewayState:
 
     def meta_tools_of(self, view: View) -> MetaTools:
         """The meta-tools that exist for a view."""
-        return MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
+        cached = self._meta_tools.get(view)
+        if cached is None:
+            cached = MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
+            remember(self._meta_tools, view, cached, MAX_VIEWS)
+        return cached
 
     def instructions(self, view: View) -> str:
         """What a view's clients are told at their first request. Blocks the first time: call it in a thread."""

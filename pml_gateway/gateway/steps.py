@@ -50,7 +50,7 @@ READ_RESULT = "read_result"
 
 def may_read(state: GatewayState, scope: RequestScope) -> bool:
     """Whether this client can read what is kept for it; what it could not read is answered whole."""
-    tool, settings = state.meta_tools.find(READ_RESULT), state.settings.gateway
+    tool, settings = state.meta_tools_of(state.view(scope.client)).find(READ_RESULT), state.settings.gateway
     if scope.is_last or tool is None or not tool.is_enabled(state.settings):
         return False
     return settings.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, settings), settings)

@@ -127,29 +127,26 @@ class Settler:
         Images and audio do not count as text, which no model reads of them.
         """
         settings = self._results.settings
-        media = media_of(result)
-        if sum(len(block["data"]) for block in media) > settings.media_bytes:
-            media = []
         # SDK clients raise where a tool that declares its output answers without it.
         is_held_to_it = call.route == "direct" and "outputSchema" in call.tool.definition
         if not call.may_read or not stores(settings, call.route) or is_held_to_it:
-            return None, media
-        read = (
-            content_of({**result, "content": [block for block in result["content"] if block not in media]})
-            if media
-            else content
-        )
+            return None, []
         # A token has at least one character, so that most results are known to be small without counting.
-        if not exceeds(read.value, settings.threshold_tokens):
-            return None, media
-        if media and await anyio.to_thread.run_sync(tokens_of_json, read.value) <= settings.threshold_tokens:
-            return None, media
+        if not exceeds(content.value, settings.threshold_tokens):
+            return None, []
+        media = media_of(result)
+        if sum(len(block["data"]) for block in media) > settings.media_bytes:
+            media = []
+        if media:
+            text = content_of({**result, "content": [block for block in result["content"] if block not in media]}).value
+            if await anyio.to_thread.run_sync(tokens_of_json, text) <= settings.threshold_tokens:
+                return None, []
         try:
             source = self._source(call, status)
             return await self._results.put(call.client, content, source=source, over=settings.threshold_tokens), media
         except ResultStoreError as error:
             logger.warning("a result of %s is given whole: %s", call.tool.qualified_name, error)
-            return None, media
+            return None, []
 
     def _source(self, call: Call, status: str) -> Source:
         return Source(

@@ -149,6 +149,18 @@ async def test_json_text_is_read_on_by_items_as_its_preview_shows_them(tmp_path:
     assert page["items"][0] == ROWS[2]
 
 
+async def test_a_client_that_is_denied_read_result_gets_results_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "k" * 24)
+    clients = {"c": {"key": "${env:KEY}", "allow": ["*"], "deny": ["read_result"]}}
+    async with serving(tmp_path, {"up": upstream()}, clients=clients) as served:
+        one = await served.call("call_tool", {"name": "up__make"}, key="k" * 24)
+        batch = await served.call("call_batch", {"calls": [{"name": "up__make"}]}, key="k" * 24)
+    assert one["content"] == LARGE["content"]
+    assert "reference" not in batch["structuredContent"]["slots"][0]
+
+
 async def test_a_command_which_ends_with_its_answer_gets_it_whole(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": upstream()}) as served:
         caller, asked = served.runtime.caller, {"name": "up__make"}
