@@ -128,7 +128,7 @@ def test_steps_refer_to_earlier_results_only() -> None:
             earlier: set[str] = set()
             for step in one.steps:
                 used = [reference for _, reference in references(compile_template(step.arguments))]
-                named = {reference.root for reference in used if isinstance(reference, StepReference)}
+                named = {root for part in used if isinstance(part, StepReference) for root in part.roots}
                 assert (named - {"item"}) | set(step.after) <= earlier | seen, (task.name, step.id)
                 earlier.add(step.id)
             assert set(one.shown) <= earlier

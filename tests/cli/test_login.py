@@ -173,6 +173,7 @@ async def test_a_login_that_goes_elsewhere_takes_the_owners_word(tmp_path: Path)
         assert (allowed.returncode, "logged in to remote" in allowed.stdout) == (0, True)
 
 
+@pytest.mark.slow
 async def test_two_processes_that_renew_at_once_send_one_refresh_request(tmp_path: Path) -> None:
     async with protected(AuthorizationServer(lifetimes=[0])) as stand:
         write_settings(tmp_path, settings(stand))

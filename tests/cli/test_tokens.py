@@ -87,6 +87,7 @@ def test_a_chart_may_be_a_png_and_nothing_else(home: Path, tmp_path: Path) -> No
     assert "cannot be written" in pml("tokens", "--chart", str(tmp_path / "no" / "folder.svg"), code=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_watching_ends_with_a_signal_even_where_a_script_started_it_in_the_background(
     home: Path, tmp_path: Path, sent: signal.Signals
@@ -122,6 +123,7 @@ def watching(own: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_watching_counts_anew_when_the_configuration_changes(home: Path, tmp_path: Path) -> None:
     own = tmp_path / "watched"
     write_settings(own, {"servers": SERVERS})

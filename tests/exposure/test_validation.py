@@ -180,7 +180,7 @@ def test_a_parameter_may_be_called_pattern() -> None:
     assert problems(schema, {}) == [("", "'pattern' is a required property")]
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(schema=sound_schemas(), arguments=ARGUMENTS)
 def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, arguments: JsonObject) -> None:
     try:

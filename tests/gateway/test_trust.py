@@ -337,8 +337,8 @@ async def everything_said(served: Serving, up: ScriptedServer, name: str, client
     ("style", "was_served", "has_key"),
     [
         ("tools", False, True),
-        ("namespaces", True, True),
         *(pytest.param("tools", *each, marks=pytest.mark.slow) for each in ((True, True), (False, False))),
+        pytest.param("namespaces", True, True, marks=pytest.mark.slow),
     ],
 )
 async def test_what_is_quarantined_cannot_be_told_from_what_never_was(

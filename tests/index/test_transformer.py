@@ -35,7 +35,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "model"
 
 
-@pytest.fixture(params=["shipped", "hashed words", "sentence-transformers"])
+@pytest.fixture(params=["shipped", "hashed words", pytest.param("sentence-transformers", marks=pytest.mark.slow)])
 def embedder(request: pytest.FixtureRequest) -> Embedder:
     match request.param:
         case "shipped":
@@ -61,11 +61,13 @@ def test_every_embedder_serves_an_index(embedder: Embedder) -> None:
     assert all(0 <= hit.score < 1 for hit in hits[1:])
 
 
+@pytest.mark.slow
 def test_queries_are_read_with_the_prompt_of_the_model(tiny_model: Path) -> None:
     embedder = load_embedder(str(tiny_model))
     assert embed_query(embedder, "read a file") == pytest.approx(embedder.encode(["query: read a file"])[0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_trained_further_in_its_directory_gets_another_id(tiny_model: Path) -> None:
     before = load_embedder(str(tiny_model)).model_id
     assert load_embedder(str(tiny_model)).model_id == before

@@ -147,6 +147,7 @@ async def test_a_schema_of_10_megabytes_is_repaired_with_a_reason(tmp_path: Path
         assert "larger than" in repaired["bad__huge"][0]
 
 
+@pytest.mark.slow
 async def test_a_list_of_50_000_tools_is_taken_and_every_one_can_be_called(tmp_path: Path) -> None:
     async with beside(tmp_path, entry("many_tools", 50_000)) as (gateway, caller):
         assert row_of(gateway)["tools"] == 50_000

@@ -44,7 +44,7 @@ async def test_a_call_that_cannot_be_read_fails_its_own_slot_only(tmp_path: Path
         {"name": "up__say", "arguments": "no object", "id": "bad"},
         {"arguments": {}},
         {"name": "up__say", "argumens": {}},
-        {"name": "call_tool", "arguments": {"name": "up__say"}},
+        {"name": "search_tools", "arguments": {"query": "say"}},
     ]
     async with serving(tmp_path, {"up": (fake := upstream())}) as served:
         answer = (await served.call("call_batch", {"calls": calls}))["structuredContent"]
