@@ -18,7 +18,7 @@ from tests.support.asking import Person
 from tests.support.process import environment, write_settings
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
+pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.slow]
 
 ASKING = Path(__file__).parents[1] / "support" / "asking.py"
 ROOT = Path(__file__).parents[2]

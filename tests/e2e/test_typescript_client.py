@@ -19,7 +19,7 @@ from .install import Installation
 from .servers import real_servers
 from .typescript import Step, TypeScriptClient, call
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 DOCUMENT = "demo://resource/static/document/architecture.md"
 DEPARTMENT = {"ref": {"type": "ref/prompt", "name": "completable-prompt"}}
