@@ -157,7 +157,7 @@ class UnreadableKeysError(InvalidInputError):
             "closest": list(closest),
         }
         if corrected is not None and len(str(corrected)) <= MAX_CORRECTED:
-            details["corrected"] = corrected
+            details["corrected"] = {key: value for key, value in corrected.items() if value is not None}
         super().__init__(
             "; ".join(problem.message for problem in self.problems),
             hint="; ".join(problem.hint for problem in self.problems),
@@ -569,7 +569,8 @@ class _Call:
                 kept[target] = self.given[key]
             elif target is not None:
                 return None
-        return {**kept, **({ARGUMENTS: arguments} if arguments else {})}
+        # Without a name, it would be read as something else again.
+        return {**kept, **({ARGUMENTS: arguments} if arguments else {})} if self.name_key in kept else None
 
 
 def kind_of(value: object) -> str:

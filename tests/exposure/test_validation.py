@@ -188,7 +188,9 @@ def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, argument
     except (RecursionError, Unresolvable):
         return
     if accepted:
-        assert problems(schema, arguments) == []
+        # What it does not name, and lets pass, is refused on purpose.
+        refused = [each for each in problems(schema, arguments) if not each[1].endswith("is none of its parameters")]
+        assert refused == []
     elif "pattern" not in str(schema):
         assert problems(schema, arguments) != []
 
