@@ -212,7 +212,7 @@ def _inline_literal(value: object) -> str:
 
 def signature(name: str, schema: JsonObject) -> str:
     """`name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
-    return f"{name}({', '.join(_parameters(schema, _Reading(schema), 0))})"
+    return f"{name}({_taken(_Itself(schema))})"
 
 
 def _parameters(schema: JsonObject, reading: _Reading, depth: int) -> list[str]:
@@ -325,6 +325,12 @@ class _Itself:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Itself) and other.schema is self.schema
+
+
+@lru_cache(maxsize=4096)
+def _taken(key: _Itself) -> str:
+    """The parameters of a signature; remembered as what comes back is."""
+    return ", ".join(_parameters(key.schema, _Reading(key.schema), 0))
 
 
 @lru_cache(maxsize=4096)
