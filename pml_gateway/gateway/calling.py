@@ -29,7 +29,7 @@ from pml_gateway.exposure.validation import Fitting, check_arguments, check_obje
 from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
 from pml_gateway.gateway.callees import Callees
 from pml_gateway.gateway.events import CLIENT, calling
-from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.steps import StepCalls, composite_result, may_read, runs_as_owner
@@ -53,7 +53,7 @@ logger = get_logger(__name__)
 class CallContext:
     """One `tools/call` while it is answered: who makes it, what that client sees, and what accompanies the call."""
 
-    gateway: Gateway
+    gateway: Host
     caller: Caller
     state: GatewayState
     view: View
@@ -89,7 +89,7 @@ class CallContext:
 class Caller:
     """Serves every call of one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Host) -> None:
         self._gateway = gateway
         self._settler = Settler(
             gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.usage.arguments
@@ -252,7 +252,7 @@ class Caller:
 
 
 async def ask_upstream(
-    gateway: Gateway, upstream_id: str, method: str, params: JsonObject, options: CallOptions
+    gateway: Host, upstream_id: str, method: str, params: JsonObject, options: CallOptions
 ) -> JsonObject:
     """Send one request with what accompanies it, and return the result as it came.
 

@@ -22,7 +22,7 @@ from pml_gateway.errors import (
 )
 from pml_gateway.exposure.modes import lists_meta_tools
 from pml_gateway.exposure.validation import check_for_certain
-from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
@@ -85,7 +85,7 @@ class StepCalls:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: Host,
         calls: Calls,
         scope: RequestScope,
         options: CallOptions,
@@ -278,7 +278,7 @@ FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
 
 
-def runs_as_owner(gateway: Gateway, tool: CatalogTool, options: CallOptions) -> bool:
+def runs_as_owner(gateway: Host, tool: CatalogTool, options: CallOptions) -> bool:
     """Whether a call is made with the rights of the gateway's owner, or a composite tool's steps are."""
     composite = gateway.state.composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
     if composite is None or composite.definition is None:
@@ -287,7 +287,7 @@ def runs_as_owner(gateway: Gateway, tool: CatalogTool, options: CallOptions) -> 
 
 
 async def composite_result(
-    gateway: Gateway,
+    gateway: Host,
     calls: Calls,
     scope: RequestScope,
     tool: CatalogTool,
@@ -363,7 +363,7 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
     return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
 
-async def _by_reference(gateway: Gateway, scope: RequestScope, result: JsonObject, source: Source) -> JsonObject:
+async def _by_reference(gateway: Host, scope: RequestScope, result: JsonObject, source: Source) -> JsonObject:
     """The result as a reference to it; whole where that would be no shorter, or cannot be kept or read."""
     if not may_read(gateway.state, scope):
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -14,12 +15,14 @@ from pml_gateway.exposure.focus import FOCUS, NOT_FOCUSED, Focused, focused
 from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
 from pml_gateway.types import MODES, ExposureMode, JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.gateway.gateway import Gateway
 
 COUNTED_VERSION = "2025-11-25"
 """The protocol version whose list is counted: the one most clients speak."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
 
@@ -23,6 +24,9 @@ from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
+
+if TYPE_CHECKING:
+    from pml_gateway.gateway.gateway import Gateway
 
 SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
 """What it can be asked for."""
@@ -82,10 +86,15 @@ async def _overview(context: CallContext) -> JsonObject:
     }
 
 
+def _gateway(context: CallContext) -> Gateway:
+    """Nothing else than a gateway serves this meta-tool."""
+    return cast("Gateway", context.gateway)
+
+
 def _upstreams(context: CallContext) -> list[JsonObject]:
     unrestricted = _sees_all(context)
     rows = []
-    for upstream_id, upstream in context.gateway.pool.upstreams.items():
+    for upstream_id, upstream in _gateway(context).pool.upstreams.items():
         tools = context.view.servers.get(upstream_id, 0)
         if not tools and not unrestricted:
             continue
@@ -103,7 +112,7 @@ async def _problems(context: CallContext) -> list[str]:
     if not _sees_all(context):
         return []
     found = await anyio.to_thread.run_sync(_misconfigurations, context.state)
-    return [AWAITS_REVIEW, *found] if context.gateway.warden.awaits_review else found
+    return [AWAITS_REVIEW, *found] if _gateway(context).warden.awaits_review else found
 
 
 async def _lineage(context: CallContext, ref: str) -> JsonObject:

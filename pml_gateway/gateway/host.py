@@ -1,0 +1,102 @@
+"""What calls and meta-tools need of whatever serves them: a gateway, or a FastMCP server with its tools in process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from mcp.shared.dispatcher import ProgressFnT
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.gateway.indexing import Linker
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.mcp.elicitation import Audience
+from pml_gateway.mcp.listing import Listed
+from pml_gateway.policy.view import View
+from pml_gateway.processes.budget import RequestBudget
+from pml_gateway.results.etags import Etags
+from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.store import ResultStore
+from pml_gateway.telemetry.events import Events
+from pml_gateway.types import JsonObject
+
+
+class Server(Protocol):
+    """Something with tools, as calls reach it."""
+
+    @property
+    def upstream_id(self) -> str:
+        """By which its tools are known."""
+
+    @property
+    def last_listed(self) -> Listed | None:
+        """What it listed last."""
+
+    def not_listed(self) -> GatewayError:
+        """What a request is refused with that needs a list of it, as none is known."""
+
+    def request(
+        self,
+        method: str,
+        params: JsonObject,
+        /,
+        *,
+        on_progress: ProgressFnT | None = None,
+        audience: Audience | None = None,
+    ) -> Awaitable[JsonObject]:
+        """Send one request with raw params and return the raw result."""
+
+
+class Pool(Protocol):
+    """The servers by their ids."""
+
+    @property
+    def upstreams(self) -> Mapping[str, Server]:
+        """In the order of the configuration."""
+
+
+class Host(Protocol):
+    """Whoever serves calls: its state, what it keeps, and the servers behind it."""
+
+    @property
+    def state(self) -> GatewayState:
+        """What requests are answered from now."""
+
+    @property
+    def pool(self) -> Pool:
+        """The servers."""
+
+    @property
+    def results(self) -> ResultStore:
+        """Stored results."""
+
+    @property
+    def etags(self) -> Etags:
+        """Which results clients hold."""
+
+    @property
+    def shapes(self) -> LearnedShapes:
+        """What is known of results that no schema declares."""
+
+    @property
+    def events(self) -> Events:
+        """Whom what clients do is told."""
+
+    @property
+    def linker(self) -> Linker:
+        """Which tools belong together."""
+
+    async def ready(self) -> GatewayState:
+        """The state, once there is one to answer from."""
+
+    async def searchable(self, timeout: float = 5.0) -> GatewayState:
+        """The state, with an index to search if there is one within `timeout` seconds."""
+
+    def unlisted_owner(self, tool_name: str) -> Server | None:
+        """The server whose tool this is by its name, if no list of it is known."""
+
+    def unavailable(self, view: View) -> dict[str, str]:
+        """The servers that may have tools for this view and show none now, each with the reason."""
+
+    def new_budget(self, share: str) -> RequestBudget:
+        """What one request of a client may take."""
