@@ -34,6 +34,7 @@ STAGES = (
     "workflow",
     "gateway",
     "meta",
+    "fastmcp",
     "serve",
     "reports",
     "demo",

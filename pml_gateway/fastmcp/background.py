@@ -1,0 +1,77 @@
+"""What a server builds beside its requests: the index, and which tools belong together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from pathlib import Path
+
+import anyio
+from uncalled_for import SharedContext
+
+from pml_gateway.catalog.model import Catalog
+from pml_gateway.config.settings import Settings
+from pml_gateway.gateway.indexing import Indexer, Linker
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.policy.view import View
+from pml_gateway.signal import Signal
+
+FIRST_WAIT = 5.0
+"""Seconds a request waits for the first index: it is one of words alone, which takes milliseconds."""
+
+CHANGE_WAIT = 0.5
+"""Seconds a search waits for tools that came since; then it answers from those that are ready."""
+
+LINKING_WAITS = 60.0
+"""Seconds that links wait for the index: they want the processor that searches do."""
+
+
+class Background:
+    """One task on the event loop of a server, from its first request until it ends."""
+
+    def __init__(self, cache_dir: Path, identity: str, is_current: Callable[[View], bool]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.index: ToolIndex | None = None
+        self.linker = Linker(lambda: self._indexer.wait(LINKING_WAITS), is_current)
+        self._indexer = Indexer(cache_dir, identity)
+        self._wanted: Catalog | None = None
+        self._indexed: frozenset[str] = frozenset()
+        self._swapped = Signal()
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, settings: Settings, catalog: Catalog) -> None:
+        """Have these tools indexed, soon."""
+        if self._task is None or self._task.done():
+            # No request's context: the task outlives the one that begins it.
+            self._task = self.loop.create_task(self._run(), name="pml-gateway index", context=Context())
+            stack = SharedContext.stack.get(None)
+            if stack is not None:
+                stack.push_async_callback(self._end)
+        if catalog is not self._wanted:
+            self._wanted = catalog
+            self._indexer.request(settings, catalog)
+
+    async def ready(self, names: frozenset[str]) -> None:
+        """Wait a moment for an index of these tools; at its end, search by what there is."""
+        with anyio.move_on_after(FIRST_WAIT if self.index is None else CHANGE_WAIT):
+            await self._swapped.until(lambda: self.index is not None and names <= self._indexed)
+
+    async def settled(self, timeout: float) -> bool:
+        """Whether the index of the newest tools is complete within `timeout` seconds."""
+        return await self._indexer.wait(timeout)
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._indexer.run, self._swap)
+            tasks.start_soon(self.linker.run)
+
+    async def _end(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _swap(self, index: ToolIndex) -> None:
+        self.index = index
+        self._indexed = frozenset(document.key for document in index.documents)
+        self._swapped.set()

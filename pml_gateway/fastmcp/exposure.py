@@ -1,0 +1,278 @@
+"""`Exposure`: how much of a FastMCP server its clients see, as a transform beside FastMCP's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastmcp.apps.config import is_model_visible
+from fastmcp.server.context import Context
+from fastmcp.server.dependencies import get_context
+from fastmcp.server.sessions import current_principal
+from fastmcp.server.transforms import GetToolNext
+from fastmcp.server.transforms.catalog import CatalogTransform
+from fastmcp.tools import Tool
+from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+from fastmcp.utilities.versions import VersionSpec
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import PrivateAttr
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
+from pml_gateway.exposure.modes import Exposure as Exposed
+from pml_gateway.fastmcp.background import Background
+from pml_gateway.fastmcp.host import Kept, RequestHost
+from pml_gateway.fastmcp.settings import read_settings
+from pml_gateway.fastmcp.snapshots import Snapshots, systems
+from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.request import CallOptions, RequestScope, is_modern, list_intent
+from pml_gateway.gateway.tool_list import COUNTED_VERSION, expose, own_definitions
+from pml_gateway.meta.call_tool import CALL_TOOL
+from pml_gateway.meta.read_result import READ_RESULT
+from pml_gateway.meta.search_tools import SEARCH_TOOLS
+from pml_gateway.meta.tool_schema import TOOL_SCHEMA
+from pml_gateway.meta.workflows import CALL_BATCH, EXECUTE_WORKFLOW
+from pml_gateway.paths import Paths
+from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
+from pml_gateway.policy.view import View
+from pml_gateway.types import MODES, ExposureMode, JsonObject
+
+DEFAULT_META_TOOLS = ("search_tools", "tool_schema", "call_tool")
+
+LIST_WAIT = 5.0
+"""Seconds a list that an intent selects waits for the whole index."""
+
+_META_TOOLS = MetaTools(SEARCH_TOOLS, TOOL_SCHEMA, CALL_TOOL, CALL_BATCH, EXECUTE_WORKFLOW, READ_RESULT)
+
+_PASSED = "pml_gateway"
+"""Where a tool says, past all later transforms, by which name it passed this one. FastMCP keeps it from the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one request may see: the tools by their names of here, and by the names under which they passed."""
+
+    host: RequestHost
+    scope: RequestScope
+    passed_as: Mapping[str, str]
+
+    @property
+    def view(self) -> View:
+        return self.host.state.view(self.scope.client)
+
+
+class _OwnTool(Tool):
+    """A meta-tool as FastMCP lists and runs it."""
+
+    _exposure: Exposure = PrivateAttr()
+    _meta_name: str = PrivateAttr()
+
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+        """Answer one call of it."""
+        return await self._exposure.answer(self._meta_name, arguments)
+
+
+class Exposure(CatalogTransform):
+    """Lists a part of a FastMCP server's tools, chosen by a mode, beside tools that search and call all of them.
+
+    Added last to a server or proxy, it applies to everything that the server lists to the client of a request: what
+    FastMCP hides from that client is in no list, hit, schema, call or suggestion.
+
+        mcp.add_transform(Exposure("hybrid", intent="triage issues"))
+
+    Args:
+        mode: `meta_only` lists the meta-tools alone; `semantic` and `hybrid` also the tools that fit the intent (and
+            hybrid those of its whitelist); `full_proxy` lists everything.
+        intent: what the work is about, where a client does not say it in `_meta["pml-gateway/query"]` of its
+            `tools/list` or in `?query=` of its URL.
+        meta_tools: which there are; also `call_batch`, `execute_workflow` and `read_result`.
+        settings: the rest of the configuration as in the gateway's file, such as
+            `{"gateway": {"hybrid": {"whitelisted_tools": ["get_*"]}, "blacklisted_tools": ["drop_*"]}}`.
+
+    Raises:
+        ConfigurationError: names the value and what may be written.
+    """
+
+    def __init__(
+        self,
+        mode: ExposureMode | str = ExposureMode.META_ONLY,
+        intent: str | None = None,
+        *,
+        meta_tools: Sequence[str] = DEFAULT_META_TOOLS,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = read_settings(mode, intent, meta_tools, settings or {})
+        self._kept = Kept(self._settings)
+        self._snapshots = Snapshots(self._settings, _META_TOOLS)
+        self._background: Background | None = None
+
+    def __repr__(self) -> str:
+        return f"Exposure({self._settings.gateway.tools_exposure.value!r})"
+
+    async def list_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """What of the tools before it is listed; while it looks at what the client may see, all of them."""
+        if self._bypass.get():
+            return [self._marked(tool) for tool in tools]
+        return await self.transform_tools(tools)
+
+    async def transform_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """The meta-tools in their order, then what the mode selects, by name."""
+        context = _context()
+        if context is None:
+            # The server itself looks at its tools when it starts; nobody is shown them.
+            return tools
+        seen = await self._seen(context, in_list=True)
+        mode, intent = self._settings.gateway.tools_exposure, _intent(context, seen.scope, self._settings.gateway)
+        if intent is not None and MODES[mode].reads_intent:
+            # Many clients list once: what an intent selects is worth waiting for, as in the gateway.
+            await seen.host.background.settled(LIST_WAIT)
+            await seen.host.searchable()
+        state, view = seen.host.state, seen.view
+        exposed = await expose(state, view, mode, intent)
+        own = [self._own(definition) for definition in own_definitions(state, view, exposed)]
+        return [*own, *_listed(tools, exposed, seen.passed_as)]
+
+    async def get_tool(self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None) -> Tool | None:
+        """A meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
+        own = self._enabled(name)
+        if own is not None and name == own.name:
+            return self._own(own.definition(()))
+        tool = await call_next(name, version=version)
+        context = _context()
+        if tool is None and own is not None:
+            return self._own({**own.definition(()), "name": name})
+        if context is None or (tool is not None and not self._settings.gateway.blacklisted_tools):
+            return tool
+        seen = await self._seen(context, in_list=False)
+        if tool is None:
+            found = seen.view.resolve(name)
+            passed = None if found is None else seen.passed_as.get(found.name)
+            tool = None if passed is None else await call_next(passed, version=version)
+            return None if tool is None else tool.model_copy(update={"name": name})
+        denied = {each.name for each in seen.view.catalog.tools if not seen.view.shows(each)}
+        return None if name in {seen.passed_as[each] for each in denied} else tool
+
+    async def answer(self, meta_tool: str, arguments: JsonObject) -> ToolResult:
+        """What a meta-tool answers to the request that is being served."""
+        context = get_context()
+        seen = await self._seen(context, in_list=False)
+        request = context.request_context
+        version = COUNTED_VERSION if request is None else request.protocol_version
+        options = CallOptions(on_progress=context.report_progress)
+        result = await Caller(seen.host).call(seen.scope, meta_tool, arguments, options, version)
+        if result.get("resultType") == "input_required":
+            return InputRequiredToolResult(InputRequiredResult.model_validate(result))
+        return ToolResult.from_mcp_result(CallToolResult.model_validate(result))
+
+    async def indexed(self, timeout: float = 60.0) -> bool:
+        """Whether the search knows all tools that were asked about, with their meanings, within `timeout` seconds.
+
+        Nothing has to wait for this: until then, searches answer from the words alone. For tests and measurements.
+        """
+        return self._background is not None and await self._background.settled(timeout)
+
+    async def _seen(self, context: Context, *, in_list: bool) -> _Seen:
+        """What the client of a request may see. Middleware has seen the request already where it is for a list."""
+        server = context.fastmcp
+        listed = await self.get_tool_catalog(context, run_middleware=not in_list)
+        passed_as = {tool.name: name for tool in listed if (name := self._mark_of(tool)) is not None}
+        mine = [tool for tool in listed if tool.name in passed_as]
+        snapshot = await self._snapshots.of(mine, systems(server))
+        background = self._background
+        if background is None or background.loop is not asyncio.get_running_loop():
+            identity = f"fastmcp {server.name}"
+            background = Background(
+                Paths.from_environ().cache_dir, identity, lambda view: self._snapshots.keeps(view.catalog)
+            )
+            self._background = background
+        background.want(self._settings, self._snapshots.catalog)
+        host = RequestHost(snapshot, server, background, self._kept)
+        return _Seen(host, RequestScope(_client(context), url_query=_url_query(context)), passed_as)
+
+    def _enabled(self, name: str) -> MetaTool | None:
+        found = _META_TOOLS.find(name)
+        return found if found is not None and found.is_enabled(self._settings) else None
+
+    def _own(self, definition: JsonObject) -> Tool:
+        hints = definition.get("annotations")
+        tool = _OwnTool(
+            name=definition["name"],
+            description=definition["description"],
+            parameters=definition["inputSchema"],
+            annotations=None if hints is None else ToolAnnotations.model_validate(hints),
+        )
+        tool._exposure, tool._meta_name = self, definition["name"]
+        return tool
+
+    def _marked(self, tool: Tool) -> Tool:
+        meta = tool.meta or {}
+        said = meta.get("fastmcp") or {}
+        internal = said.get("_internal") or {}
+        marks = {**(internal.get(_PASSED) or {}), str(self._instance_id): tool.name}
+        marked = {**meta, "fastmcp": {**said, "_internal": {**internal, _PASSED: marks}}}
+        return tool.model_copy(update={"meta": marked})
+
+    def _mark_of(self, tool: Tool) -> str | None:
+        said = (tool.meta or {}).get("fastmcp") or {}
+        name: str | None = ((said.get("_internal") or {}).get(_PASSED) or {}).get(str(self._instance_id))
+        return name
+
+
+def _listed(tools: Sequence[Tool], exposed: Exposed, passed_as: Mapping[str, str]) -> list[Tool]:
+    """The tools of an exposure, as they came to this transform: every version of each."""
+    by_name: dict[str, list[Tool]] = {}
+    for tool in tools:
+        by_name.setdefault(tool.name, []).append(tool)
+    listed = []
+    for each in exposed.tools:
+        for tool in by_name.pop(passed_as[each.tool.name], ()):
+            listed.append(_as_listed(tool, each.tool, as_sent=exposed.as_sent))
+    if exposed.as_sent:
+        # Hosts keep these from models, and route calls of apps by them.
+        listed += [tool for rest in by_name.values() for tool in rest if not is_model_visible(tool)]
+    return listed
+
+
+def _as_listed(tool: Tool, known: CatalogTool, *, as_sent: bool) -> Tool:
+    """A tool under a legal name, and with schemas that model APIs take; mostly the very same tool."""
+    changes: dict[str, Any] = {}
+    if tool.name == known.name != known.qualified_name:
+        changes["name"] = known.qualified_name
+    if known.repairs and not as_sent:
+        changes["parameters"] = known.definition["inputSchema"]
+        changes["output_schema"] = known.definition.get("outputSchema")
+    return tool.model_copy(update=changes) if changes else tool
+
+
+def _context() -> Context | None:
+    try:
+        return get_context()
+    except RuntimeError:
+        return None
+
+
+def _client(context: Context) -> Client:
+    """Whose results and references these are: the user who is logged in, the session, or whoever runs the server."""
+    principal = current_principal()
+    if principal is not None:
+        return Client(f"user:{principal}")
+    request = context.request_context
+    if request is None:
+        return LOCAL
+    if not is_modern(request.protocol_version):
+        return Client(f"session:{context.session_id}")
+    return LOCAL if request.request is None else ANONYMOUS
+
+
+def _url_query(context: Context) -> str | None:
+    request = context.request_context
+    return None if request is None or request.request is None else request.request.query_params.get("query")
+
+
+def _intent(context: Context, scope: RequestScope, settings: GatewaySection) -> str | None:
+    request = context.request_context
+    return list_intent({"_meta": None if request is None else request.meta}, scope, settings)

@@ -1,0 +1,185 @@
+"""One request to a FastMCP server, as the meta-tools see it: a `Host` whose only server is that one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import DisabledError, FastMCPError, NotFoundError
+from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CallToolResult
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.fastmcp.background import Background
+from pml_gateway.fastmcp.snapshots import Snapshot
+from pml_gateway.gateway.indexing import Linker
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.mcp.elicitation import Audience
+from pml_gateway.mcp.listing import Listed
+from pml_gateway.policy.view import View
+from pml_gateway.processes.budget import RequestBudget
+from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.results.etags import Etags
+from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.store import ResultStore
+from pml_gateway.state.backend import Backend, build_backend
+from pml_gateway.state.memory import MemoryStore
+from pml_gateway.telemetry.events import Events
+from pml_gateway.types import JsonObject
+
+
+class Kept:
+    """What is kept from request to request, in memory."""
+
+    def __init__(self, settings: Settings) -> None:
+        async def open_backend() -> Backend:
+            return build_backend(settings.references, Path())
+
+        self.settings = settings
+        self.events = Events()
+        self.exceeded = Exceeded()
+        self.results = ResultStore(settings.references, open_backend)
+        self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
+        # Its file is written by a task of the gateway only.
+        self.shapes = LearnedShapes(Path("shapes.json"), lambda: settings.learning.output_shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """The server that a request came to, with its middleware, authorization and visibility, called from inside."""
+
+    upstream_id: str
+    server: FastMCP[Any]
+    names: Mapping[tuple[str, str], str]
+    last_listed: Listed | None = None
+
+    def not_listed(self) -> GatewayError:
+        """It always lists; this is for whoever asks nevertheless."""
+        return UpstreamUnavailableError(f"{self.upstream_id}: lists no tools")
+
+    async def request(
+        self,
+        method: str,
+        params: JsonObject,
+        /,
+        *,
+        on_progress: ProgressFnT | None = None,
+        audience: Audience | None = None,
+    ) -> JsonObject:
+        """The result of a tool; progress, logs and questions go to the client by the request that is being answered.
+
+        Raises:
+            ToolNotFoundError: it is gone since it was found.
+        """
+        name = self.names.get((self.upstream_id, params["name"]), params["name"])
+        try:
+            result = await self.server.call_tool(name, params["arguments"])
+        except (NotFoundError, DisabledError):
+            raise ToolNotFoundError(
+                f"no tool named {name!r}", hint="search_tools finds tools by what they do"
+            ) from None
+        except FastMCPError as error:
+            # As FastMCP itself answers what a tool raises.
+            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+        return as_json(result, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """A `Pool` of the one server, which is behind each of its systems."""
+
+    upstreams: Mapping[str, InProcess]
+
+
+@dataclass(slots=True)
+class RequestHost:
+    """A `Host` for one request: what it may see, and what is kept for all."""
+
+    snapshot: Snapshot
+    server: FastMCP[Any]
+    background: Background
+    kept: Kept
+    state: GatewayState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.snapshot.indexed_by(self.background.index)
+
+    @property
+    def pool(self) -> Servers:
+        """The server, by each of the systems that its tools belong to."""
+        catalog = self.state.catalog
+        return Servers({each: InProcess(each, self.server, catalog.assignments) for each in catalog.upstream_ids})
+
+    @property
+    def results(self) -> ResultStore:
+        """Stored results, of each client its own."""
+        return self.kept.results
+
+    @property
+    def etags(self) -> Etags:
+        """Which results clients hold."""
+        return self.kept.etags
+
+    @property
+    def shapes(self) -> LearnedShapes:
+        """What is known of results that no schema declares."""
+        return self.kept.shapes
+
+    @property
+    def events(self) -> Events:
+        """Nobody listens: FastMCP has middleware for that."""
+        return self.kept.events
+
+    @property
+    def linker(self) -> Linker:
+        """Which tools belong together."""
+        return self.background.linker
+
+    async def ready(self) -> GatewayState:
+        """The state; a server that answers has one."""
+        return self.state
+
+    async def searchable(self, timeout: float = 5.0) -> GatewayState:
+        """The state, with an index as far as one is ready."""
+        await self.background.ready(self.snapshot.names)
+        self.state = self.snapshot.indexed_by(self.background.index)
+        return self.state
+
+    def unlisted_owner(self, tool_name: str) -> None:
+        """None: a server in process has always listed."""
+
+    def unavailable(self, view: View) -> dict[str, str]:
+        """None, for the same reason."""
+        return {}
+
+    def new_budget(self, share: str) -> RequestBudget:
+        """What one request may take; work goes to threads, since there are no workers."""
+        return RequestBudget(self.kept.settings.limits, None, self.kept.exceeded, share)
+
+
+def as_json(result: object, name: str) -> JsonObject:
+    """What FastMCP answers as it would go over the wire.
+
+    Raises:
+        UpstreamProtocolError: an extension answered in a shape of its own.
+    """
+    if isinstance(result, InputRequiredToolResult):
+        return _dumped(result.input_required)
+    if not isinstance(result, ToolResult):
+        raise UpstreamProtocolError(f"{name} answered as a task", hint="call it directly, not through a meta-tool")
+    raw = result.to_mcp_result()
+    if isinstance(raw, CallToolResult):
+        return _dumped(raw)
+    if isinstance(raw, tuple):
+        return _dumped(CallToolResult(content=raw[0], structured_content=raw[1]))
+    return _dumped(CallToolResult(content=raw))
+
+
+def _dumped(model: Any) -> JsonObject:
+    dumped: JsonObject = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped

@@ -1,0 +1,151 @@
+"""What a FastMCP server lists, as the state that lists, searches and calls are answered from.
+
+Sessions and users may see different tools, and tools may come and go: each set of them that is asked about is one
+snapshot. What a request may not see is in none of its answers, because it is not in its snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio.to_thread
+from fastmcp import FastMCP
+from fastmcp.tools import Tool
+
+from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.catalog.ownership import ILLEGAL, Ownership
+from pml_gateway.config.settings import Settings
+from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
+from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.types import JsonObject
+
+MAX_SNAPSHOTS = 8
+"""Sets of tools that are remembered, one for each group of users that see the same; the oldest go first."""
+
+_NAMESPACE = re.compile(r"Namespace\('([^']+)'\)")
+
+Said = tuple[Any, ...]
+"""Everything of a tool that clients can tell, to see whether it is still the same."""
+
+
+def said(tool: Tool) -> Said:
+    """What clients can tell of a tool. Its parts are mostly the same objects as before, so that comparing is quick."""
+    return (
+        *(tool.name, tool.title, tool.description, tool.parameters, tool.output_schema, tool.annotations),
+        *(tool.icons, tool.execution, tool.tags, tool.version, tool.meta, tool.task_config),
+    )
+
+
+def systems(server: FastMCP[Any]) -> tuple[str, ...]:
+    """What the tools of a server belong to: itself, and the namespaces under which others are mounted."""
+    found = [ILLEGAL.sub("_", server.name)]
+    for provider in server.providers:
+        for transform in provider.transforms:
+            # FastMCP says the prefix of a namespace nowhere else.
+            if (named := _NAMESPACE.fullmatch(repr(transform))) is not None:
+                found.append(named[1])
+    return tuple(dict.fromkeys(found))
+
+
+class Snapshot:
+    """One set of tools with everything derived from it."""
+
+    def __init__(self, told: tuple[Said, ...], state: GatewayState) -> None:
+        self.told = told
+        self.state = state
+        self.names = frozenset(tool.qualified_name for tool in state.catalog.tools)
+
+    def indexed_by(self, index: ToolIndex | None) -> GatewayState:
+        """The state, searching by the newest index."""
+        if self.state.index is not index:
+            self.state = replace(self.state, index=index, selected={})
+        return self.state
+
+
+class Snapshots:
+    """The sets of tools that were asked about last."""
+
+    def __init__(self, settings: Settings, meta_tools: MetaTools) -> None:
+        self._settings = settings
+        self._meta_tools = meta_tools
+        self._kept: list[Snapshot] = []
+        self._raw: dict[str, tuple[Said, JsonObject]] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self.catalog = Catalog()
+        """The tools of all of them, which one index serves."""
+
+    def keeps(self, catalog: Catalog) -> bool:
+        """Whether a catalog is still asked about."""
+        return any(snapshot.state.catalog is catalog for snapshot in self._kept)
+
+    async def of(self, tools: Sequence[Tool], belong_to: tuple[str, ...]) -> Snapshot:
+        """The snapshot of exactly these tools."""
+        told = tuple(map(said, tools))
+        if (known := self._known(told)) is not None:
+            return known
+        state = await anyio.to_thread.run_sync(self._built, tools, told, belong_to)
+        if (known := self._known(told)) is not None:
+            return known
+        snapshot = Snapshot(told, state)
+        self._names |= state.catalog.assignments
+        self._kept = [*self._kept, snapshot][-MAX_SNAPSHOTS:]
+        self.catalog = _merged(each.state.catalog for each in reversed(self._kept))
+        return snapshot
+
+    def _known(self, told: tuple[Said, ...]) -> Snapshot | None:
+        found = next((snapshot for snapshot in reversed(self._kept) if snapshot.told == told), None)
+        if found is not None and found is not self._kept[-1]:
+            self._kept = [*(each for each in self._kept if each is not found), found]
+        return found
+
+    def _built(self, tools: Sequence[Tool], told: Sequence[Said], belong_to: tuple[str, ...]) -> GatewayState:
+        by_system: dict[str, list[JsonObject]] = {system: [] for system in belong_to}
+        for tool, what in zip(tools, told, strict=True):
+            by_system[_system_of(tool.name, belong_to)].append(self._definition(tool, what))
+        listings = [UpstreamListing(system, tuple(raw)) for system, raw in by_system.items()]
+        catalog = build_catalog(
+            listings,
+            prefix=self._settings.naming.prefix,
+            max_length=self._settings.naming.max_length,
+            reserved=RESERVED,
+            earlier=self._names,
+            previous=self._kept[-1].state.catalog if self._kept else None,
+            # All of them are the author's own, who is free to name tools by their bare names in rules.
+            ownership=Ownership(own=frozenset(belong_to)),
+        )
+        in_order = {tool.name: place for place, tool in enumerate(tools)}
+        ordered = tuple(sorted(catalog.tools, key=lambda tool: in_order[tool.name]))
+        catalog = replace(catalog, tools=ordered)
+        return GatewayState(self._settings, catalog, None, WireCache(catalog), meta_tools=self._meta_tools)
+
+    def _definition(self, tool: Tool, what: Said) -> JsonObject:
+        known = self._raw.get(tool.name)
+        if known is not None and known[0] == what:
+            return known[1]
+        raw: JsonObject = tool.to_mcp_tool(name=tool.name).model_dump(mode="json", by_alias=True, exclude_none=True)
+        self._raw[tool.name] = (what, raw)
+        return raw
+
+
+def _system_of(name: str, belong_to: tuple[str, ...]) -> str:
+    """The namespace whose prefix a tool's name has, the longest first; else the server itself."""
+    prefixes = sorted(belong_to[1:], key=len, reverse=True)
+    return next((system for system in prefixes if name.startswith(f"{system}_")), belong_to[0])
+
+
+def _merged(newest_first: Iterable[Catalog]) -> Catalog:
+    """The tools of all catalogs; of two with one name, the newest."""
+    newest, *others = newest_first
+    tools: dict[str, CatalogTool] = {tool.qualified_name: tool for tool in newest.tools}
+    for catalog in others:
+        for tool in catalog.tools:
+            tools.setdefault(tool.qualified_name, tool)
+    if len(tools) == len(newest.tools):
+        return newest
+    ids = frozenset(tool.upstream_id for tool in tools.values())
+    return Catalog(tools=tuple(tools.values()), ownership=Ownership(own=ids))
