@@ -37,8 +37,10 @@ class Kept:
     """What is kept from request to request, in memory."""
 
     def __init__(self, settings: Settings) -> None:
+        backend = build_backend(settings.references, Path())
+
         async def open_backend() -> Backend:
-            return build_backend(settings.references, Path())
+            return backend
 
         self.settings = settings
         self.events = Events()

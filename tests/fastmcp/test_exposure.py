@@ -1,0 +1,387 @@
+"""An `Exposure` on FastMCP servers as they are written: mounted, proxied, with hidden tools, other transforms, changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Context, FastMCP
+from fastmcp.server import create_proxy
+from fastmcp.server.auth import AuthContext
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.providers import LocalProvider
+from fastmcp.server.transforms import Namespace, ToolTransform
+from fastmcp.server.transforms.search import BM25SearchTransform
+from fastmcp.tools import Tool
+from fastmcp.tools.tool_transform import ToolTransformConfig
+from mcp_types import PaginatedRequestParams
+
+from pml_gateway.config.settings import KNOWN_META_TOOLS
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.fastmcp import Exposure
+from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
+
+pytestmark = pytest.mark.anyio
+
+LEXICAL = {"search": {"ranking": "lexical"}}
+EITHER_ERA = pytest.mark.parametrize("era", list(ERAS))
+META = ["search_tools", "tool_schema", "call_tool"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of the test's own: embeddings are remembered there."""
+    monkeypatch.setenv("PML_HOME", str(tmp_path))
+
+
+def shop() -> FastMCP[Any]:
+    server: FastMCP[Any] = FastMCP("shop")
+
+    @server.tool(annotations={"readOnlyHint": True})
+    def get_order(order_id: int) -> dict[str, int]:
+        """Fetch one order."""
+        return {"order": order_id}
+
+    @server.tool
+    def refund_order(order_id: int, reason: str = "") -> str:
+        """Give a customer the money back."""
+        return f"refunded {order_id}"
+
+    @server.tool(tags={"internal"})
+    def wipe_orders() -> str:
+        """Wipe the whole table of orders."""
+        return "wiped"
+
+    return server
+
+
+def exposure(mode: str = "meta_only", intent: str | None = None, **options: Any) -> Exposure:
+    """By words alone, so that no test loads the model."""
+    settings = {**LEXICAL, **options.pop("settings", {})}
+    return Exposure(mode, intent, settings=settings, **options)
+
+
+async def found(client: FastMCPServing, query: str, **options: Any) -> list[str]:
+    """The names of the hits."""
+    result = await client.call("search_tools", {"query": query, **options})
+    return [hit["name"] for hit in result["structuredContent"]["hits"]]
+
+
+async def told(client: FastMCPServing, name: str, query: str) -> list[str]:
+    """Every answer that could say something of a tool, scores aside."""
+    calls = {"calls": [{"name": name}, {"name": f"shop:{name}"}]}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("search_tools", {"query": each}) for each in (query, name, f"{name[:4]}*", "*")),
+        *(("tool_schema", {"names": [each]}) for each in (name, f"{name}s")),
+        *(("call_tool", {"name": each}) for each in (name, f"{name}s", f"shop__{name}")),
+        ("call_batch", calls),
+        ("execute_workflow", {"steps": [{"tool": name}], "dry_run": True}),
+        ("execute_workflow", {"intent": query}),
+        *((each, {}) for each in (name, f"shop:{name}", name.upper())),
+    ]
+    answers = [json.dumps(await client.listed())]
+    answers += [json.dumps(await client.call(tool, arguments)) for tool, arguments in asked]
+    return [re.sub(r'"score": [\d.]+', "", answer) for answer in answers]
+
+
+class Hides(Middleware):
+    """Middleware that lists a part of the tools only."""
+
+    async def on_list_tools(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Sequence[Tool]:
+        listed: Sequence[Tool] = await call_next(context)
+        return [tool for tool in listed if tool.name != "wipe_orders"]
+
+
+def disabled(server: FastMCP[Any], options: dict[str, Any]) -> None:
+    server.add_transform(exposure(**options))
+    server.disable(tags={"internal"})
+
+
+def disabled_before(server: FastMCP[Any], options: dict[str, Any]) -> None:
+    server.disable(names={"wipe_orders"})
+    server.add_transform(exposure(**options))
+
+
+def blacklisted(server: FastMCP[Any], options: dict[str, Any]) -> None:
+    server.add_transform(exposure(**options, settings={"gateway": {"blacklisted_tools": ["wipe_*"]}}))
+
+
+def unauthorised(server: FastMCP[Any], options: dict[str, Any]) -> None:
+    async def nobody(context: AuthContext) -> bool:
+        return False
+
+    server.local_provider.remove_tool("wipe_orders")
+
+    @server.tool(auth=nobody)
+    def wipe_orders() -> str:
+        """Wipe the whole table of orders."""
+        return "wiped"
+
+    server.add_transform(exposure(**options))
+
+
+@EITHER_ERA
+@pytest.mark.parametrize("mode", ["meta_only", "hybrid", "full_proxy"])
+@pytest.mark.parametrize("hide", [disabled, disabled_before, blacklisted, unauthorised])
+async def test_what_is_hidden_cannot_be_told_from_what_does_not_exist(era: str, mode: str, hide: Any) -> None:
+    options = {"mode": mode, "intent": "wipe the table of orders", "meta_tools": KNOWN_META_TOOLS}
+    hiding, without = shop(), shop()
+    hide(hiding, options)
+    without.local_provider.remove_tool("wipe_orders")
+    without.add_transform(exposure(**options))
+    async with connected(hiding, era) as one, connected(without, era) as other:
+        answers = [await told(client, "wipe_orders", "wipe the whole table") for client in (one, other)]
+    assert answers[0] == answers[1]
+
+
+async def test_what_middleware_leaves_out_of_lists_is_found_by_no_search() -> None:
+    server = shop()
+    server.add_middleware(Hides())
+    server.add_transform(exposure("hybrid", "wipe the table", meta_tools=KNOWN_META_TOOLS))
+    async with connected(server) as client:
+        assert "wipe_orders" not in await client.names()
+        assert await found(client, "wipe_*") == []
+        refused = await client.call("call_tool", {"name": "wipe_orders"})
+    assert refused["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+async def test_each_session_finds_what_it_may_see() -> None:
+    server = shop()
+
+    @server.tool
+    async def lock(ctx: Context) -> str:
+        """Lock this session out of refunds."""
+        await ctx.disable_components(names={"refund_order"})
+        return "locked"
+
+    server.add_transform(exposure("full_proxy", settings={"gateway": {"full_proxy": {"expose_meta_tools": True}}}))
+    async with connected(server, "handshake") as one, connected(server, "handshake") as other:
+        for client in (one, other):
+            assert await found(client, "money back") == ["refund_order"]
+        await one.call("call_tool", {"name": "lock"})
+        assert await found(one, "money back") == []
+        assert (await one.call("call_tool", {"name": "refund_order", "order_id": 1}))["isError"]
+        assert await found(other, "money back") == ["refund_order"]
+        assert not (await other.call("call_tool", {"name": "refund_order", "order_id": 1})).get("isError")
+        assert "refund_order" in await other.names()
+        assert "refund_order" not in await one.names()
+
+
+async def test_tools_that_come_and_go_are_found_and_not() -> None:
+    server = shop()
+    server.add_transform(exposure())
+    async with connected(server) as client:
+        assert await found(client, "weather of tomorrow") == []
+
+        @server.tool
+        def forecast(city: str) -> str:
+            """Tell the weather of tomorrow."""
+            return city
+
+        assert await found(client, "weather of tomorrow") == ["forecast"]
+        called = await client.call("call_tool", {"name": "forecast", "arguments": {"city": "Rome"}})
+        assert called["structuredContent"] == {"result": "Rome"}
+        server.local_provider.remove_tool("forecast")
+        assert await found(client, "weather of tomorrow") == []
+        assert (await client.call("call_tool", {"name": "forecast", "city": "Rome"}))["isError"]
+
+
+async def test_the_intent_comes_with_the_request_or_else_from_the_server() -> None:
+    server = shop()
+    server.add_transform(
+        exposure("hybrid", "give the money back", settings={"gateway": {"hybrid": {"semantic_threshold": 0.3}}})
+    )
+    async with connected(server) as client:
+        assert await client.names() == [*META, "refund_order"]
+        meta = {"pml-gateway/query": "wipe the whole table"}
+        result = await client.client.session.list_tools(params=PaginatedRequestParams(_meta=meta))  # type: ignore[arg-type]
+        assert [tool.name for tool in result.tools] == [*META, "wipe_orders"]
+
+
+async def test_the_modes_and_their_settings_are_those_of_the_gateway() -> None:
+    server = shop()
+    hybrid = {"whitelisted_tools": ["shop:get_*"], "max_underlying_tools": 1}
+    server.add_transform(exposure("hybrid", settings={"gateway": {"hybrid": hybrid}}))
+    async with connected(server) as client:
+        assert await client.names() == [*META, "get_order"]
+
+
+async def test_mounted_servers_are_systems_of_their_own() -> None:
+    root: FastMCP[Any] = FastMCP("root")
+    root.mount(shop(), namespace="store")
+    root.mount(shop(), namespace="old_store")
+    root.add_transform(exposure())
+    async with connected(root) as client:
+        listed = await client.listed()
+        servers = (await client.call("search_tools", {"query": "*"}))["structuredContent"]["servers"]
+        only = await found(client, "money back", server="old_store")
+        called = await client.call("call_tool", {"server": "store", "name": "store_get_order", "order_id": 4})
+    assert "store, old_store" in listed[0]["description"]
+    assert servers == [{"server": "store", "tools": 3}, {"server": "old_store", "tools": 3}]
+    assert only == ["old_store_refund_order"]
+    assert called["structuredContent"] == {"order": 4}
+
+
+async def test_a_mounted_server_with_an_exposure_is_a_search_of_its_own() -> None:
+    inner, root = shop(), FastMCP[Any]("root")
+    inner.add_transform(exposure())
+    root.mount(inner, namespace="store")
+    async with connected(root) as client:
+        assert await client.names() == [f"store_{name}" for name in META]
+        result = await client.call("store_search_tools", {"query": "money back"})
+        assert [hit["name"] for hit in result["structuredContent"]["hits"]] == ["refund_order"]
+        called = await client.call("store_call_tool", {"name": "refund_order", "order_id": 2})
+        assert called["structuredContent"] == {"result": "refunded 2"}
+
+
+@EITHER_ERA
+async def test_a_proxy_is_searched_and_called_as_a_server_is(era: str) -> None:
+    proxy = create_proxy(shop(), name="proxy")
+    proxy.add_transform(exposure())
+    async with connected(proxy, era) as client:
+        assert await client.names() == META
+        assert await found(client, "money back") == ["refund_order"]
+        called = await client.call("call_tool", {"name": "get_order", "order_id": "7"})
+    assert called["structuredContent"] == {"order": 7}
+
+
+async def test_names_that_later_transforms_give_are_the_names_that_search_tells() -> None:
+    server = shop()
+    server.add_transform(
+        exposure(
+            "hybrid",
+            "give the money back",
+            settings={"gateway": {"blacklisted_tools": ["api_wipe*"], "hybrid": {"semantic_threshold": 0.3}}},
+        )
+    )
+    server.add_transform(ToolTransform({"get_order": ToolTransformConfig(name="fetch_order")}))
+    server.add_transform(Namespace("api"))
+    async with connected(server) as client:
+        assert await client.names() == [*(f"api_{name}" for name in META), "api_refund_order"]
+        hits = (await client.call("api_search_tools", {"query": "fetch one order"}))["structuredContent"]["hits"]
+        assert hits[0]["name"] == "api_fetch_order"
+        called = await client.call("api_call_tool", {"name": "api_fetch_order", "order_id": 1})
+        assert called["structuredContent"] == {"order": 1}
+        assert (await client.call("api_wipe_orders"))["isError"]
+        assert (await client.call("api_call_tool", {"name": "api_wipe_orders"}))["isError"]
+
+
+async def test_an_exposure_of_one_provider_leaves_the_others_alone() -> None:
+    provider, server = LocalProvider(), shop()
+
+    def shout(text: str) -> str:
+        """Shout a text."""
+        return text.upper()
+
+    provider.add_tool(Tool.from_function(shout))
+    provider.add_transform(exposure())
+    server.add_provider(provider)
+    async with connected(server) as client:
+        assert sorted(await client.names()) == sorted(["get_order", "refund_order", "wipe_orders", *META])
+        assert await found(client, "shout a text") == ["shout"]
+        assert await found(client, "money back") == []
+
+
+async def test_exposures_beside_other_catalog_transforms_do_not_go_round_in_circles() -> None:
+    for others in ([exposure()], [BM25SearchTransform()]):
+        server = shop()
+        server.add_transform(exposure("full_proxy", settings={"gateway": {"full_proxy": {"expose_meta_tools": True}}}))
+        for each in others:
+            server.add_transform(each)
+        async with connected(server) as client:
+            assert set(await client.names()) <= {*META, "get_order", "refund_order", "wipe_orders"}
+
+
+async def test_names_that_are_taken_or_not_legal_are_given_anew_and_called_by_them() -> None:
+    server: FastMCP[Any] = FastMCP("shop")
+
+    @server.tool(name="search_tools")
+    def clash(text: str) -> str:
+        """Look through the drawers."""
+        return f"own {text}"
+
+    @server.tool(name="orders.get")
+    def dotted() -> str:
+        """Fetch all orders."""
+        return "dotted"
+
+    server.add_transform(exposure("full_proxy", settings={"gateway": {"full_proxy": {"expose_meta_tools": True}}}))
+    async with connected(server) as client:
+        assert await client.names() == [*META, "orders_get", "shop__search_tools"]
+        assert await found(client, "look through the drawers") == ["shop__search_tools"]
+        for name, arguments in (("shop__search_tools", {"text": "x"}), ("orders_get", {})):
+            direct = await client.call(name, arguments)
+            assert direct == await client.call("call_tool", {"name": name, "arguments": arguments})
+            assert not direct.get("isError")
+        assert (await client.call("orders.get"))["structuredContent"] == {"result": "dotted"}
+
+
+async def test_stored_results_belong_to_their_session() -> None:
+    server: FastMCP[Any] = FastMCP("shop")
+
+    @server.tool
+    def report() -> dict[str, list[str]]:
+        """Write a long report."""
+        return {"lines": [f"line {number}" for number in range(5000)]}
+
+    server.add_transform(exposure(meta_tools=KNOWN_META_TOOLS))
+    async with connected(server, "handshake") as one, connected(server, "handshake") as other:
+        kept = (await one.call("call_tool", {"name": "report"}))["structuredContent"]
+        read = {"ref": kept["ref"], "path": "lines[7]"}
+        assert "line 7" in json.dumps(await one.call("read_result", read))
+        refused = await other.call("read_result", read)
+    assert refused["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+async def test_the_background_ends_with_the_server() -> None:
+    server, transform = shop(), exposure("hybrid", "give the money back")
+    server.add_transform(transform)
+    before = asyncio.all_tasks()
+    for _ in range(2):
+        async with connected(server) as client:
+            assert await found(client, "money back") == ["refund_order"]
+            assert await transform.indexed()
+            assert {"pml-gateway index"} <= {task.get_name() for task in asyncio.all_tasks()}
+        assert "pml-gateway index" not in {task.get_name() for task in asyncio.all_tasks() - before}
+
+
+def test_a_server_that_is_asked_on_another_event_loop_answers_there() -> None:
+    server = shop()
+    server.add_transform(exposure())
+
+    async def once() -> list[str]:
+        async with connected(server) as client:
+            return await found(client, "money back")
+
+    assert [asyncio.run(once()) for _ in range(2)] == [["refund_order"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Exposure("hybird"), "'hybird'"),
+        (lambda: Exposure(meta_tools=["focus"]), "'focus'"),
+        (lambda: Exposure(settings={"servers": {}}), "'servers'"),
+        (lambda: Exposure(settings={"gateway": {"intent": "x"}}), "gateway.intent"),
+        (lambda: Exposure(settings={"references": {"store": "disk"}}), "references.store"),
+        (lambda: Exposure(settings={"gateway": {"style": "namespaces"}}), "gateway.style"),
+        (lambda: Exposure(settings={"gateway": {"hybrid": {"fallback": "usage"}}}), "gateway.hybrid.fallback"),
+        (lambda: Exposure(settings={"gateway": {"hybrid": {"treshold": 1}}}), "gateway.hybrid.treshold"),
+    ],
+)
+def test_settings_that_cannot_be_served_are_refused_with_what_to_write(make: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert said in str(refused.value)
+    assert refused.value.hint
+
+
+async def test_the_server_lists_its_tools_to_itself_without_any_request() -> None:
+    server = shop()
+    server.add_transform(exposure())
+    assert [tool.name for tool in await server.list_tools()] == META
