@@ -18,6 +18,7 @@ READING_ORDER = (
     "meta-tools",
     "workflows",
     "search",
+    "fastmcp",
     "commands",
     "settings",
     "operations",

@@ -26,7 +26,7 @@ from pml_gateway.exposure.modes import Exposure as Exposed
 from pml_gateway.fastmcp.background import Background
 from pml_gateway.fastmcp.host import Kept, RequestHost
 from pml_gateway.fastmcp.settings import read_settings
-from pml_gateway.fastmcp.snapshots import Snapshots, systems
+from pml_gateway.fastmcp.snapshots import Snapshots, inlines_references
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.request import CallOptions, RequestScope, is_modern, list_intent
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, expose, own_definitions
@@ -176,12 +176,13 @@ class Exposure(CatalogTransform):
         return self._background is not None and await self._background.settled(timeout)
 
     async def _seen(self, context: Context, *, in_list: bool) -> _Seen:
-        """What the client of a request may see. Middleware has seen the request already where it is for a list."""
+        """What the client of a request may see. Middleware has its turn after this where the request is for a list."""
         server = context.fastmcp
-        listed = await self.get_tool_catalog(context, run_middleware=not in_list)
+        asks_middleware = not in_list and not all(map(inlines_references, server.middleware))
+        listed = await self.get_tool_catalog(context, run_middleware=asks_middleware)
         passed_as = {tool.name: name for tool in listed if (name := self._mark_of(tool)) is not None}
         mine = [tool for tool in listed if tool.name in passed_as]
-        snapshot = await self._snapshots.of(mine, systems(server))
+        snapshot = await self._snapshots.of(mine, server)
         background = self._background
         if background is None or background.loop is not asyncio.get_running_loop():
             identity = f"fastmcp {server.name}"

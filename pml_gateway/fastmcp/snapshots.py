@@ -6,6 +6,7 @@ snapshot. What a request may not see is in none of its answers, because it is no
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +14,11 @@ from typing import Any
 
 import anyio.to_thread
 from fastmcp import FastMCP
+from fastmcp.server.middleware import Middleware
+from fastmcp.server.middleware.dereference import DereferenceRefsMiddleware
+from fastmcp.server.transforms import Namespace
 from fastmcp.tools import Tool
+from fastmcp.utilities.json_schema import dereference_refs
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
@@ -47,15 +52,30 @@ def systems(server: FastMCP[Any]) -> tuple[str, ...]:
     for provider in server.providers:
         for transform in provider.transforms:
             # FastMCP says the prefix of a namespace nowhere else.
-            if (named := _NAMESPACE.fullmatch(repr(transform))) is not None:
+            named = _NAMESPACE.fullmatch(repr(transform)) if isinstance(transform, Namespace) else None
+            if named is not None:
                 found.append(named[1])
     return tuple(dict.fromkeys(found))
+
+
+def inlines_references(middleware: Middleware) -> bool:
+    """Whether it is FastMCP's own, which changes nothing but how schemas are written, and takes its time for each list.
+
+    What it does is done once for each tool here.
+    """
+    return type(middleware) is DereferenceRefsMiddleware
+
+
+def inlined(schema: JsonObject) -> JsonObject:
+    """A schema without references, as FastMCP lists it."""
+    return dereference_refs(schema) if '"$ref"' in json.dumps(schema) else schema
 
 
 class Snapshot:
     """One set of tools with everything derived from it."""
 
-    def __init__(self, told: tuple[Said, ...], state: GatewayState) -> None:
+    def __init__(self, belong_to: tuple[str, ...], told: tuple[Said, ...], state: GatewayState) -> None:
+        self.belong_to = belong_to
         self.told = told
         self.state = state
         self.names = frozenset(tool.qualified_name for tool in state.catalog.tools)
@@ -83,30 +103,34 @@ class Snapshots:
         """Whether a catalog is still asked about."""
         return any(snapshot.state.catalog is catalog for snapshot in self._kept)
 
-    async def of(self, tools: Sequence[Tool], belong_to: tuple[str, ...]) -> Snapshot:
-        """The snapshot of exactly these tools."""
-        told = tuple(map(said, tools))
-        if (known := self._known(told)) is not None:
+    async def of(self, tools: Sequence[Tool], server: FastMCP[Any]) -> Snapshot:
+        """The snapshot of exactly these tools of a server."""
+        belong_to, told = systems(server), tuple(map(said, tools))
+        if (known := self._known(belong_to, told)) is not None:
             return known
-        state = await anyio.to_thread.run_sync(self._built, tools, told, belong_to)
-        if (known := self._known(told)) is not None:
+        inlines = any(map(inlines_references, server.middleware))
+        state = await anyio.to_thread.run_sync(self._built, tools, told, belong_to, inlines)
+        if (known := self._known(belong_to, told)) is not None:
             return known
-        snapshot = Snapshot(told, state)
+        snapshot = Snapshot(belong_to, told, state)
         self._names |= state.catalog.assignments
         self._kept = [*self._kept, snapshot][-MAX_SNAPSHOTS:]
         self.catalog = _merged(each.state.catalog for each in reversed(self._kept))
         return snapshot
 
-    def _known(self, told: tuple[Said, ...]) -> Snapshot | None:
-        found = next((snapshot for snapshot in reversed(self._kept) if snapshot.told == told), None)
+    def _known(self, belong_to: tuple[str, ...], told: tuple[Said, ...]) -> Snapshot | None:
+        same = (each for each in reversed(self._kept) if (each.belong_to, each.told) == (belong_to, told))
+        found = next(same, None)
         if found is not None and found is not self._kept[-1]:
             self._kept = [*(each for each in self._kept if each is not found), found]
         return found
 
-    def _built(self, tools: Sequence[Tool], told: Sequence[Said], belong_to: tuple[str, ...]) -> GatewayState:
+    def _built(
+        self, tools: Sequence[Tool], told: Sequence[Said], belong_to: tuple[str, ...], inlines: bool
+    ) -> GatewayState:
         by_system: dict[str, list[JsonObject]] = {system: [] for system in belong_to}
         for tool, what in zip(tools, told, strict=True):
-            by_system[_system_of(tool.name, belong_to)].append(self._definition(tool, what))
+            by_system[_system_of(tool.name, belong_to)].append(self._definition(tool, what, inlines=inlines))
         listings = [UpstreamListing(system, tuple(raw)) for system, raw in by_system.items()]
         catalog = build_catalog(
             listings,
@@ -123,11 +147,13 @@ class Snapshots:
         catalog = replace(catalog, tools=ordered)
         return GatewayState(self._settings, catalog, None, WireCache(catalog), meta_tools=self._meta_tools)
 
-    def _definition(self, tool: Tool, what: Said) -> JsonObject:
+    def _definition(self, tool: Tool, what: Said, *, inlines: bool) -> JsonObject:
         known = self._raw.get(tool.name)
         if known is not None and known[0] == what:
             return known[1]
         raw: JsonObject = tool.to_mcp_tool(name=tool.name).model_dump(mode="json", by_alias=True, exclude_none=True)
+        if inlines:
+            raw |= {key: inlined(raw[key]) for key in ("inputSchema", "outputSchema") if key in raw}
         self._raw[tool.name] = (what, raw)
         return raw
 

@@ -1,4 +1,4 @@
-"""An `Exposure` on FastMCP servers as they are written: mounted, proxied, with hidden tools, other transforms, changes."""
+"""An `Exposure` on FastMCP servers as people write them: mounted, proxied, with hidden tools, transforms, changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastmcp import Context, FastMCP
+from fastmcp import Client, Context, FastMCP
 from fastmcp.server import create_proxy
 from fastmcp.server.auth import AuthContext
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -20,11 +20,13 @@ from fastmcp.server.transforms.search import BM25SearchTransform
 from fastmcp.tools import Tool
 from fastmcp.tools.tool_transform import ToolTransformConfig
 from mcp_types import PaginatedRequestParams
+from pydantic import BaseModel
 
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.fastmcp import Exposure
 from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
+from tests.support.listening import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +131,7 @@ def unauthorised(server: FastMCP[Any], options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", ["meta_only", "hybrid", "full_proxy"])
 @pytest.mark.parametrize("hide", [disabled, disabled_before, blacklisted, unauthorised])
 async def test_what_is_hidden_cannot_be_told_from_what_does_not_exist(era: str, mode: str, hide: Any) -> None:
-    options = {"mode": mode, "intent": "wipe the table of orders", "meta_tools": KNOWN_META_TOOLS}
+    options: dict[str, Any] = {"mode": mode, "intent": "wipe the table of orders", "meta_tools": KNOWN_META_TOOLS}
     hiding, without = shop(), shop()
     hide(hiding, options)
     without.local_provider.remove_tool("wipe_orders")
@@ -201,6 +203,18 @@ async def test_the_intent_comes_with_the_request_or_else_from_the_server() -> No
         meta = {"pml-gateway/query": "wipe the whole table"}
         result = await client.client.session.list_tools(params=PaginatedRequestParams(_meta=meta))  # type: ignore[arg-type]
         assert [tool.name for tool in result.tools] == [*META, "wipe_orders"]
+
+
+@EITHER_ERA
+async def test_the_url_may_say_what_the_work_is_about(era: str) -> None:
+    server = shop()
+    hybrid = {"semantic_threshold": 0.3}
+    server.add_transform(exposure("hybrid", "give the money back", settings={"gateway": {"hybrid": hybrid}}))
+    app = server.http_app()
+    async with app.router.lifespan_context(app), listening(app) as port:
+        for query, selected in (("", "refund_order"), ("?query=wipe%20the%20table", "wipe_orders")):
+            async with Client(f"http://127.0.0.1:{port}/mcp{query}", mode=ERAS[era], cache=False) as client:
+                assert [tool.name for tool in await client.list_tools()] == [*META, selected]
 
 
 async def test_the_modes_and_their_settings_are_those_of_the_gateway() -> None:
@@ -385,3 +399,55 @@ async def test_the_server_lists_its_tools_to_itself_without_any_request() -> Non
     server = shop()
     server.add_transform(exposure())
     assert [tool.name for tool in await server.list_tools()] == META
+
+
+class Line(BaseModel):
+    """A line of an order."""
+
+    article: str
+    count: int = 1
+
+
+async def test_schemas_are_told_as_fastmcp_lists_them() -> None:
+    server: FastMCP[Any] = FastMCP("shop")
+
+    @server.tool
+    def order(lines: list[Line]) -> Line:
+        """Order what is on the lines."""
+        return lines[0]
+
+    direct = await connected_list(server)
+    server.add_transform(exposure())
+    async with connected(server) as client:
+        told = (await client.call("tool_schema", {"names": ["order"]}))["structuredContent"]["tools"][0]
+        called = await client.call("call_tool", {"name": "order", "arguments": {"lines": [{"article": "x"}]}})
+    assert told["inputSchema"] == direct[0]["inputSchema"]
+    assert "$ref" not in json.dumps(told)
+    assert called["structuredContent"] == {"article": "x", "count": 1}
+
+
+async def connected_list(server: FastMCP[Any]) -> list[dict[str, Any]]:
+    async with connected(server) as client:
+        return await client.listed()
+
+
+async def test_the_highest_version_is_the_one_that_is_found_and_called() -> None:
+    server: FastMCP[Any] = FastMCP("shop")
+
+    @server.tool(version="1")
+    def greet(name: str) -> str:
+        """Greet somebody in the old way."""
+        return f"good day {name}"
+
+    @server.tool(name="greet", version="2")
+    def greet_anew(name: str, loudly: bool = False) -> str:
+        """Greet somebody in the new way."""
+        return f"hi {name}"
+
+    server.add_transform(exposure("full_proxy", settings={"gateway": {"full_proxy": {"expose_meta_tools": True}}}))
+    async with connected(server) as client:
+        assert await client.names() == [*META, "greet"]
+        hits = (await client.call("search_tools", {"query": "greet somebody"}))["structuredContent"]["hits"]
+        assert "loudly" in hits[0]["signature"]
+        called = await client.call("call_tool", {"name": "greet", "arguments": {"name": "Ada"}})
+        assert called["structuredContent"] == {"result": "hi Ada"}

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from pml_gateway.catalog.build import build_catalog
-from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.fastmcp import Exposure
 from tests.exposure.test_table import Case, cases, reference
