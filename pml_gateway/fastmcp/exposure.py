@@ -134,7 +134,11 @@ class Exposure(CatalogTransform):
         state, view = seen.host.state, seen.view
         exposed = await expose(state, view, mode, intent)
         own = [self._own(definition) for definition in own_definitions(state, view, exposed)]
-        return [*own, *_listed(tools, exposed, seen.passed_as)]
+        listed = _listed(tools, exposed, seen.passed_as)
+        if exposed.as_sent:
+            # Hosts keep those of apps from models, and route the calls of apps by them.
+            listed += [tool for tool in tools if not is_model_visible(tool) and not self._denies(tool, seen)]
+        return [*own, *listed]
 
     async def get_tool(self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None) -> Tool | None:
         """A meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
@@ -153,8 +157,7 @@ class Exposure(CatalogTransform):
             passed = None if found is None else seen.passed_as.get(found.name)
             tool = None if passed is None else await call_next(passed, version=version)
             return None if tool is None else tool.model_copy(update={"name": name})
-        denied = {each.name for each in seen.view.catalog.tools if not seen.view.shows(each)}
-        return None if name in {seen.passed_as[each] for each in denied} else tool
+        return None if self._denies(tool, seen) else tool
 
     async def answer(self, meta_tool: str, arguments: JsonObject) -> ToolResult:
         """What a meta-tool answers to the request that is being served."""
@@ -194,6 +197,13 @@ class Exposure(CatalogTransform):
         host = RequestHost(snapshot, server, background, self._kept)
         return _Seen(host, RequestScope(_client(context), url_query=_url_query(context)), passed_as)
 
+    def _denies(self, tool: Tool, seen: _Seen) -> bool:
+        """Whether the blacklist means a tool, by the name that it had when it passed here."""
+        known = [each for each in seen.view.catalog.tools if seen.passed_as[each.name] == tool.name]
+        if known:
+            return not any(map(seen.view.shows, known))
+        return self._snapshots.denies(tool, seen.host.server)
+
     def _enabled(self, name: str) -> MetaTool | None:
         found = _META_TOOLS.find(name)
         return found if found is not None and found.is_enabled(self._settings) else None
@@ -230,11 +240,8 @@ def _listed(tools: Sequence[Tool], exposed: Exposed, passed_as: Mapping[str, str
         by_name.setdefault(tool.name, []).append(tool)
     listed = []
     for each in exposed.tools:
-        for tool in by_name.pop(passed_as[each.tool.name], ()):
+        for tool in by_name.get(passed_as[each.tool.name], ()):
             listed.append(_as_listed(tool, each.tool, as_sent=exposed.as_sent))
-    if exposed.as_sent:
-        # Hosts keep these from models, and route calls of apps by them.
-        listed += [tool for rest in by_name.values() for tool in rest if not is_model_visible(tool)]
     return listed
 
 

@@ -25,6 +25,7 @@ from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import ILLEGAL, Ownership
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
+from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.types import JsonObject
@@ -113,10 +114,22 @@ class Snapshots:
         if (known := self._known(belong_to, told)) is not None:
             return known
         snapshot = Snapshot(belong_to, told, state)
-        self._names |= state.catalog.assignments
         self._kept = [*self._kept, snapshot][-MAX_SNAPSHOTS:]
         self.catalog = _merged(each.state.catalog for each in reversed(self._kept))
+        tools_kept = [tool for each in self._kept for tool in each.state.catalog.tools]
+        self._names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in tools_kept}
+        names = {tool.name for tool in tools_kept}
+        self._raw = {name: known for name, known in tuple(self._raw.items()) if name in names}
         return snapshot
+
+    def denies(self, tool: Tool, server: FastMCP[Any]) -> bool:
+        """Whether the blacklist means a tool that is in no snapshot, such as one for apps."""
+        raw: JsonObject = {"name": tool.name, "inputSchema": {"type": "object"}}
+        belong_to = systems(server)
+        alone = UpstreamListing(_system_of(tool.name, belong_to), (raw,))
+        ownership = Ownership(own=frozenset(belong_to))
+        [known] = build_catalog([alone], prefix="never", reserved=RESERVED, ownership=ownership).tools
+        return compile_patterns(self._settings.gateway.blacklisted_tools).matches(known)
 
     def _known(self, belong_to: tuple[str, ...], told: tuple[Said, ...]) -> Snapshot | None:
         same = (each for each in reversed(self._kept) if (each.belong_to, each.told) == (belong_to, told))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fastmcp import Client, Context, FastMCP
+from fastmcp.apps.config import AppConfig
 from fastmcp.server import create_proxy
 from fastmcp.server.auth import AuthContext
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -25,6 +26,7 @@ from pydantic import BaseModel
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.fastmcp import Exposure
+from pml_gateway.fastmcp.snapshots import MAX_SNAPSHOTS
 from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
 from tests.support.listening import listening
 
@@ -451,3 +453,56 @@ async def test_the_highest_version_is_the_one_that_is_found_and_called() -> None
         assert "loudly" in hits[0]["signature"]
         called = await client.call("call_tool", {"name": "greet", "arguments": {"name": "Ada"}})
         assert called["structuredContent"] == {"result": "hi Ada"}
+
+
+@pytest.mark.parametrize("mode", ["meta_only", "full_proxy"])
+async def test_what_is_blacklisted_is_denied_also_where_no_list_for_models_has_it(mode: str) -> None:
+    server = shop()
+    server.add_middleware(Hides())
+
+    @server.tool(app=AppConfig(visibility=["app"]))
+    def wipe_cart() -> str:
+        """Wipe what an app shows."""
+        return "wiped"
+
+    @server.tool(app=AppConfig(visibility=["app"]))
+    def show_cart() -> str:
+        """Show it in an app."""
+        return "shown"
+
+    server.add_transform(exposure(mode, settings={"gateway": {"blacklisted_tools": ["wipe_*"]}}))
+    async with connected(server) as client:
+        assert {"wipe_cart", "wipe_orders"} & set(await client.names()) == set()
+        assert ("show_cart" in await client.names()) is (mode == "full_proxy")
+        for name in ("wipe_cart", "wipe_orders"):
+            assert (await client.call(name))["isError"]
+        assert (await client.call("show_cart"))["structuredContent"] == {"result": "shown"}
+
+
+async def test_what_is_remembered_of_tools_that_come_and_go_is_bounded() -> None:
+    server, transform = shop(), exposure()
+    server.add_transform(transform)
+    async with connected(server) as client:
+        for number in range(MAX_SNAPSHOTS + 4):
+            server.add_tool(Tool.from_function(lambda: "x", name=f"passing_{number}", description="Passes."))
+            await client.names()
+            server.local_provider.remove_tool(f"passing_{number}")
+    assert len(transform._snapshots._raw) <= 3 + MAX_SNAPSHOTS
+    assert len(transform._snapshots._names) <= 3 + MAX_SNAPSHOTS
+
+
+async def test_many_clients_ask_at_once_while_tools_change() -> None:
+    server = shop()
+    server.add_transform(exposure("hybrid", "give the money back", meta_tools=KNOWN_META_TOOLS))
+
+    async def ask(number: int) -> None:
+        async with connected(server, list(ERAS)[number % 2]) as client:
+            server.add_tool(Tool.from_function(lambda: "x", name=f"added_{number}", description=f"Add {number}."))
+            assert f"added_{number}" in await found(client, f"added_{number}")
+            called = {"calls": [{"name": f"added_{number}"}] * 3}
+            assert (await client.call("call_batch", called))["structuredContent"]["failed"] == 0
+            assert set(META) <= set(await client.names())
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(2 * MAX_SNAPSHOTS):
+            tasks.create_task(ask(number))
