@@ -220,8 +220,9 @@ def _takes(chosen: _Chosen, command: Command, settings: Settings, connections: C
     # The server stack takes 0.7 s to import, which a client without servers never needs.
     from pml_gateway.reports.readiness import unready
 
-    with messages().status("asking which servers can start"):
-        found = command.run(lambda: unready(settings, servers, command.paths, command.identity, os.environ))
+    environ = chosen.files[0][1].environ
+    with messages().status("looking which servers can start"):
+        found = command.run(lambda: unready(settings, servers, command.paths, command.identity, environ))
     return _Takes(served, found)
 
 

@@ -221,7 +221,7 @@ def of_other_projects(file: ClientFile, connections: ConnectedFiles) -> list[Cli
 
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
     """The entries of `file` that the gateway has as well, and as which server: they would be there twice."""
-    # One that is disabled stands in for an entry only where no other does.
+    # The one of the same name is meant before others that say the same, and a disabled one after all others.
     servers = sorted(settings.servers.items(), key=lambda item: not item[1].enabled)
     had = {server: definition.model_dump(mode="json", exclude_defaults=True) for server, definition in servers}
     found = {}
@@ -229,8 +229,8 @@ def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundi
         entry = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs)).definition
         if entry is None:
             continue
-        for server, known in had.items():
-            if covers(known, entry, surroundings.environ):
+        for server in ([name] if name in had else []) + list(had):
+            if covers(had[server], entry, surroundings.environ):
                 found[name] = server
                 break
     return found

@@ -40,6 +40,8 @@ class ClientFile:
     problem: str = ""
     elsewhere: tuple[str, ...] = ()
     """Other projects for which this file names servers."""
+    is_copy: bool = False
+    """Whether a person named a file that no client reads, and `client` is whose it looks like."""
 
     @property
     def scope(self) -> Scope:
@@ -50,6 +52,11 @@ class ClientFile:
     def project(self) -> str:
         """The folder of the project whose block it is, where the file has one for each."""
         return self.block.path[1] if self.block.path[0] == PROJECTS else ""
+
+    @property
+    def where(self) -> str:
+        """The path, and the project whose servers it names there: one file can have a block for each."""
+        return f"{self.path}{f' ({self.project})' if self.project else ''}"
 
     @property
     def label(self) -> str:
@@ -109,7 +116,15 @@ def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
     read: list[ClientFile] = []
     for group in (exact, alike, by_format):
         read = [
-            _read(ClientFile(client, place, path, Block(client.file_format, surroundings.block(place))))
+            _read(
+                ClientFile(
+                    client,
+                    place,
+                    path,
+                    Block(client.file_format, surroundings.block(place)),
+                    is_copy=group is not exact,
+                )
+            )
             for client, place in group
         ]
         useful = [file for file in read if file.entries]

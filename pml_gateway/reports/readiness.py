@@ -1,7 +1,7 @@
 """Which servers the gateway could not start now, told without starting any: nobody waits for twelve processes.
 
-What a running gateway says counts most, then what is written down: the configuration, the logins, the last listing.
-Only of a URL of which nothing is known is one request made, all at once and with a limit.
+The configuration, the logins, a gateway that runs and the last listing say enough. Only of a URL of which they say
+nothing is one request made, of all such URLs at once and with a limit.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _complaints(row: JsonObject) -> Iterator[str]:
     if row["state"] == UpstreamState.FAILED:
         yield str(row["error"]).removeprefix(f"{row['server']}: ")
     if row.get("held_back") and not row["tools"]:
-        yield f"{counted(row['held_back'], 'definition')} of it held back; pml trust list"
+        held = counted(row["held_back"], "definition of it is", "definitions of it are")
+        yield f"{held} held back: pml trust list"
 
 
 async def _login(server: str, definition: UpstreamDefinition, paths: Paths) -> str:
