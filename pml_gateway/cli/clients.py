@@ -165,11 +165,12 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The files that a command is for, each with its surroundings, and the option that chose them."""
+    """The files that a command is for, each with its surroundings, and the options that chose them."""
 
     client: KnownClient
     files: Sequence[tuple[ClientFile, Surroundings]]
-    option: str
+    scope: Scope | None
+    all_scopes: bool
 
     @classmethod
     def of(cls, name: str, scope: Scope | None, all_scopes: bool, connections: ConnectedFiles) -> _Chosen:
@@ -183,12 +184,17 @@ class _Chosen:
             raise UsageError("--scope and --all-scopes exclude each other", hint="leave one out")
         found = files_of(client, Surroundings.here(Path.cwd()), connections)
         if all_scopes:
-            return cls(client, found, " --all-scopes")
+            return cls(client, found, scope, all_scopes)
         chosen = [each for each in found if scope in (None, each[0].scope)][:1]
         if not chosen:
             scopes = ", ".join(dict.fromkeys(place.scope for place in client.places))
             raise UsageError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
-        return cls(client, chosen, f" --scope {scope}" if scope else "")
+        return cls(client, chosen, scope, all_scopes)
+
+    @property
+    def option(self) -> str:
+        """What chooses these files again."""
+        return " --all-scopes" if self.all_scopes else f" --scope {self.scope}" if self.scope else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +341,10 @@ def disconnect(
         print_json(_report(chosen, edits, outcomes))
     else:
         for edit, outcome in zip(edits, outcomes, strict=True):
-            _say_disconnected(edit, outcome, is_one_of_many=all_scopes)
+            _say_disconnected(edit, outcome)
+        if all(edit.how == "nothing" for edit in edits):
+            first, *_ = chosen.files
+            note(f"{chosen.client.title if all_scopes else first[0].label} is not connected: {first[0].path}")
         if chosen.client.restart and any(outcome.is_written for outcome in outcomes):
             note(f"{chosen.client.title}: {chosen.client.restart}")
         _say_still_connected(chosen, connections)
@@ -343,16 +352,14 @@ def disconnect(
         refuse_unasked(as_json=as_json)
 
 
-def _say_disconnected(edit: ClientEdit, outcome: _Outcome, *, is_one_of_many: bool) -> None:
+def _say_disconnected(edit: ClientEdit, outcome: _Outcome) -> None:
     file = edit.file
     for name in edit.conflicts:
         warn(f"{name} is there with another definition by now, which stays")
     if edit.lost:
         names = ", ".join(edit.lost)
         warn(f"the backup of {file.path} is gone, and with it {names}; `pml config show` has their definitions")
-    if edit.how == "nothing" and not is_one_of_many:
-        note(f"{file.label} is not connected: {file.path}")
-    elif outcome.is_written:
+    if outcome.is_written:
         match edit.how:
             case "restored" if edit.after is None:
                 note(f"removed {file.path}, which was not there before")
@@ -369,7 +376,7 @@ def _say_still_connected(chosen: _Chosen, connections: ConnectedFiles) -> None:
     """Files of the client that `pml connect` edited as well."""
     files = files_of(chosen.client, Surroundings.here(Path.cwd()), connections)
     left = [file for file, _ in files if connections.get(file) is not None]
-    if left and not chosen.option.endswith("--all-scopes"):
+    if left and not chosen.all_scopes:
         scopes = ", ".join(file.label for file in left)
         note(f"still connected: {scopes}; pml disconnect {chosen.client.name} --all-scopes undoes all")
 
@@ -539,7 +546,7 @@ def _status_object(status: ClientStatus, known: ConnectedFile | None) -> dict[st
 def _report(chosen: _Chosen, edits: Sequence[ClientEdit], outcomes: Sequence[_Outcome]) -> dict[str, object]:
     """One edit as itself; those of all scopes as a list, in the order in which they were made."""
     found = [_edit_object(edit, outcome) for edit, outcome in zip(edits, outcomes, strict=True)]
-    return {"client": chosen.client.name, "edits": found} if chosen.option == " --all-scopes" else found[0]
+    return {"client": chosen.client.name, "edits": found} if chosen.all_scopes else found[0]
 
 
 def _edit_object(edit: ClientEdit, outcome: _Outcome) -> dict[str, object]:

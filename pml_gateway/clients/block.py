@@ -90,6 +90,7 @@ class Block:
         Raises:
             ClientFileError: a text is broken, or its layout leaves the change to a person.
         """
+        original, written = (_with_line_ends_of(text, each) for each in (original, written))
         known = self.servers(original)
         expected = self.values(text)
         section = _made(expected, self.path)
@@ -177,6 +178,16 @@ class Block:
         for name, entry in entries.items():
             text = set_member(text, self.path, name, entry)
         return text
+
+
+def _with_line_ends_of(text: str, other: str) -> str:
+    """`other`, with the line ends of `text` where that has none of its kind: some editors change all of them."""
+    windows = text.count("\r\n")
+    if not windows:
+        return other.replace("\r\n", "\n")
+    if windows == text.count("\n") and "\r\n" not in other:
+        return other.replace("\n", "\r\n")
+    return other
 
 
 def _block(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:

@@ -438,7 +438,7 @@ def merged(base: str, ours: str, theirs: str) -> str | None:
     Both may be right and what comes of them wrong (two last members of a list): whoever asks checks what it says.
     """
     for piece, limit in ((_LINE, MAX_CHANGED_LINES), (_WORD, MAX_CHANGED_WORDS)):
-        whole = _merged(*(piece.findall(text) for text in (base, ours, theirs)), limit)
+        whole = _merged(piece.findall(base), piece.findall(ours), piece.findall(theirs), limit)
         if whole is not None:
             return whole
     return None
@@ -450,14 +450,15 @@ def _merged(base: list[str], ours: list[str], theirs: list[str], limit: int) -> 
         return None
     if any(_overlap(mine, other) for mine in first for other in second):
         return None
+    # Of two at one place, the one that is made last comes first.
     for start, end, replacement in sorted([*first, *second], key=lambda change: change[:2], reverse=True):
         base[start:end] = replacement
     return "".join(base)
 
 
 def _overlap(mine: Change, other: Change) -> bool:
-    """Whether both change a piece, or add some at one place, where either could come first."""
-    return mine[:2] == other[:2] or (mine[0] < other[1] and other[0] < mine[1])
+    """Whether both change a piece. Where both only add some at one place, theirs comes first."""
+    return mine[0] < other[1] and other[0] < mine[1]
 
 
 def _changes(before: Sequence[str], after: Sequence[str], limit: int) -> list[Change] | None:

@@ -71,7 +71,7 @@ def edited(text: str, edits: list[tuple[str, str]]) -> str:
 
 
 @given(client_files(), st.lists(st.sampled_from(EDITS), unique=True, min_size=1))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_what_others_changed_elsewhere_is_all_that_differs(
     tmp_path_factory: pytest.TempPathFactory, text: str, edits: list[tuple[str, str]]
 ) -> None:
@@ -87,7 +87,7 @@ def test_what_others_changed_elsewhere_is_all_that_differs(
 
 
 @given(client_files(), st.lists(st.sampled_from(EDITS), unique=True), st.lists(st.sampled_from(EDITS), unique=True))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_connecting_again_after_an_edit_leads_back_as_well(
     tmp_path_factory: pytest.TempPathFactory, text: str, first: list[tuple[str, str]], second: list[tuple[str, str]]
 ) -> None:
@@ -106,7 +106,7 @@ def test_connecting_again_after_an_edit_leads_back_as_well(
 
 
 @given(documents(), st.sampled_from(["", " ", "\n// mine", "\r\n/* mine */\n"]))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_in_any_layout_the_way_back_leaves_what_was_added(
     tmp_path_factory: pytest.TempPathFactory, document: tuple[str, dict[str, Any]], added: str
 ) -> None:
@@ -159,6 +159,7 @@ command = 'mine'
 [mcp_servers.mine.env]
 A = "1"
 
+# before the last
 [mcp_servers.gone]
 command = "x"
 
@@ -168,6 +169,7 @@ effort = "high"
 TOML_EDITS = [
     ("# settings of mine", "# settings of mine\napproval = 'never'"),
     ('"o3"', '"o4"'),
+    ("# before the last", "# before the last\n# (of all)"),
     ("command = 'mine'", "command = 'mine'  # still\nargs = ['a']"),
     ('A = "1"', "A = '2'"),
     ('effort = "high"', 'effort = "low"\n\n[projects."/x"]\ntrust_level = "trusted"'),
@@ -175,7 +177,7 @@ TOML_EDITS = [
 
 
 @given(st.lists(st.sampled_from(TOML_EDITS), unique=True, min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans())
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_codex_keeps_its_comments_and_layout(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, str]], eol: str, ends: bool
 ) -> None:
@@ -363,6 +365,20 @@ def test_without_its_backup_the_entry_goes_and_what_is_lost_is_named(machine: Ma
 
     assert edit.lost == ("files",)
     assert tomllib.loads(file.path.read_text())["mcp_servers"].keys() == {"mine"}
+
+
+@pytest.mark.parametrize("client", ["cursor", "codex"])
+@pytest.mark.parametrize(("before", "after"), [("\n", "\r\n"), ("\r\n", "\n")])
+def test_other_line_ends_are_kept(machine: Machine, client: str, before: str, after: str) -> None:
+    file = fixture(machine, client, Scope.USER)
+    file.path.write_bytes(file.text.replace("\n", before).encode())
+    connect(machine, machine.file(client))
+    now = file.path.read_bytes().decode()
+    file.path.write_bytes(now.replace(before, after).replace("dark", "light").encode())
+
+    disconnect(machine, client)
+
+    assert file.path.read_bytes().decode() == file.text.replace("\n", after).replace("dark", "light")
 
 
 def test_an_entry_of_ours_that_became_somebody_else_s_stays(machine: Machine) -> None:
