@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,42 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, warn
-from pml_gateway.clients.connect import ClientEdit, ConnectedFiles, apply, connected, disconnected
-from pml_gateway.clients.discover import ClientFile, ClientStatus, client_files, client_status, known_client, read_place
+from pml_gateway.cli.context import Command
+from pml_gateway.cli.output import (
+    ExitCode,
+    fail,
+    messages,
+    note,
+    print_diff,
+    print_json,
+    print_table,
+    refuse_unasked,
+    warn,
+)
+from pml_gateway.clients.connect import (
+    ClientEdit,
+    ConnectedFile,
+    ConnectedFiles,
+    apply,
+    connected,
+    disconnected,
+    files_of,
+    of_other_projects,
+    served_entries,
+    unconnected,
+)
+from pml_gateway.clients.discover import (
+    ClientFile,
+    ClientStatus,
+    client_files,
+    client_status,
+    known_client,
+    with_text,
+)
 from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.clients.model import KnownClient, Scope
 from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, stdio_entry
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.config.advice import hindrances
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, UsageError
@@ -34,6 +62,9 @@ ScopeOption = Annotated[
     Scope | None, typer.Option("--scope", help="Which file of the client. [default: the user's, else the project's]")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AllScopesOption = Annotated[
+    bool, typer.Option("--all-scopes", help="Every file of the client: the user's, each project's own, this project's.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -52,16 +83,19 @@ def clients(
         settings = load_settings().settings
     except ConfigurationError as error:
         fail(error, as_json=as_json)
-    surroundings = Surroundings.here(Path.cwd())
-    found = [client_status(file, settings.http) for file in client_files(surroundings)]
+    connections = ConnectedFiles(Paths.from_environ())
+    files = client_files(Surroundings.here(Path.cwd()))
+    files += [other for file in files for other in of_other_projects(file, connections)]
+    files.sort(key=lambda file: CLIENT_NAMES.index(file.client.name))
+    found = [(client_status(file, settings.http), connections.get(file)) for file in files]
     if as_json:
-        print_json({"clients": [_status_object(status) for status in found]})
+        print_json({"clients": [_status_object(status, known) for status, known in found]})
     else:
         _show(found, show_all=show_all)
-        for status in found:
+        for status, _ in found:
             if status.is_pinned is not None and status.is_pinned is not _pins(settings):
                 note(f"{status.file.path}: run `pml connect {status.file.client.name}` again, for the mode has changed")
-    if any(status.state == "broken" for status in found):
+    if any(status.state == "broken" for status, _ in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
 
 
@@ -71,8 +105,12 @@ def connect(
         bool, typer.Option("--http", help="By URL, to `pml serve --http`, instead of starting it.")
     ] = False,
     scope: ScopeOption = None,
+    all_scopes: AllScopesOption = False,
     keep: Annotated[
         bool, typer.Option("--keep/--replace-servers", help="Leave the servers that the gateway serves in place.")
+    ] = False,
+    take_all: Annotated[
+        bool, typer.Option("--take-all", help="Take out also the servers that the gateway cannot start now.")
     ] = False,
     as_client: Annotated[
         str | None,
@@ -93,120 +131,254 @@ def connect(
     """Point a client at the gateway.
 
     Adds the gateway to the client's file and takes out the servers that the gateway serves, which would be there twice.
-    Everything else in the file stays as it is, and `pml disconnect` brings back every byte.
+    Servers that it cannot start now stay in the client. Everything else in the file stays as it is, and
+    `pml disconnect` brings back every byte.
 
     Example: pml connect claude-code --dry-run
     """
+    command = Command(as_json=as_json)
     try:
-        known, file, surroundings = _file(client, scope)
         settings = load_settings().settings
         if not settings.servers:
+            known_client(client)
             raise ConfigurationError("the gateway has no servers yet", hint="run `pml init` first")
-        own = _entry(known, settings, http=http, as_client=as_client, write_key=write_key)
-        connections = ConnectedFiles(Paths.from_environ())
-        edit = connected(file, own, settings, surroundings, connections, keep_servers=keep)
-        warnings = _warnings(edit, settings, surroundings)
-        outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json, warnings=warnings)
+        connections = ConnectedFiles(command.paths)
+        chosen = _Chosen.of(client, scope, all_scopes, connections)
+        own = _entry(chosen.client, settings, http=http, as_client=as_client, write_key=write_key)
+        takes = _Takes.none() if keep else _takes(chosen, command, settings, connections)
+        edits = _connecting(chosen, own, settings, connections, takes, take_all=take_all)
+        warnings = _warnings(edits, takes) if take_all else []
+        outcomes = _carry_out(edits, connections, dry_run=dry_run, yes=yes, as_json=as_json, warnings=warnings)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     if as_json:
-        print_json({**_edit_object(edit, outcome), "warnings": warnings})
+        print_json({**_report(chosen, edits, outcomes), "warnings": warnings})
     else:
-        _say_connected(edit, outcome, _pins(settings), is_asked_to_keep=keep, over_http=http, scope=scope)
-        _say_other_scopes(known, file, settings, surroundings)
-    if outcome.is_unasked:
+        for edit, outcome in zip(edits, outcomes, strict=True):
+            _say_connected(edit, outcome, is_asked_to_keep=keep)
+        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http)
+        if not all_scopes:
+            _say_other_scopes(chosen, settings, connections)
+    if any(outcome.is_unasked for outcome in outcomes):
         refuse_unasked(as_json=as_json)
 
 
-def _warnings(edit: ClientEdit, settings: Settings, surroundings: Surroundings) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The files that a command is for, each with its surroundings, and the options that chose them."""
+
+    client: KnownClient
+    files: Sequence[tuple[ClientFile, Surroundings]]
+    scope: Scope | None
+    all_scopes: bool
+
+    @classmethod
+    def of(cls, name: str, scope: Scope | None, all_scopes: bool, connections: ConnectedFiles) -> _Chosen:
+        """By name and scope.
+
+        Raises:
+            UsageError: there is no such client, or it has no file for this scope.
+        """
+        client = known_client(name)
+        if scope is not None and all_scopes:
+            raise UsageError("--scope and --all-scopes exclude each other", hint="leave one out")
+        found = files_of(client, Surroundings.here(Path.cwd()), connections)
+        if all_scopes:
+            return cls(client, found, scope, all_scopes)
+        chosen = [each for each in found if scope in (None, each[0].scope)][:1]
+        if not chosen:
+            scopes = ", ".join(dict.fromkeys(place.scope for place in client.places))
+            raise UsageError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
+        return cls(client, chosen, scope, all_scopes)
+
+    @property
+    def option(self) -> str:
+        """What chooses these files again."""
+        return " --all-scopes" if self.all_scopes else f" --scope {self.scope}" if self.scope else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What could be taken out: by file the entries that the gateway has, and which servers it could not start now."""
+
+    served: Sequence[Mapping[str, str]]
+    unready: Mapping[str, str]
+
+    @classmethod
+    def none(cls) -> _Takes:
+        """Nothing."""
+        return cls((), {})
+
+    def of(self, at: int, *, is_ready: bool) -> dict[str, str]:
+        """The entries of a file whose servers are ready, or are not, and the server of each."""
+        served = self.served[at] if self.served else {}
+        return {name: server for name, server in served.items() if (server not in self.unready) is is_ready}
+
+
+def _takes(chosen: _Chosen, command: Command, settings: Settings, connections: ConnectedFiles) -> _Takes:
+    served = [
+        served_entries(unconnected(file, settings.http, around, connections), settings, around)
+        for file, around in chosen.files
+    ]
+    servers = dict.fromkeys(server for each in served for server in each.values())
+    if not servers:
+        return _Takes.none()
+    # The server stack takes 0.7 s to import, which a client without servers never needs.
+    from pml_gateway.reports.readiness import unready
+
+    environ = chosen.files[0][1].environ
+    with messages().status("looking which servers can start"):
+        found = command.run(lambda: unready(settings, servers, command.paths, command.identity, environ))
+    return _Takes(served, found)
+
+
+def _connecting(
+    chosen: _Chosen,
+    own: OwnEntry,
+    settings: Settings,
+    connections: ConnectedFiles,
+    takes: _Takes,
+    *,
+    take_all: bool,
+) -> list[ClientEdit]:
+    """The edit of each file; only the first one gets an entry, which counts for the client's other files as well."""
+    edits: list[ClientEdit] = []
+    for at, (read, around) in enumerate(chosen.files):
+        file = _as_left(read, edits)
+        waiting = {} if take_all else takes.of(at, is_ready=False)
+        served = takes.of(at, is_ready=True) | (takes.of(at, is_ready=False) if take_all else {})
+        edits.append(
+            connected(
+                file,
+                unconnected(file, settings.http, around, connections),
+                None if at else own,
+                settings.http,
+                connections,
+                served=served,
+                waiting={name: takes.unready[server] for name, server in waiting.items()},
+            )
+        )
+    return edits
+
+
+def _as_left(file: ClientFile, edits: Sequence[ClientEdit]) -> ClientFile:
+    """`file` after the edits of its other blocks."""
+    for edit in edits:
+        if edit.file.path == file.path and edit.has_changed and edit.after is not None:
+            file = with_text(file, edit.after)
+    return file
+
+
+def _warnings(edits: Sequence[ClientEdit], takes: _Takes) -> list[str]:
     """Servers that leave the client's file although the gateway could not start them as it is now."""
-    if not edit.has_changed:
-        return []
     return [
-        f"{name} goes from the file, but the gateway cannot start it as {server}: {obstacle}"
+        f"{name} goes from the file, but the gateway cannot start it as {server}: {takes.unready[server]}"
+        for edit in edits
+        if edit.has_changed
         for name, server in edit.served.items()
-        for obstacle in hindrances(settings, server, surroundings.environ)
+        if server in takes.unready
     ]
 
 
-def _say_connected(
-    edit: ClientEdit,
-    outcome: _Outcome,
-    is_pinned: bool,
-    *,
-    is_asked_to_keep: bool,
-    over_http: bool,
-    scope: Scope | None,
-) -> None:
-    file, known = edit.file, edit.file.client
+def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: bool) -> None:
+    file, client = edit.file, edit.file.client
     if edit.removed and outcome.is_written:
         note(f"served by the gateway from now on: {', '.join(edit.removed)}")
-    if edit.kept and not is_asked_to_keep:
-        note(f"left as they are, since the gateway does not serve them: {', '.join(edit.kept)}")
+    if edit.waiting:
+        note(f"left in {client.title}, since the gateway cannot start them now (--take-all takes them too):")
+        for name, reason in edit.waiting.items():
+            note(f"  {name}: {reason}")
+    kept = [name for name in edit.kept if name not in edit.waiting]
+    if kept and not is_asked_to_keep:
+        note(f"left as they are, since the gateway does not serve them: {', '.join(kept)}")
     if edit.how == "already":
         note(f"{file.label} is connected already: {file.path}")
-    if not outcome.is_written:
+    if outcome.is_written:
+        note(f"wrote {file.path}{f' (the bytes before are in {outcome.backup})' if outcome.backup else ''}")
+
+
+def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool, over_http: bool) -> None:
+    """What is left for the person to do, once something was written."""
+    client = chosen.client
+    if not any(outcome.is_written for outcome in outcomes):
         return
-    note(f"wrote {file.path}{f' (the bytes before are in {outcome.backup})' if outcome.backup else ''}")
-    if known.restart:
-        note(f"{known.title}: {known.restart}")
-    if known.pin_key and is_pinned:
-        note(f"{known.title} {known.defers}; the gateway's entry has it")
+    if client.restart:
+        note(f"{client.title}: {client.restart}")
+    if client.pin_key and is_pinned:
+        note(f"{client.title} {client.defers}; the gateway's entry has it")
     if over_http:
         note("start the gateway: pml serve --http")
-    note(f"undo: pml disconnect {known.name}{f' --scope {scope}' if scope else ''}")
+    note(f"undo: pml disconnect {client.name}{chosen.option}")
 
 
 def disconnect(
     client: ClientArgument,
     scope: ScopeOption = None,
+    all_scopes: AllScopesOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Undo `pml connect`: the client's file is again what it was, byte for byte.
 
-    If the file was changed since, only what `pml connect` did is undone.
+    If the file was changed since, only what `pml connect` did is undone. If it was deleted or is broken, what it was
+    before `pml connect` comes back, and a broken file is kept beside it.
 
     Example: pml disconnect claude-code
     """
     try:
-        known, file, _ = _file(client, scope)
         connections = ConnectedFiles(Paths.from_environ())
-        edit = disconnected(file, load_settings().settings.http, connections)
-        outcome = _carry_out(edit, connections, dry_run=dry_run, yes=yes, as_json=as_json)
+        chosen = _Chosen.of(client, scope, all_scopes, connections)
+        http = load_settings().settings.http
+        edits: list[ClientEdit] = []
+        # The last edit is undone first, so that each file is met as it was left.
+        for read, around in reversed(chosen.files):
+            edits.append(disconnected(_as_left(read, edits), http, around, connections))
+        outcomes = _carry_out(edits, connections, dry_run=dry_run, yes=yes, as_json=as_json)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     if as_json:
-        print_json(_edit_object(edit, outcome))
+        print_json(_report(chosen, edits, outcomes))
     else:
-        _say_disconnected(known, file, edit, outcome)
-    if outcome.is_unasked:
+        for edit, outcome in zip(edits, outcomes, strict=True):
+            _say_disconnected(edit, outcome)
+        if all(edit.how == "nothing" for edit in edits):
+            first, *_ = chosen.files
+            note(f"{chosen.client.title if all_scopes else first[0].label} is not connected: {first[0].path}")
+        if chosen.client.restart and any(outcome.is_written for outcome in outcomes):
+            note(f"{chosen.client.title}: {chosen.client.restart}")
+        _say_still_connected(chosen, connections)
+    if any(outcome.is_unasked for outcome in outcomes):
         refuse_unasked(as_json=as_json)
 
 
-def _say_disconnected(known: KnownClient, file: ClientFile, edit: ClientEdit, outcome: _Outcome) -> None:
+def _say_disconnected(edit: ClientEdit, outcome: _Outcome) -> None:
+    file = edit.file
     for name in edit.conflicts:
         warn(f"{name} is there with another definition by now, which stays")
-    if edit.how == "nothing":
-        note(f"{file.label} is not connected: {file.path}")
-    elif outcome.is_written:
-        what = (
-            "is again what it was, byte for byte" if edit.how == "restored" else "was changed since; our edit is undone"
-        )
-        note(f"{file.path} {what}" if edit.after is not None else f"removed {file.path}, which was not there before")
-        if known.restart:
-            note(f"{known.title}: {known.restart}")
+    if edit.lost:
+        names = ", ".join(edit.lost)
+        warn(f"the backup of {file.path} is gone, and with it {names}; `pml config show` has their definitions")
+    if outcome.is_written:
+        match edit.how:
+            case "restored" if edit.after is None:
+                note(f"removed {file.path}, which was not there before")
+            case "restored":
+                note(f"{file.path} is again what it was, byte for byte")
+            case "replaced":
+                kept = f"; the broken file is now {outcome.backup}" if outcome.backup else ""
+                note(f"{file.path} is again what it was before `pml connect`{kept}")
+            case _:
+                note(f"{file.path} was changed since; our edit is undone, and everything else stays")
 
 
-def _file(name: str, scope: Scope | None) -> tuple[KnownClient, ClientFile, Surroundings]:
-    client = known_client(name)
-    surroundings = Surroundings.here(Path.cwd())
-    places = [place for place in client.places if not place.read_only and scope in (None, place.scope)]
-    if not places:
-        scopes = ", ".join(dict.fromkeys(place.scope for place in client.places))
-        raise UsageError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
-    return client, read_place(client, places[0], surroundings), surroundings
+def _say_still_connected(chosen: _Chosen, connections: ConnectedFiles) -> None:
+    """Files of the client that `pml connect` edited as well."""
+    files = files_of(chosen.client, Surroundings.here(Path.cwd()), connections)
+    left = [file for file, _ in files if connections.get(file) is not None]
+    if left and not chosen.all_scopes:
+        scopes = ", ".join(file.label for file in left)
+        note(f"still connected: {scopes}; pml disconnect {chosen.client.name} --all-scopes undoes all")
 
 
 def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: str | None, write_key: bool) -> OwnEntry:
@@ -231,63 +403,107 @@ class _Outcome:
 
 
 def _carry_out(
-    edit: ClientEdit,
+    edits: Sequence[ClientEdit],
     connections: ConnectedFiles,
     *,
     dry_run: bool,
     yes: bool,
     as_json: bool,
     warnings: Sequence[str] = (),
-) -> _Outcome:
-    """Show the edit and what speaks against it, and make it if that is wanted."""
-    if not edit.has_changed:
-        return _Outcome()
+) -> list[_Outcome]:
+    """Show the edits and what speaks against them, and make them if that is wanted."""
+    changes = [edit for edit in edits if edit.has_changed]
     if not as_json:
-        print_diff(edit.diff)
-        for warning in warnings:
+        for edit in changes:
+            print_diff(edit.diff)
+        for warning in [*warnings, *(_misfortune(edit) for edit in changes if edit.how == "replaced")]:
             warn(warning)
-    if not dry_run and not yes and (as_json or not sys.stdin.isatty()):
-        return _Outcome(is_unasked=True)
-    if dry_run or not (yes or typer.confirm(f"Write {edit.file.path}?", default=True)):
-        if not as_json:
+    if changes and not dry_run and not yes and (as_json or not sys.stdin.isatty()):
+        return [_Outcome(is_unasked=edit.has_changed) for edit in edits]
+    if dry_run or not (yes or not changes or typer.confirm(_question(changes), default=_is_plain(changes))):
+        if changes and not as_json:
             note("nothing was written")
-        return _Outcome()
-    return _Outcome(is_written=True, backup=apply(edit, connections))
+        return [_Outcome() for _ in edits]
+    # One after the other: a later edit of a file is one of what an earlier one leaves.
+    return [
+        _Outcome(is_written=edit.has_changed, backup=apply(edit, connections))
+        if edit.has_changed or edit.is_over
+        else _Outcome()
+        for edit in edits
+    ]
 
 
-def _say_other_scopes(client: KnownClient, file: ClientFile, settings: Settings, surroundings: Surroundings) -> None:
+def _misfortune(edit: ClientEdit) -> str:
+    if not edit.file.exists:
+        return f"{edit.file.path} was deleted since `pml connect`; what it was before comes back"
+    back = "what it was before `pml connect` comes back" if edit.after is not None else "there was none before"
+    return f"{edit.file.path} {edit.file.problem}; it is moved aside, and {back}"
+
+
+def _question(changes: Sequence[ClientEdit]) -> str:
+    paths = dict.fromkeys(str(edit.file.path) for edit in changes)
+    return f"Write {', '.join(paths)}?"
+
+
+def _is_plain(changes: Sequence[ClientEdit]) -> bool:
+    """Whether nothing is written over what somebody else decided."""
+    return all(edit.how != "replaced" for edit in changes)
+
+
+def _say_other_scopes(chosen: _Chosen, settings: Settings, connections: ConnectedFiles) -> None:
+    client = chosen.client
+    surroundings = Surroundings.here(Path.cwd())
+    is_twice = False
+    for other, around in files_of(client, surroundings, connections):
+        if other.problem or any(other.path == file.path and other.block == file.block for file, _ in chosen.files):
+            continue
+        served = served_entries(other, settings, around)
+        if served:
+            is_twice = True
+            are = "is" if len(served) == 1 else "are"
+            note(f"{', '.join(served)} {are} still started by {other.label} itself ({other.path})")
+    if is_twice:
+        note(f"through the gateway as well: pml connect {client.name} --all-scopes")
     for other in client_files(surroundings, [client.name]):
         others = [raw for raw in other.entries.values() if not own_kind(raw, settings.http)]
-        if others and other.block.path != file.block.path:
+        if others and other.place.read_only:
             more = counted(len(others), "more server is", "more servers are")
             note(f"{more} in scope {other.scope} ({other.path})")
 
 
-def _show(found: Sequence[ClientStatus], *, show_all: bool) -> None:
+def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], *, show_all: bool) -> None:
     listed = [
-        status
-        for status in found
-        if show_all or (status.state != "absent" and (status.state != "empty" or status.file.scope is Scope.USER))
+        (status, known)
+        for status, known in found
+        if show_all or known or (status.state != "absent" and (status.state != "empty" or _is_users(status.file)))
     ]
+    # What is wrong with a file is wrong with all of its blocks.
+    listed = [each for each in listed if not (each[0].file.problem and each[0].file.project)]
     if not listed:
         note("no client has a file here; pml clients --all lists the places")
         return
     print_table(
         ("CLIENT", "SCOPE", "STATE", "SERVERS", "FILE"),
         [
-            (status.file.client.name, status.file.scope, _state(status), status.servers or "", _short(status.file.path))
-            for status in listed
+            (status.file.client.name, status.file.scope, _state(status, known), status.servers or "", _place(status))
+            for status, known in listed
         ],
     )
-    for status in listed:
+    for status, _ in listed:
         if status.problem:
             warn(f"{status.file.path}: {status.problem}")
 
 
-def _state(status: ClientStatus) -> str:
+def _is_users(file: ClientFile) -> bool:
+    return file.scope is Scope.USER
+
+
+def _state(status: ClientStatus, known: ConnectedFile | None) -> str:
     match status.state:
         case "absent":
             return "no file"
+        case "empty" if known is not None:
+            return f"taken over ({len(known.removed)})"
         case "empty":
             return "no servers"
         case "connected":
@@ -298,25 +514,39 @@ def _state(status: ClientStatus) -> str:
             return other
 
 
+def _place(status: ClientStatus) -> str:
+    """The file, and the project whose servers it names there: one file can have a block for each."""
+    file = status.file
+    return _short(file.path) + (f" ({_short(Path(file.project))})" if file.project else "")
+
+
 def _short(path: Path) -> str:
     home = str(Path.home())
     return f"~{str(path)[len(home) :]}" if str(path).startswith(home + os.sep) else str(path)
 
 
-def _status_object(status: ClientStatus) -> dict[str, object]:
+def _status_object(status: ClientStatus, known: ConnectedFile | None) -> dict[str, object]:
     file = status.file
     return {
         "client": file.client.name,
         "title": file.client.title,
         "scope": file.scope,
         "file": str(file.path),
+        "project": file.project or None,
         "exists": file.exists,
         "servers": status.servers,
         "state": status.state,
         "transport": status.kind,
+        "taken_over": known.removed if known is not None else [],
         "defers_tools": bool(file.client.defers),
         "problem": status.problem or None,
     }
+
+
+def _report(chosen: _Chosen, edits: Sequence[ClientEdit], outcomes: Sequence[_Outcome]) -> dict[str, object]:
+    """One edit as itself; those of all scopes as a list, in the order in which they were made."""
+    found = [_edit_object(edit, outcome) for edit, outcome in zip(edits, outcomes, strict=True)]
+    return {"client": chosen.client.name, "edits": found} if chosen.all_scopes else found[0]
 
 
 def _edit_object(edit: ClientEdit, outcome: _Outcome) -> dict[str, object]:
@@ -329,6 +559,8 @@ def _edit_object(edit: ClientEdit, outcome: _Outcome) -> dict[str, object]:
         "backup": str(outcome.backup) if outcome.backup else None,
         "removed": edit.removed,
         "kept": edit.kept,
+        "waiting": dict(edit.waiting),
+        "lost": edit.lost,
         "conflicts": edit.conflicts,
         "diff": edit.diff if edit.has_changed else "",
     }

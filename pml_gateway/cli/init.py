@@ -123,24 +123,30 @@ def _edit(plan: ImportPlan, paths: Paths, *, dry_run: bool) -> FileEdit:
 def _show_files(present: Sequence[ClientFile], looked_at: Sequence[ClientFile]) -> None:
     if not present:
         note("no configuration of a known client was found; these places were looked at:")
-        for file in looked_at:
-            note(f"  {file.path}")
+        for path in dict.fromkeys(file.path for file in looked_at):
+            note(f"  {path}")
         note("name a file: pml init --from FILE")
         return
+    # What is wrong with a file is wrong with all of its blocks.
+    listed = [file for file in present if file.entries or not file.project]
     print_table(
         ("CLIENT", "SCOPE", "SERVERS", "FILE"),
-        [
-            (file.client.name, file.scope, "broken" if file.problem else len(file.entries), file.path)
-            for file in present
-            if file.entries or file.problem or file.scope is not Scope.LOCAL
-        ],
+        [(*_whose(file), "broken" if file.problem else len(file.entries), file.where) for file in listed],
     )
-    for file in present:
+    for file in listed:
         if file.problem:
             warn(f"{file.path} {file.problem}; it is left out")
+    for file in present:
         if file.elsewhere:
             note(f"{file.path} also has servers of other projects ({len(file.elsewhere)}); run `pml init` there")
     say()
+
+
+def _whose(file: ClientFile) -> tuple[str, str]:
+    """Client and scope, where a file is not just like that of a client."""
+    if not file.is_copy:
+        return file.client.name, file.scope
+    return "unknown" if file.problem else f"like {file.client.name}", ""
 
 
 _OUTCOMES = {
@@ -207,7 +213,11 @@ def _conclude(
     note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
     if plan.values:
         note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
-    clients = dict.fromkeys(server.file.client.name for server in plan.servers if server.outcome != "gateway")
+    clients = dict.fromkeys(
+        server.file.client.name if not server.file.is_copy else "CLIENT"
+        for server in plan.servers
+        if server.outcome != "gateway"
+    )
     for name in clients:
         note(f"next: pml connect {name}")
 
@@ -228,8 +238,8 @@ def _report(
     return {
         "files": [
             {
-                "client": file.client.name,
-                "scope": file.scope,
+                "client": None if file.is_copy and file.problem else file.client.name,
+                "scope": None if file.is_copy else file.scope,
                 "file": str(file.path),
                 "servers": len(file.entries),
                 "problem": file.problem or None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.jsonc import remove_members, set_member
 from pml_gateway.clients.model import FileFormat, TomlEditError
+from pml_gateway.config.edit import merged
 
 
 class ClientFileError(ValueError):
@@ -79,27 +81,89 @@ class Block:
             raise ClientFileError(f"cannot be edited safely; change {'.'.join(self.path)} by hand")
         return after
 
-    def restored(self, text: str, remove: Collection[str], names: Collection[str], original: str) -> str:
+    def restored(self, text: str, remove: Set[str], names: Collection[str], original: str, written: str = "") -> str:
         """`text` without the servers `remove` and with `names` as `original` has them; nothing else differs.
 
-        In TOML they come back with their comments and to their place where the layout allows it.
+        `written` is what `text` was before others edited it, where that is known: then the way back from there is
+        merged with their edits. Where both meet, each server goes, or comes back behind the neighbour it had.
 
         Raises:
             ClientFileError: a text is broken, or its layout leaves the change to a person.
         """
+        original, written = (_with_line_ends_of(text, each) for each in (original, written))
         known = self.servers(original)
-        plain = self.changed(text, remove, {name: known[name] for name in names})
-        if self.file_format is not FileFormat.TOML or not names:
-            return plain
-        from pml_gateway.clients.toml_edit import put_back, remove_tables
+        expected = self.values(text)
+        section = _made(expected, self.path)
+        for name in remove:
+            section.pop(name, None)
+        section.update({name: known[name] for name in names})
 
-        try:
-            text = remove_tables(text, self.path, {*remove, *names})
+        def by_merging() -> str | None:
+            stayed = self.servers(written).keys() - remove
+            before = self.changed(original, known.keys() - {*stayed, *names}, {})
+            return self._merged(written, before, self._as_in(written, self.servers(written).keys() & remove, text))
+
+        def by_name() -> str:
+            return self._put_back(self._edited(text, remove, {}), names, original)
+
+        for way in (by_merging, by_name) if written else (by_name,):
+            with suppress(TomlEditError, ClientFileError):
+                found = way()
+                if found is not None and self._says(found, expected):
+                    return found
+        return self.changed(text, remove, {name: known[name] for name in names})
+
+    def _merged(self, written: str, original: str, text: str) -> str | None:
+        """`text` with the way from `written` to `original` as well; of JSON, nothing but the block is compared."""
+        texts = (written, original, text)
+        for length in range(len(self.path), -1, -1) if self.file_format is FileFormat.JSON else ():
+            spans = [span for each in texts if (span := jsonc.locate(each, self.path[:length])) is not None]
+            if len(spans) == len(texts):
+                inside = merged(*(each[span.start : span.end] for each, span in zip(texts, spans, strict=True)))
+                return None if inside is None else text[: spans[-1].start] + inside + text[spans[-1].end :]
+        return merged(written, original, text)
+
+    def _as_in(self, other: str, names: Collection[str], text: str) -> str:
+        """`text` with the servers `names` written as in `other`, which has them."""
+        for name in names:
+            if name not in self.servers(text):
+                text = self.changed(text, (), {name: self.servers(other)[name]})
+            if self.file_format is FileFormat.TOML:
+                from pml_gateway.clients.toml_edit import written_as
+
+                text = written_as(text, self.path, name, other)
+                continue
+            here, there = (jsonc.locate(each, (*self.path, name)) for each in (text, other))
+            if here is not None and there is not None:
+                text = text[: here.start] + other[there.start : there.end] + text[here.end :]
+        return text
+
+    def _put_back(self, text: str, names: Collection[str], original: str) -> str:
+        """`text` with the servers `names` as they are written in `original`; a block that it did not have goes."""
+        if self.file_format is FileFormat.TOML:
+            from pml_gateway.clients.toml_edit import put_back
+
             for name in names:
                 text = put_back(text, self.path, name, original)
-            return text if self.values(text) == self.values(plain) else plain
-        except (TomlEditError, ClientFileError):
-            return plain
+            return text
+        for name in names:
+            text = jsonc.put_back(text, self.path, name, original)
+        for length in range(len(self.path), 0, -1):
+            span = jsonc.locate(text, self.path[:length])
+            is_new = jsonc.locate(original, self.path[:length]) is None
+            if not is_new or span is None or text[span.start + 1 : span.end - 1].strip():
+                break
+            text = remove_members(text, self.path[: length - 1], {self.path[length - 1]})
+        return text
+
+    def _says(self, text: str, expected: Mapping[str, Any]) -> bool:
+        """Whether `text` says what is expected, each server once; an empty block is as good as none."""
+        found = self.values(text)
+        if self.file_format is FileFormat.JSON and (block := jsonc.locate(text, self.path)) is not None:
+            names = [member.name for member in jsonc.members(text, block.start)]
+            if len(names) > len(set(names)):
+                return False
+        return _without_empty(found, self.path) == _without_empty(expected, self.path)
 
     def _edited(self, text: str, gone: Collection[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
         if self.file_format is FileFormat.TOML:
@@ -114,6 +178,16 @@ class Block:
         for name, entry in entries.items():
             text = set_member(text, self.path, name, entry)
         return text
+
+
+def _with_line_ends_of(text: str, other: str) -> str:
+    """`other`, with the line ends of `text` where that has none of its kind: some editors change all of them."""
+    windows = text.count("\r\n")
+    if not windows:
+        return other.replace("\r\n", "\n")
+    if windows == text.count("\n") and "\r\n" not in other:
+        return other.replace("\n", "\r\n")
+    return other
 
 
 def _block(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -133,6 +207,14 @@ def _made(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
             values[step] = {}
         values = values[step]
     return values
+
+
+def _without_empty(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """`values` without what is empty along `path`."""
+    if not path or not isinstance(inner := values.get(path[0]), dict):
+        return dict(values)
+    kept = _without_empty(inner, path[1:])
+    return {name: value for name, value in values.items() if name != path[0]} | ({path[0]: kept} if kept else {})
 
 
 def _drop_missing(found: dict[str, Any], expected: dict[str, Any], path: Sequence[str]) -> None:

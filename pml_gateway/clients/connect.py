@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,13 +16,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.clients.block import ClientFileError
-from pml_gateway.clients.discover import ClientFile
-from pml_gateway.clients.model import Scope
+from pml_gateway.clients.discover import PROJECTS, ClientFile, of_project, read_place, with_text
+from pml_gateway.clients.jsonc import BOM
+from pml_gateway.clients.model import KnownClient, Scope
 from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.show import masked_diff
-from pml_gateway.clients.translate import EntryOrigin, covers, translated
-from pml_gateway.config.edit import merged
+from pml_gateway.clients.translate import EntryOrigin, covers, same_server, translated
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
@@ -30,22 +30,26 @@ from pml_gateway.paths import Paths
 
 
 class ConnectedFile(BaseModel):
-    """One edit of one file.
+    """One edit of one file: our own entry, if it got one, in the place of the servers `removed`.
 
-    `backup` holds the bytes from before (None: there was no file), `after` the hash of what was written. `is_exact`
-    is False once the file was edited twice with changes of somebody else's between.
+    `backup` holds the bytes that undoing it leads back to (None: there was no file), `after` the hash of what was
+    written.
     """
 
     model_config = ConfigDict(frozen=True)
 
     client: str
-    kind: ConnectionKind
+    kind: ConnectionKind | None
     entry_name: str
     entry: dict[str, Any]
     removed: tuple[str, ...]
     backup: Path | None
     after: str
-    is_exact: bool = True
+
+    @property
+    def own_entries(self) -> dict[str, dict[str, Any]]:
+        """The entry that was added, by its name; none where only servers were taken out."""
+        return {self.entry_name: self.entry} if self.entry_name else {}
 
 
 class _Record(BaseModel):
@@ -86,20 +90,26 @@ class ConnectedFiles:
             if backup is not None:
                 backup.unlink(missing_ok=True)
 
+    def projects(self, path: Path) -> tuple[str, ...]:
+        """The projects for which servers were taken out of the file at `path`, by their folders."""
+        start = f"{path.resolve()}|{PROJECTS}|"
+        keys = (key.removeprefix(start) for key in self._read().connections if key.startswith(start))
+        return tuple(key.rpartition("|")[0] for key in keys)
+
     def drop(self, file: ClientFile) -> None:
         """Forget an edit that was undone."""
         record = self._read()
         if record.connections.pop(_identity(file), None) is not None:
             self._write(record)
 
-    def back_up(self, file: ClientFile) -> Path | None:
-        """Keep the bytes of `file`, readable for its owner only, and outside a project that others could see."""
-        if not file.exists:
+    def back_up(self, file: ClientFile, text: str | None) -> Path | None:
+        """Keep a text of `file`, readable for its owner only, and outside a project that others could see."""
+        if text is None:
             return None
         stem = f"{file.client.name}-{file.scope}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}" for number in count())
         backup = next(path for name in names if not (path := self._backups / name).exists())
-        write_atomically(backup, file.text)
+        write_atomically(backup, text)
         return backup
 
     def _read(self) -> _Record:
@@ -126,31 +136,42 @@ def _identity(file: ClientFile) -> str:
     return "|".join((str(file.path.resolve()), *file.block.path))
 
 
-How = Literal["connected", "already", "restored", "undone", "nothing"]
+How = Literal["connected", "already", "restored", "undone", "replaced", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEdit:
     """A change of a client's file; `after` is None where the file goes, since there was none before `connect`.
 
-    `kept` are servers of the file that stay beside the gateway; `conflicts` removed ones that somebody added anew;
-    `served` says by which server of the gateway each removed one is replaced.
+    `before` is what a backup keeps, and undoing it leads back to (None: no file). `kept` are servers of the file that
+    stay beside the gateway; `waiting` those of them that it has, with the reason why it cannot start them; `served`
+    says by which server of the gateway each removed one is replaced. `conflicts` are entries that somebody made
+    something else of, and `lost` ones that nobody can bring back. A file that is `replaced` was deleted, or is broken
+    and is moved aside.
     """
 
     file: ClientFile
     how: How
     after: str | None
+    before: str | None = None
     connection: ConnectedFile | None = None
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     secret: str = ""
     served: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_changed(self) -> bool:
         """Whether there is something to write."""
         return self.how not in ("already", "nothing")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to undo, and to be remembered."""
+        return self.how == "nothing" and self.connection is not None
 
     @property
     def diff(self) -> str:
@@ -176,20 +197,40 @@ def _texts(value: Any) -> Iterator[str]:
             yield from (text for item in value for text in _texts(item))
 
 
+def files_of(
+    client: KnownClient, surroundings: Surroundings, connections: ConnectedFiles
+) -> list[tuple[ClientFile, Surroundings]]:
+    """Every file of a client that can be connected, and its blocks for every project, each with its surroundings."""
+    found: list[tuple[ClientFile, Surroundings]] = []
+    for place in client.places:
+        if not place.read_only:
+            file = read_place(client, place, surroundings)
+            found.append((file, surroundings))
+            for other in of_other_projects(file, connections):
+                found.append((other, replace(surroundings, project=Path(other.project))))
+    return found
+
+
+def of_other_projects(file: ClientFile, connections: ConnectedFiles) -> list[ClientFile]:
+    """The blocks that a file has for other projects, with those that are empty since servers were taken out."""
+    if not file.project:
+        return []
+    projects = dict.fromkeys((*file.elsewhere, *connections.projects(file.path)))
+    return [of_project(file, project) for project in projects if project != file.project]
+
+
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
-    """The entries of `file` that the gateway serves as well, and as which server: they would be there twice."""
-    served = {
-        server: definition.model_dump(mode="json", exclude_defaults=True)
-        for server, definition in settings.servers.items()
-        if definition.enabled
-    }
+    """The entries of `file` that the gateway has as well, and as which server: they would be there twice."""
+    # The one of the same name is meant before others that say the same, and a disabled one after all others.
+    servers = sorted(settings.servers.items(), key=lambda item: not item[1].enabled)
+    had = {server: definition.model_dump(mode="json", exclude_defaults=True) for server, definition in servers}
     found = {}
     for name, raw in file.entries.items():
         entry = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs)).definition
         if entry is None:
             continue
-        for server, known in served.items():
-            if covers(known, entry, surroundings.environ):
+        for server in ([name] if name in had else []) + list(had):
+            if covers(had[server], entry, surroundings.environ):
                 found[name] = server
                 break
     return found
@@ -197,75 +238,167 @@ def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundi
 
 def connected(
     file: ClientFile,
-    own: OwnEntry,
-    settings: Settings,
-    surroundings: Surroundings,
+    base: ClientFile,
+    own: OwnEntry | None,
+    http: HttpSettings,
     connections: ConnectedFiles,
     *,
-    keep_servers: bool,
+    served: Mapping[str, str],
+    waiting: Mapping[str, str],
 ) -> ClientEdit:
     """What pointing `file` at the gateway changes.
 
+    Args:
+        file: the client's file.
+        base: the same, `unconnected`: connecting again starts from there.
+        own: the entry to write; None only takes servers out.
+        http: where the gateway serves.
+        connections: the record of all edits.
+        served: the entries to take out, and which server of the gateway serves each.
+        waiting: entries that the gateway has and cannot start, with the reason; they stay.
+
+    Raises:
+        ConfigurationError: the file's layout leaves the change to a person.
+    """
+    known = connections.get(file)
+    name = next(iter(_own_names(base, http)), None) or _free_name(base)
+    entries = {name: own.values} if own is not None else {}
+    removed = tuple(entry for entry in base.entries if entry in served)
+    kept = tuple(other for other in base.entries if other not in {*removed, *entries})
+    after = _changed(base, removed, entries)
+    how: How = "connected"
+    if after == file.text:
+        how = "already" if own is not None or known is not None else "nothing"
+    connection = ConnectedFile(
+        client=file.client.name,
+        kind=own.kind if own is not None else None,
+        entry_name=name if own is not None else "",
+        entry=own.values if own is not None else {},
+        removed=removed,
+        backup=None,
+        after=text_hash(after),
+    )
+    return ClientEdit(
+        file,
+        how,
+        after,
+        base.text if base.exists else None,
+        connection if how == "connected" else known,
+        removed,
+        kept,
+        secret=own.secret if own is not None else "",
+        served={entry: served[entry] for entry in removed},
+        waiting=waiting,
+    )
+
+
+def unconnected(
+    file: ClientFile, http: HttpSettings, surroundings: Surroundings, connections: ConnectedFiles
+) -> ClientFile:
+    """`file` as it would be if it had never been connected, with everything that others changed since.
+
     Raises:
         ConfigurationError: the file is broken, or its layout leaves the change to a person.
     """
     _refuse_broken(file)
     known = connections.get(file)
-    base = file
-    if known is not None and known.is_exact and known.after == text_hash(file.text):
-        # Another way to connect: start again from what was there before.
-        base = _original(file, known)
-    elif known is not None and not _own_names(file, settings.http):
-        known = None
-    name = next(iter(_own_names(base, settings.http)), None) or _free_name(base)
-    served = {} if keep_servers else served_entries(base, settings, surroundings)
-    removed = tuple(served)
-    kept = tuple(other for other in base.entries if other not in removed and other != name)
-    after = _changed(base, removed, {name: own.values})
-    if after == file.text:
-        return ClientEdit(file, "already", after, known, removed, kept, secret=own.secret, served=served)
-    is_exact = known is None or base is not file
-    connection = ConnectedFile(
-        client=file.client.name,
-        kind=own.kind,
-        entry_name=name,
-        entry=own.values,
-        removed=removed if known is None or is_exact else tuple(dict.fromkeys((*known.removed, *removed))),
-        backup=known.backup if known is not None else None,
-        after=text_hash(after),
-        is_exact=is_exact,
-    )
-    return ClientEdit(file, "connected", after, connection, removed, kept, secret=own.secret, served=served)
+    if known is None or not file.exists:
+        return file
+    before = _original(file, known)
+    if before is None:
+        return file
+    if known.after == text_hash(file.text):
+        return before
+    return with_text(file, _undone(file, before, known, http, surroundings, keeps=_own_names(before, http)).text)
 
 
-def disconnected(file: ClientFile, http: HttpSettings, connections: ConnectedFiles) -> ClientEdit:
+def disconnected(
+    file: ClientFile, http: HttpSettings, surroundings: Surroundings, connections: ConnectedFiles
+) -> ClientEdit:
     """What undoing `connect` changes: everything to the byte, or our edit alone if the file changed since.
 
     Raises:
-        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+        ConfigurationError: the file is broken and nothing is known of it, or its layout leaves the change to a person.
     """
     known = connections.get(file)
-    if not file.exists and not file.problem:
-        return ClientEdit(file, "nothing", None, known)
-    own = set(_own_names(file, http))
     if known is None:
+        _refuse_broken(file)
+        own = _own_names(file, http)
         if not own:
-            _refuse_broken(file)
-            return ClientEdit(file, "nothing", file.text)
-        return ClientEdit(file, "undone", _changed(file, tuple(own), {}))
+            return ClientEdit(file, "nothing", file.text if file.exists else None)
+        return ClientEdit(file, "undone", _changed(file, own, {}), file.text)
     before = _original(file, known)
-    if known.is_exact and known.after == text_hash(file.text):
+    if file.problem or not file.exists:
+        if before is None:
+            _refuse_broken(file)
+        if before is None or (not before.exists and not file.exists):
+            return ClientEdit(file, "nothing", None, connection=known)
+        return ClientEdit(file, "replaced", before.text if before.exists else None, None, known, known.removed)
+    if before is None:
+        own = tuple(_own_now(file, known, http))
+        lost = tuple(name for name in known.removed if name not in file.entries)
+        return ClientEdit(file, "undone", _changed(file, own, {}), file.text, known, lost=lost)
+    if known.after == text_hash(file.text):
         left = _own_names(before, http)
         after = _changed(before, left, {}) if left else before.text
-        return ClientEdit(file, "restored", after if known.backup is not None else None, known, known.removed)
-    _refuse_broken(file)
-    own |= {known.entry_name} if file.entries.get(known.entry_name) == known.entry else set()
-    back = [name for name in known.removed if name in before.entries]
-    conflicts = tuple(name for name in back if name in file.entries and name not in own)
-    missing = tuple(name for name in back if name not in conflicts)
+        return ClientEdit(file, "restored", after if before.exists else None, file.text, known, known.removed)
+    undone = _undone(file, before, known, http, surroundings)
+    is_empty = not before.exists and not undone.text.strip(f"{BOM} \t\r\n{{}}")
+    return ClientEdit(
+        file,
+        "undone" if is_empty or undone.text != file.text else "nothing",
+        None if is_empty else undone.text,
+        file.text,
+        known,
+        undone.back,
+        conflicts=undone.conflicts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Undone:
+    """A file without our edit: what came back, and what somebody had added anew, with another definition."""
+
+    text: str
+    back: tuple[str, ...]
+    conflicts: tuple[str, ...]
+
+
+def _undone(
+    file: ClientFile,
+    before: ClientFile,
+    known: ConnectedFile,
+    http: HttpSettings,
+    surroundings: Surroundings,
+    keeps: Collection[str] = (),
+) -> _Undone:
+    """`file` without our edit, though others changed it since; our own entries `keeps` of `before` come back too."""
+    own = set(_own_now(file, known, http))
+    there = [name for name in known.removed if name in file.entries and name not in own]
+    back = tuple(name for name in known.removed if name in before.entries and name not in there)
+    conflicts = [name for name in there if not _is_same(file, before, name, surroundings)]
+    if known.entry_name in file.entries.keys() - own:
+        conflicts.append(known.entry_name)
+    try:
+        written = file.block.changed(before.text, known.removed, known.own_entries)
+    except ClientFileError:
+        written = ""
+    if known.entry_name and known.entry_name not in file.entries:
+        own.add(known.entry_name)
     with _nothing_written(file):
-        after = file.block.restored(file.text, own - set(missing), missing, before.text)
-    return ClientEdit(file, "undone", _as_before(file, before, known, after), known, missing, (), conflicts)
+        text = file.block.restored(file.text, own, (*back, *keeps), before.text, written)
+    return _Undone(text, back, tuple(conflicts))
+
+
+def _is_same(file: ClientFile, before: ClientFile, name: str, surroundings: Surroundings) -> bool:
+    """Whether both say the same of a server, however they write it."""
+    if file.entries[name] == before.entries.get(name):
+        return True
+    now, then = (
+        translated(each.entries.get(name), EntryOrigin(file.client, file.scope, surroundings, each.inputs)).definition
+        for each in (file, before)
+    )
+    return now is not None and then is not None and same_server(now, then, surroundings.environ)
 
 
 def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
@@ -276,17 +409,21 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
     """
     file = edit.file
     target = file.path.resolve()
+    if edit.how == "nothing":
+        connections.drop(file)
+        return None
     try:
         with locked(connections.path):
+            if edit.how == "replaced":
+                return _replace(edit, target, connections)
             if (target.read_bytes() if target.exists() else b"") != file.text.encode():
                 raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
             known = connections.get(file)
-            backup = connections.back_up(file)
+            backup = connections.back_up(file, edit.before)
             try:
-                if edit.how == "connected" and edit.connection is not None:
+                if edit.connection is not None and edit.how == "connected":
                     # Noted first: without the note, what an interrupted run wrote could not be undone.
-                    original = known.backup if known is not None and edit.connection.backup is not None else backup
-                    connections.put(file, edit.connection.model_copy(update={"backup": original}))
+                    connections.put(file, edit.connection.model_copy(update={"backup": backup}))
                 if edit.after is None:
                     target.unlink()
                 else:
@@ -303,6 +440,25 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
     return backup
 
 
+def _replace(edit: ClientEdit, target: Path, connections: ConnectedFiles) -> Path | None:
+    """Write what was there before `connect`; a broken file stays beside it, under another name, which is returned."""
+    aside = None
+    mode = _mode(edit.file, target)
+    if target.exists():
+        names = (f"{target.name}.broken{f'-{number}' if number else ''}" for number in count())
+        aside = next(path for name in names if not (path := target.with_name(name)).exists())
+        target.rename(aside)
+    if edit.after is not None:
+        try:
+            write_atomically(target, edit.after, mode)
+        except OSError:
+            if aside is not None:
+                aside.rename(target)
+            raise
+    connections.drop(edit.file)
+    return aside
+
+
 def _mode(file: ClientFile, target: Path) -> int:
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
@@ -312,45 +468,21 @@ def _mode(file: ClientFile, target: Path) -> int:
     return usual_mode()
 
 
-def _original(file: ClientFile, known: ConnectedFile) -> ClientFile:
-    """The file as it was before it was connected."""
+def _original(file: ClientFile, known: ConnectedFile) -> ClientFile | None:
+    """The file as it was before it was connected; None where its backup is lost."""
     if known.backup is None:
-        return replace(file, text="", entries={}, exists=False)
+        return replace(file, text="", entries={}, inputs={}, exists=False, problem="")
     try:
-        text = known.backup.read_bytes().decode()
-        return replace(file, text=text, entries=file.block.servers(text))
-    except (OSError, UnicodeDecodeError, ClientFileError) as exc:
-        raise ConfigurationError(
-            f"the backup {known.backup} cannot be read", hint=f"take the entry {known.entry_name!r} out by hand"
-        ) from exc
+        return with_text(file, known.backup.read_bytes().decode())
+    except (OSError, UnicodeDecodeError, ClientFileError):
+        return None
 
 
-def _as_before(file: ClientFile, before: ClientFile, known: ConnectedFile, after: str) -> str:
-    """`after`, or a text that says the same and is nearer to the original: layout and comments come back too."""
-    try:
-        written = file.block.changed(before.text, known.removed, {known.entry_name: known.entry})
-    except ClientFileError:
-        return after
-    if not known.is_exact or text_hash(written) != known.after:
-        return after
-    both = merged(written, before.text, file.text)
-    if both is None:
-        return after
-    try:
-        return both if _without_empty(file, both) == _without_empty(file, after) else after
-    except ClientFileError:
-        return after
-
-
-def _without_empty(file: ClientFile, text: str) -> dict[str, Any]:
-    """The values of `text`; an empty block equals none."""
-    values = file.block.values(text)
-    if not file.block.servers(text):
-        section: Any = values
-        for step in file.block.path[:-1]:
-            section = section.get(step, {})
-        section.pop(file.block.path[-1], None)
-    return values
+def _own_now(file: ClientFile, known: ConnectedFile, http: HttpSettings) -> Iterator[str]:
+    """Our entries in a file: those that lead to the gateway, and the one that was written."""
+    yield from _own_names(file, http)
+    if known.entry_name and file.entries.get(known.entry_name) == known.entry:
+        yield known.entry_name
 
 
 def _own_names(file: ClientFile, http: HttpSettings) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
 """Claude Code keeps histories beside its servers; files of several megabytes are real."""
 
 
+PROJECTS = "projects"
+"""The key of a block for each project, as Claude Code has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientFile:
     """One file of one client; `problem` says why it cannot be read, and its servers are unknown then."""
@@ -36,6 +40,8 @@ class ClientFile:
     problem: str = ""
     elsewhere: tuple[str, ...] = ()
     """Other projects for which this file names servers."""
+    is_copy: bool = False
+    """Whether a person named a file that no client reads, and `client` is whose it looks like."""
 
     @property
     def scope(self) -> Scope:
@@ -43,9 +49,19 @@ class ClientFile:
         return self.place.scope
 
     @property
+    def project(self) -> str:
+        """The folder of the project whose block it is, where the file has one for each."""
+        return self.block.path[1] if self.block.path[0] == PROJECTS else ""
+
+    @property
+    def where(self) -> str:
+        """The path, and the project whose servers it names there: one file can have a block for each."""
+        return f"{self.path}{f' ({self.project})' if self.project else ''}"
+
+    @property
     def label(self) -> str:
         """Client and scope, as messages name them."""
-        return f"{self.client.title} ({self.scope})"
+        return f"{self.client.title} ({self.scope}{f', {self.project}' if self.project else ''})"
 
 
 def known_client(name: str) -> KnownClient:
@@ -100,7 +116,15 @@ def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
     read: list[ClientFile] = []
     for group in (exact, alike, by_format):
         read = [
-            _read(ClientFile(client, place, path, Block(client.file_format, surroundings.block(place))))
+            _read(
+                ClientFile(
+                    client,
+                    place,
+                    path,
+                    Block(client.file_format, surroundings.block(place)),
+                    is_copy=group is not exact,
+                )
+            )
             for client, place in group
         ]
         useful = [file for file in read if file.entries]
@@ -117,24 +141,40 @@ def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
     )
 
 
+def of_project(file: ClientFile, project: str) -> ClientFile:
+    """The same file, with the servers that it names for another project."""
+    first, _, last = file.block.path
+    other = replace(file, block=Block(file.block.file_format, (first, project, last)))
+    return with_text(other, file.text) if file.exists and not file.problem else other
+
+
 def _read(file: ClientFile) -> ClientFile:
     content, problem = _content(file.path)
     if content is None:
         return replace(file, problem=problem, exists=bool(problem))
     try:
         text = content.decode()
-        values = file.block.values(text)
-        entries = file.block.servers(text)
+        return with_text(file, text)
     except UnicodeDecodeError as exc:
         return replace(file, exists=True, problem=f"is not UTF-8 text (byte {exc.start})")
     except ClientFileError as exc:
-        return replace(file, exists=True, problem=str(exc))
+        return replace(file, exists=True, text=text, problem=str(exc))
+
+
+def with_text(file: ClientFile, text: str) -> ClientFile:
+    """The file if it held `text`.
+
+    Raises:
+        ClientFileError: the text is broken, or names its servers in no known way.
+    """
+    values = file.block.values(text)
     return replace(
         file,
         exists=True,
         text=text,
-        entries=entries,
+        entries=file.block.servers(text),
         inputs=dict(_inputs(values)),
+        problem="",
         elsewhere=tuple(_elsewhere(values, file.block.path)) if file.scope is Scope.LOCAL else (),
     )
 

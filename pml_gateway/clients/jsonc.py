@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,7 +236,23 @@ def set_member(text: str, path: Sequence[str], name: str, value: Any) -> str:
         span = present[-1].value
         written = _written(text, value, _indent_at(text, present[-1].start), _is_compact(text, parent))
         return text[: span.start] + written + text[span.end :]
-    return _inserted(text, parent, name, value)
+    key = f"{json.dumps(name, ensure_ascii=False)}:{_space(text)}"
+    behind = next(reversed(members(text, parent.start)), None)
+    return _inserted(text, parent, lambda indent, compact: key + _written(text, value, indent, compact), behind)
+
+
+def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
+    """`text` with the member `name` of the object at `path` as `original` writes it, behind the neighbour it had."""
+    if locate(text, path) is None:
+        text = set_member(text, path[:-1], path[-1], {})
+    before, parent = locate(original, path), locate(text, path)
+    assert before is not None and parent is not None, "both have the object"
+    there = members(original, before.start)
+    at = max(position for position, member in enumerate(there) if member.name == name)
+    raw = original[there[at].start : there[at].value.end].replace("\r\n", "\n").replace("\n", _eol(text))
+    found = {member.name: member for member in members(text, parent.start)}
+    behind = next((found[member.name] for member in reversed(there[:at]) if member.name in found), None)
+    return _inserted(text, parent, lambda indent, is_compact: raw, behind)
 
 
 def remove_members(text: str, path: Sequence[str], names: Collection[str]) -> str:
@@ -272,16 +288,20 @@ def _removed(text: str, found: list[Member], position: int) -> str:
     return text
 
 
-def _inserted(text: str, parent: Span, name: str, value: Any) -> str:
+Write = Callable[[str, bool], str]
+"""Writes a member by its indentation, and whether it stands on one line with others."""
+
+
+def _inserted(text: str, parent: Span, write: Write, behind: Member | None) -> str:
+    """`text` with one member more in the object `parent`: the first one, or `behind` another."""
     found = members(text, parent.start)
     eol = _eol(text)
     is_compact = _is_compact(text, parent)
-    key = json.dumps(name, ensure_ascii=False)
     if not found:
         outer = _indent_at(text, parent.start)
         inner = outer + _unit(text)
         inside = text[parent.start + 1 : parent.end - 1]
-        written = f"{key}:{_space(text)}{_written(text, value, inner, is_compact)}"
+        written = write(inner, is_compact)
         if is_compact:
             return f"{text[: parent.start + 1]}{written}{inside}{text[parent.end - 1 :]}"
         rest = "" if not inside.strip() else inside.rstrip(" \t\r\n")
@@ -289,22 +309,21 @@ def _inserted(text: str, parent: Span, name: str, value: Any) -> str:
         own_line = _SAME_LINE.match(rest)
         head, rest = (own_line[0].rstrip(), rest[own_line.end() :]) if own_line else ("", rest)
         return f"{text[: parent.start + 1]}{head}{eol}{inner}{written}{rest}{eol}{outer}{text[parent.end - 1 :]}"
-    last = found[-1]
+    gap = " " if _space(text) else ""
+    indent = "" if is_compact else _indent_at(text, (behind or found[0]).start)
+    written = write(indent, is_compact)
+    if behind is None:
+        at = found[0].start
+        return f"{text[:at]}{written},{gap if is_compact else eol + indent}{text[at:]}"
+    at = behind.value.end if behind.comma is None else behind.comma + 1
+    comma, tail = (",", "") if behind.comma is None else ("", ",")
     if is_compact:
-        gap = " " if _space(text) else ""
-        comma = "," if last.comma is None else ""
-        at = last.value.end if last.comma is None else last.comma + 1
-        written = f"{key}:{_space(text)}{_written(text, value, '', True)}"
-        return f"{text[:at]}{comma}{gap}{written}{',' if last.comma is not None else ''}{text[at:]}"
-    indent = _indent_at(text, last.start)
-    written = f"{key}:{_space(text)}{_written(text, value, indent, False)}"
-    at = last.value.end if last.comma is None else last.comma + 1
-    behind = _SAME_LINE.match(text, at)
-    line_end = behind.end() if behind is not None else at
+        return f"{text[:at]}{comma}{gap}{written}{tail}{text[at:]}"
+    same_line = _SAME_LINE.match(text, at)
+    line_end = same_line.end() if same_line is not None else at
     if text[line_end : line_end + 1] not in ("\r", "\n"):
-        # The bracket, or a comment of several lines, follows on this line.
+        # The bracket, a member or a comment of several lines follows on this line.
         line_end = at
-    comma, tail = (",", "") if last.comma is None else ("", ",")
     return f"{text[:at]}{comma}{text[at:line_end]}{eol}{indent}{written}{tail}{text[line_end:]}"
 
 

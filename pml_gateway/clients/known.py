@@ -28,7 +28,8 @@ CLIENTS: tuple[KnownClient, ...] = (
         variables=Variables.BRACED,
         defers="loads tools only when it searches for them (tool search), unless a server has `alwaysLoad`",
         pin_key="alwaysLoad",
-        restart="start a new session (`claude mcp list` shows it)",
+        # github.com/anthropics/claude-code/issues/46426: a running session keeps the servers it began with.
+        restart="start a new session, or `claude --continue` the last one; `/mcp` shows its servers",
         # github.com/anthropics/claude-code/issues/2326: "String should have at most 64 characters"
         names=ToolNames("mcp__{server}__", 64, "it gets an error for every request"),
     ),
@@ -37,7 +38,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         "Claude Desktop",
         (FileLocation(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
         shape=Shape(speaks_http=False),
-        restart="quit it completely and start it again",
+        restart="quit it (closing its window is not enough) and open it again",
         # github.com/anthropics/claude-code/issues/34960
         names=ToolNames("", 64, "it gets an error for every request"),
     ),
@@ -46,7 +47,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         "Cursor",
         _home_and_project(".cursor/mcp.json"),
         variables=Variables.PREFIXED,
-        restart="it reads the file again by itself",
+        restart="it reads the file again by itself; if it does not, press refresh in its MCP settings",
         # github.com/idosal/git-mcp/issues/31: "Combined server and tool name length (63) exceeds 60 characters".
         names=ToolNames("{server}", 60, "it leaves them out"),
     ),
@@ -60,7 +61,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         ),
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.PREFIXED,
-        restart="run `MCP: List Servers` and start pml there",
+        restart="run `MCP: List Servers`, which starts and stops what has changed",
         # `McpToolName` in its src/vs/workbench/contrib/mcp/common/mcpTypes.ts
         names=ToolNames("mcp_{server}_", 64, "it cuts them", longest_prefix=18),
     ),
@@ -79,7 +80,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         # geminicli.com/docs/tools/mcp-server: `url` is SSE, `httpUrl` streamable HTTP.
         shape=Shape(http_url="httpUrl", bare_url="sse"),
         variables=Variables.DOLLAR,
-        restart="start it again (`/mcp` shows it)",
+        restart="start it again; `/mcp` shows its servers",
         # "Names longer than 63 characters are truncated with middle replacement", as the same page says.
         names=ToolNames("mcp_{server}_", 63, "it cuts them in the middle"),
     ),
@@ -92,7 +93,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         ),
         file_format=FileFormat.TOML,
         shape=Shape(headers="http_headers"),
-        restart="start it again (`/mcp` shows it)",
+        restart="start a new session; `/mcp` shows its servers",
         # `MAX_TOOL_NAME_LENGTH` in its codex-rs/core/src/mcp_connection_manager.rs
         names=ToolNames("mcp__{server}__", 64, "it puts a hash in the place of their end"),
     ),

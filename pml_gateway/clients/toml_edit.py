@@ -57,6 +57,19 @@ def remove_tables(text: str, path: Sequence[str], names: Collection[str]) -> str
     return "".join(piece.text for at, piece in enumerate(pieces) if not any(start <= at < end for start, end in gone))
 
 
+def written_as(text: str, path: Sequence[str], name: str, other: str) -> str:
+    """`text` with the table `name` written as in `other`, where it stands first; both have it.
+
+    Raises:
+        TomlEditError: the layout of one of the two cannot be read.
+    """
+    pieces, theirs = _pieces(text), _pieces(other)
+    written = "".join(piece.text for run in _runs(theirs, (*path, name)) for piece in theirs[slice(*run)])
+    runs = _runs(pieces, (*path, name))
+    kept = (at for at in range(len(pieces)) if at == runs[0][0] or not any(start <= at < end for start, end in runs))
+    return "".join(written if at == runs[0][0] else pieces[at].text for at in kept)
+
+
 def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
     """`text` with the table `name` as `original` has it: its bytes, behind or before the neighbours it had there.
 

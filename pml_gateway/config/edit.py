@@ -421,33 +421,47 @@ def _forget_old(path: Path) -> None:
             old.unlink()
 
 
-MAX_CHANGED_LINES = 5_000
-"""difflib takes seconds beyond; the caller has another way."""
+MAX_CHANGED_LINES, MAX_CHANGED_WORDS = 5_000, 2_000
+"""difflib takes seconds beyond, more for words, which repeat; the caller has another way."""
 
 Change = tuple[int, int, Sequence[str]]
-"""Lines of the base that are replaced, and what by."""
+"""Pieces of the base that are replaced, and what by."""
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_WORD = re.compile(r'"(?:[^"\\\r\n]|\\.)*"|\r?\n|[ \t]+|\w+|.', re.DOTALL)
+"""A quoted text, the end of a line, white space, a word, or any other character."""
 
 
 def merged(base: str, ours: str, theirs: str) -> str | None:
-    """`base` with both edits; None where they overlap, or are too large to compare."""
-    lines = base.splitlines(keepends=True)
-    first = _changes(lines, ours.splitlines(keepends=True))
-    second = _changes(lines, theirs.splitlines(keepends=True))
+    """`base` with both edits: by lines, or by words where both changed a line; None where they overlap even so.
+
+    Both may be right and what comes of them wrong (two last members of a list): whoever asks checks what it says.
+    """
+    for piece, limit in ((_LINE, MAX_CHANGED_LINES), (_WORD, MAX_CHANGED_WORDS)):
+        whole = _merged(piece.findall(base), piece.findall(ours), piece.findall(theirs), limit)
+        if whole is not None:
+            return whole
+    return None
+
+
+def _merged(base: list[str], ours: list[str], theirs: list[str], limit: int) -> str | None:
+    first, second = _changes(base, ours, limit), _changes(base, theirs, limit)
     if first is None or second is None:
         return None
     if any(_overlap(mine, other) for mine in first for other in second):
         return None
+    # Of two at one place, the one that is made last comes first.
     for start, end, replacement in sorted([*first, *second], key=lambda change: change[:2], reverse=True):
-        lines[start:end] = replacement
-    return "".join(lines)
+        base[start:end] = replacement
+    return "".join(base)
 
 
 def _overlap(mine: Change, other: Change) -> bool:
-    """Whether both change a line, or add some at one place, where either could come first."""
-    return mine[:2] == other[:2] or (mine[0] < other[1] and other[0] < mine[1])
+    """Whether both change a piece. Where both only add some at one place, theirs comes first."""
+    return mine[0] < other[1] and other[0] < mine[1]
 
 
-def _changes(before: Sequence[str], after: Sequence[str]) -> list[Change] | None:
+def _changes(before: Sequence[str], after: Sequence[str], limit: int) -> list[Change] | None:
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
         same += 1
@@ -455,7 +469,7 @@ def _changes(before: Sequence[str], after: Sequence[str]) -> list[Change] | None
     while tail < min(len(before), len(after)) - same and before[-1 - tail] == after[-1 - tail]:
         tail += 1
     middle, new = before[same : len(before) - tail], after[same : len(after) - tail]
-    if max(len(middle), len(new)) > MAX_CHANGED_LINES:
+    if max(len(middle), len(new)) > limit:
         return None
     matcher = SequenceMatcher(None, middle, new, autojunk=False)
     return [

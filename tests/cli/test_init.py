@@ -48,7 +48,11 @@ def claude_code(home: Path) -> Path:
         "sums": {"command": python, "args": ["-m", f"{DEMO}.calc"], "env": {"GH_TOKEN": SECRETS[2]}},
         "typo": {"command": "pythonn3", "args": ["-m", "nothing"]},
         "github": {"command": python, "args": ["-m", f"{DEMO}.calc"], "env": {"GITHUB_TOKEN": "${GITHUB_PAT}"}},
-        "linear": {"type": "http", "url": "https://l.test/mcp", "headers": {"Authorization": f"Bearer {SECRETS[1]}"}},
+        "linear": {
+            "type": "http",
+            "url": "https://127.0.0.1:1/mcp",
+            "headers": {"Authorization": f"Bearer {SECRETS[1]}"},
+        },
     }
     file = home / ".claude.json"
     file.write_text(
@@ -90,16 +94,16 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     validated = pml_json("config", "validate")
     assert [warning for warning in validated["warnings"] if "servers." in warning and "GITHUB_PAT" not in warning] == []
 
-    connected = pml("connect", "claude-code", "--yes")
+    connected = pml("connect", "claude-code", "--take-all", "--yes")
 
     assert '+    "pml": {' in connected.stdout
     assert set(json.loads(file.read_text())["mcpServers"]) == {"pml"}
     assert [row["state"] for row in pml_json("clients")["clients"] if row["exists"]] == ["connected", "empty"]
-    assert "is connected already" in pml("connect", "claude-code", "--yes").stderr
+    assert "is connected already" in pml("connect", "claude-code", "--take-all", "--yes").stderr
 
     pml("config", "--preset", "full_proxy")
     assert "run `pml connect claude-code` again" in pml("clients").stderr
-    pml("connect", "claude-code", "--yes")
+    pml("connect", "claude-code", "--take-all", "--yes")
     assert "alwaysLoad" not in json.loads(file.read_text())["mcpServers"]["pml"]
     assert "again" not in pml("clients").stderr
 
@@ -151,21 +155,138 @@ def test_without_a_terminal_or_a_yes_nothing_is_written(home: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_servers_that_could_not_start_through_the_gateway_are_named_before_anything_is_written(home: Path) -> None:
+def test_servers_that_the_gateway_cannot_start_stay_in_the_client_with_the_reason(home: Path) -> None:
     file = claude_code(home)
     before = file.read_bytes()
     pml("init", "--yes")
 
-    shown = pml("connect", "claude-code", "--dry-run").stderr
+    shown = pml("connect", "claude-code", "--yes").stderr
 
-    assert "typo goes from the file, but the gateway cannot start it as typo" in shown
-    assert "did you mean python3? set servers.typo.command: python3" in shown
-    assert "github goes from the file, but the gateway cannot start it as github" in shown
-    assert "environment variable GITHUB_PAT is not set; export it before starting pml" in shown
-    assert "calc goes" not in shown
-    assert len(pml_json("connect", "claude-code", "--dry-run")["warnings"]) == 2
-    assert pml_json("connect", "claude-code", "--keep", "--dry-run")["warnings"] == []
+    assert "served by the gateway from now on: calc, notes, files, diary, sums" in shown
+    assert "left in Claude Code, since the gateway cannot start them now" in shown
+    assert "typo: command pythonn3 is not found; did you mean python3? set servers.typo.command: python3" in shown
+    assert "github: environment variable GITHUB_PAT is not set; export it before starting pml" in shown
+    assert "linear: it cannot be reached" in shown
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["typo", "github", "linear", "pml"]
+    again = pml_json("connect", "claude-code", "--dry-run")
+    assert (again["result"], list(again["waiting"])) == ("already", ["typo", "github", "linear"])
+    assert pml_json("connect", "claude-code", "--keep", "--dry-run")["waiting"] == {}
+
+    # What can start now is taken when the client is connected again.
+    config = home / ".pml" / "config.yaml"
+    config.write_text(config.read_text().replace("pythonn3", sys.executable))
+    values = json.loads(file.read_text())
+    values["mcpServers"]["typo"]["command"] = sys.executable
+    file.write_text(json.dumps(values, indent=2))
+    assert pml_json("connect", "claude-code", "--yes")["removed"][-1] == "typo"
+    assert list(json.loads(file.read_text())["mcpServers"]) == ["github", "linear", "pml"]
+
+    taken = pml("connect", "claude-code", "--take-all", "--dry-run").stderr
+    assert "github goes from the file, but the gateway cannot start it as github: environment variable" in taken
+    pml("disconnect", "claude-code", "--yes")
+    assert file.read_bytes().replace(sys.executable.encode(), b"") == before.replace(
+        sys.executable.encode(), b""
+    ).replace(b"pythonn3", b"")
+
+
+def test_one_that_is_disabled_in_the_gateway_stays_in_the_client(home: Path) -> None:
+    file = claude_code(home)
+    pml("init", "--yes")
+    config = home / ".pml" / "config.yaml"
+    config.write_text(config.read_text().replace("  calc:\n", "  calc:\n    enabled: false\n", 1))
+
+    waiting = pml_json("connect", "claude-code", "--yes")["waiting"]
+
+    assert waiting["calc"] == "it is disabled in the gateway (servers.calc.enabled)"
+    assert "calc" in json.loads(file.read_text())["mcpServers"]
+
+
+def test_every_scope_of_a_client_is_connected_and_undone_at_once(home: Path, tmp_path: Path) -> None:
+    file, project = claude_code(home), tmp_path / "project"
+    notes = {"command": sys.executable, "args": ["-m", f"{DEMO}.notes", "shop.db"]}
+    values = json.loads(file.read_text())
+    values["mcpServers"] = {"calc": values["mcpServers"]["calc"]}
+    other = {"mcpServers": {"other": {**notes, "args": [*notes["args"], "other"]}}, "history": []}
+    values["projects"] = {str(project): {"mcpServers": {"shopdb": notes}}, "/other": other}
+    file.write_text(json.dumps(values, indent=2))
+    team = project / ".mcp.json"
+    team.write_text(json.dumps({"mcpServers": {"team": {"command": sys.executable, "args": ["-m", f"{DEMO}.files"]}}}))
+    before = {path: path.read_bytes() for path in (file, team)}
+    pml("init", "--yes", "--project")
+    config = home / ".pml" / "config.yaml"
+    config.write_text(
+        config.read_text()
+        + f"  other: {json.dumps({'command': sys.executable, 'args': other['mcpServers']['other']['args']})}\n"  # type: ignore[index]
+    )
+    assert [
+        (row["scope"], row["project"], row["state"]) for row in pml_json("clients")["clients"] if row["servers"]
+    ] == [
+        ("user", None, "direct"),
+        ("local", str(project), "direct"),
+        ("project", None, "direct"),
+        ("local", "/other", "direct"),
+    ]
+
+    shown = pml("connect", "claude-code", "--yes").stderr
+
+    assert f"shopdb is still started by Claude Code (local, {project}) itself" in shown
+    assert "other is still started by Claude Code (local, /other) itself" in shown
+    assert "through the gateway as well: pml connect claude-code --all-scopes" in shown
+    first = file.read_bytes()
+    pml("connect", "claude-code", "--all-scopes", "--dry-run")
+    assert file.read_bytes() == first
+
+    report = pml_json("connect", "claude-code", "--all-scopes", "--yes")
+
+    assert [(edit["scope"], edit["result"], edit["removed"]) for edit in report["edits"]] == [
+        ("user", "already", ["calc"]),
+        ("local", "connected", ["shopdb"]),
+        ("local", "connected", ["other"]),
+        ("project", "connected", ["team"]),
+    ]
+    now = json.loads(file.read_text())
+    assert list(now["mcpServers"]) == ["pml"]
+    assert [section["mcpServers"] for section in now["projects"].values()] == [{}, {}]
+    assert json.loads(team.read_text()) == {"mcpServers": {}}
+    assert [row["taken_over"] for row in pml_json("clients")["clients"] if row["taken_over"]] == [
+        ["calc"],
+        ["shopdb"],
+        ["team"],
+        ["other"],
+    ]
+    assert "taken over (1)" in pml("clients").stdout
+    assert pml("connect", "claude-code", "--all-scopes", "--yes").stderr.count("is connected already") == 4
+
+    assert "pml disconnect claude-code --all-scopes undoes all" in pml("disconnect", "claude-code", "--yes").stderr
+    pml("disconnect", "claude-code", "--all-scopes", "--yes")
+
+    assert {path: path.read_bytes() for path in (file, team)} == before
+    refused = pml("connect", "claude-code", "--all-scopes", "--scope", "user", code=ExitCode.USAGE)
+    assert "exclude each other" in refused.stderr
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_for_a_file_that_is_gone_or_broken_the_backup_is_offered(home: Path, is_broken: bool) -> None:
+    file = claude_code(home)
+    before = file.read_bytes()
+    pml("init", "--yes")
+    pml("connect", "claude-code", "--yes")
+    if is_broken:
+        file.write_text('{"mcpServers": {')
+    else:
+        file.unlink()
+
+    refused = pml("disconnect", "claude-code", code=ExitCode.USAGE).stderr
+    assert "run it with --yes" in refused
+    assert file.exists() is is_broken
+    done = pml("disconnect", "claude-code", "--yes").stderr
+
+    assert ("it is moved aside" if is_broken else "was deleted since `pml connect`") in done
+    assert "is again what it was before `pml connect`" in done
     assert file.read_bytes() == before
+    aside = home / ".claude.json.broken"
+    assert aside.exists() is is_broken
+    assert (f"the broken file is now {aside}" in done) is is_broken
 
 
 def test_a_slip_in_the_name_of_a_client_is_a_usage_error(home: Path) -> None:
@@ -222,10 +343,29 @@ def test_one_file_or_client_can_be_chosen(home: Path, tmp_path: Path) -> None:
     pml("init", "--from", "/no/such/file", code=ExitCode.USAGE)
 
 
+def test_a_file_is_named_once_and_one_that_no_client_reads_as_nobody_s(home: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "bad.json"
+    broken.write_text('{"mcpServers": {')
+
+    done = pml("init", "--from", str(broken), code=ExitCode.CONFIGURATION)
+
+    assert done.stdout.split()[4:6] == ["unknown", "broken"]
+    assert pml_json("init", "--from", str(broken), code=ExitCode.CONFIGURATION)["files"][0]["client"] is None
+    good = tmp_path / "good.json"
+    good.write_text('{"mcpServers": {"other": {"command": "sh"}}}')
+    done = pml("init", "--from", str(good), "--yes")
+    assert "like claude-code" in done.stdout
+    assert "next: pml connect CLIENT" in done.stderr
+
+    (home / ".claude.json").write_text('{"mcpServers": {')
+    done = pml("init", "--yes", code=ExitCode.CONFIGURATION)
+    assert done.stdout.count(".claude.json") == done.stderr.count(".claude.json") == 1
+
+
 def test_where_there_is_no_client_the_places_are_listed(home: Path) -> None:
     done = pml("init", "--yes", code=ExitCode.FAILED)
 
-    assert str(home / ".claude.json") in done.stderr
+    assert done.stderr.count(str(home / ".claude.json")) == 1
     assert not (home / ".pml").exists()
     assert "pml clients --all" in pml("clients").stderr
     assert "no file" in pml("clients", "--all").stdout

@@ -322,7 +322,7 @@ def test_a_server_comes_back_with_its_comments_between_the_neighbours_it_had() -
     ],
 )
 def test_every_way_to_write_a_server_comes_back(before: str, edited: str, after: str) -> None:
-    assert CODEX.restored(edited, (), {"x"}, before) == after
+    assert CODEX.restored(edited, set(), {"x"}, before) == after
 
 
 def test_an_array_of_tables_between_servers_stays_where_it_is() -> None:

@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.block import Block
-from pml_gateway.clients.connect import ClientEdit, ConnectedFiles, apply, connected, disconnected
+from pml_gateway.clients.connect import (
+    ClientEdit,
+    ConnectedFiles,
+    apply,
+    connected,
+    disconnected,
+    served_entries,
+    unconnected,
+)
 from pml_gateway.clients.discover import ClientFile, client_status, known_client
 from pml_gateway.clients.model import FileFormat, Scope
 from pml_gateway.clients.own import http_entry, own_kind, pml_command, stdio_entry
@@ -42,7 +50,9 @@ def connect(
         else stdio_entry(file.client, machine.environ, pin=True)
     )
     connections = ConnectedFiles(machine.paths)
-    edit = connected(file, own, SETTINGS, machine.surroundings, connections, keep_servers=keep)
+    base = unconnected(file, SETTINGS.http, machine.surroundings, connections)
+    served = {} if keep else served_entries(base, SETTINGS, machine.surroundings)
+    edit = connected(file, base, own, SETTINGS.http, connections, served=served, waiting={})
     if write and edit.has_changed:
         apply(edit, connections)
     return edit
@@ -50,9 +60,8 @@ def connect(
 
 def disconnect(machine: Machine, client: str, scope: Scope = Scope.USER) -> ClientEdit:
     connections = ConnectedFiles(machine.paths)
-    edit = disconnected(machine.file(client, scope), SETTINGS.http, connections)
-    if edit.has_changed:
-        apply(edit, connections)
+    edit = disconnected(machine.file(client, scope), SETTINGS.http, machine.surroundings, connections)
+    apply(edit, connections)
     return edit
 
 
@@ -272,15 +281,7 @@ def test_broken_files_and_changes_in_between_are_refused(machine: Machine) -> No
 
     path.write_text("{}")
     connections = ConnectedFiles(machine.paths)
-    file = machine.file("cursor")
-    edit = connected(
-        file,
-        stdio_entry(file.client, machine.environ, pin=True),
-        SETTINGS,
-        machine.surroundings,
-        connections,
-        keep_servers=False,
-    )
+    edit = connect(machine, machine.file("cursor"), write=False)
     path.write_text('{"a": 1}')
     with pytest.raises(ConfigurationError, match="changed by somebody else"):
         apply(edit, connections)
@@ -454,6 +455,6 @@ def test_where_our_own_files_lie_is_shown_and_what_others_hold_is_not(machine: M
     assert f'"{folder}"' in edit.diff
     assert pml_command()[0] in edit.diff
     assert SECRET not in edit.diff
-    back = disconnected(machine.file(client), SETTINGS.http, ConnectedFiles(machine.paths))
+    back = disconnected(machine.file(client), SETTINGS.http, machine.surroundings, ConnectedFiles(machine.paths))
     assert f'"{folder}"' in back.diff
     assert SECRET not in back.diff

@@ -1,0 +1,133 @@
+"""Which servers the gateway could not start now, told without starting any: nobody waits for twelve processes.
+
+The configuration, the logins, a gateway that runs and the last listing say enough. Only of a URL of which they say
+nothing is one request made, of all such URLs at once and with a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import anyio
+import httpx2
+
+from pml_gateway.catalog.manifest import ManifestFile
+from pml_gateway.config.advice import hindrances
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import SecretError
+from pml_gateway.mcp.http import CREDENTIALS_REFUSED, SERVER_FAILED
+from pml_gateway.mcp.transport import resolved_headers
+from pml_gateway.paths import Paths
+from pml_gateway.secrets.references import resolve
+from pml_gateway.serve.control import ask_sockets
+from pml_gateway.text import counted
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.auth.authorization import Authorization
+from pml_gateway.upstreams.auth.logins import LoginStore, login_command
+from pml_gateway.upstreams.lifecycle import UpstreamState
+
+SOCKET_SECONDS = 2.0
+"""A running gateway answers in milliseconds; one that is too busy is not asked again."""
+
+PROBE_SECONDS = 5.0
+"""For all unknown URLs together."""
+
+_PING: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+"""A server that lets nobody in refuses it like everything else; no other opens a session for it."""
+
+
+async def unready(
+    settings: Settings, servers: Collection[str], paths: Paths, identity: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The servers of `servers` that the gateway could not start or show now, each with the reason and the remedy.
+
+    Args:
+        settings: the gateway's.
+        servers: ids of configured servers.
+        paths: where the gateway's files lie.
+        identity: what names the configuration.
+        environ: where references are looked up.
+    """
+    answers, _ = await ask_sockets(paths, "status", SOCKET_SECONDS)
+    running = [row for answer in answers for row in answer.get("upstreams", ())]
+    naming = settings.naming
+    listed = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load().entries
+    found: dict[str, str] = {}
+    unknown: dict[str, UpstreamDefinition] = {}
+    for server in servers:
+        definition = settings.servers[server]
+        told = [row for row in running if row["server"] == server]
+        login = await _login(server, definition, paths)
+        reason = _written_down(settings, server, environ) or _told(told)
+        if reason or login == "login_needed":
+            found[server] = reason or _log_in(server)
+        elif definition.url is not None and login not in ("logged_in", "client_credentials"):
+            known = listed.get(server)
+            is_known = known is not None and known.fingerprint == definition.fingerprint()
+            if not is_known and not any(row["tools"] for row in told):
+                unknown[server] = definition
+    return {**found, **await _probed(unknown)}
+
+
+def _written_down(settings: Settings, server: str, environ: Mapping[str, str]) -> str:
+    if not settings.servers[server].enabled:
+        return f"it is disabled in the gateway (servers.{server}.enabled)"
+    return next(map(str, hindrances(settings, server, environ)), "")
+
+
+def _told(rows: Sequence[JsonObject]) -> str:
+    """What running gateways say against a server; nothing where one of them has it."""
+    reasons = [next(_complaints(row), "") for row in rows]
+    return next(iter(reasons), "") if all(reasons) else ""
+
+
+def _complaints(row: JsonObject) -> Iterator[str]:
+    if row["auth"]["state"] == "login_needed":
+        yield _log_in(row["server"])
+    if row["state"] == UpstreamState.FAILED:
+        yield str(row["error"]).removeprefix(f"{row['server']}: ")
+    if row.get("held_back") and not row["tools"]:
+        held = counted(row["held_back"], "definition of it is", "definitions of it are")
+        yield f"{held} held back: pml trust list"
+
+
+async def _login(server: str, definition: UpstreamDefinition, paths: Paths) -> str:
+    """How the login stands, as far as it is known without asking the server."""
+    authorization = Authorization(server, definition, LoginStore(paths.auth_dir), lambda renewal: None)
+    await authorization.read()
+    return str(authorization.status()["state"])
+
+
+def _log_in(server: str) -> str:
+    return f"it asks for a login: {login_command(server)}"
+
+
+async def _probed(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
+    """What the answer of each server to one request says against it."""
+    found = dict.fromkeys(servers, f"it did not answer within {PROBE_SECONDS:g} s")
+
+    async def probe(http: httpx2.AsyncClient, server: str) -> None:
+        found[server] = await _refusal(http, server, servers[server])
+
+    if servers:
+        with anyio.move_on_after(PROBE_SECONDS):
+            async with httpx2.AsyncClient(timeout=PROBE_SECONDS) as http, anyio.create_task_group() as tasks:
+                for server in servers:
+                    tasks.start_soon(probe, http, server)
+    return {server: reason for server, reason in found.items() if reason}
+
+
+async def _refusal(http: httpx2.AsyncClient, server: str, definition: UpstreamDefinition) -> str:
+    method, body = ("GET", None) if definition.resolved_transport is Transport.SSE else ("POST", _PING)
+    try:
+        headers = {**resolved_headers(definition), "accept": "application/json, text/event-stream"}
+        async with http.stream(method, resolve(definition.url or ""), headers=headers, json=body) as response:
+            status = response.status_code
+    except (httpx2.HTTPError, httpx2.InvalidURL, SecretError) as error:
+        # The text of the error may quote the URL, which may hold a key.
+        return f"it cannot be reached ({type(error).__name__}); pml upstreams says more"
+    if status in CREDENTIALS_REFUSED:
+        refused = f"it refuses its configured headers (HTTP {status}); correct servers.{server}.headers"
+        return refused if definition.headers else _log_in(server)
+    return f"it answers with HTTP {status}" if status in (404, 410, *SERVER_FAILED) else ""
