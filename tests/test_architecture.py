@@ -62,12 +62,16 @@ ENVIRONMENT_READERS = {
     "cli/context.py": "hands the environment to config/",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
-    "index/models.py": "tells onnxruntime, before it loads, to send nothing home",
+    "index/models.py": "tells libraries that report home, before they load, not to",
     "mcp/transport.py": "the allow-list of what a child process inherits",
     "paths.py": "where the gateway's files are",
     "secrets/references.py": "`${env:NAME}`",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""
+
+
+REPORTING = frozenset({"onnxruntime", "sentence_transformers", "transformers", "huggingface_hub"})
+"""Libraries that send reports of their use to their makers, unless they are told not to before they load."""
 
 
 @cache
@@ -214,6 +218,19 @@ def test_only_the_configuration_reads_yaml_and_toml() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in loaders
     }
     assert not [module for module in readers if not module.startswith(("config/", "clients/", "secrets/"))]
+
+
+def test_libraries_that_report_home_are_loaded_in_one_place_only() -> None:
+    repository = PACKAGE.parent
+    offenders = []
+    for folder in ("pml_gateway", "models", "benchmarks", "tests"):
+        for path in sorted((repository / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if REPORTING & {name.partition(".")[0] for name in named}:
+                    offenders.append(f"{path.relative_to(repository)}: {ast.unparse(node)}")
+    assert not offenders, "load them by pml_gateway.index.models.library"
 
 
 def private(names: Iterable[str]) -> set[str]:

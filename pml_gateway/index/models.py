@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ from pml_gateway.index.embedder import Embedder, Embeddings
 MODEL_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
+
+NO_REPORTS = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""What official packages of onnxruntime (from 1.29 on) and huggingface_hub read when they load. Unless it says 1, the
+first keeps an identifier of the machine below the home and sends events to Microsoft."""
+
+
+def library(name: str) -> Any:
+    """The one way to a library that would report its use to its maker: loaded late, and told before not to report."""
+    os.environ.update(NO_REPORTS)
+    return import_module(name)
 
 
 class OnnxEmbedder:
@@ -33,7 +44,7 @@ class OnnxEmbedder:
         """Load the model files in `directory`; raises ModelError when one is missing or unreadable."""
         import tokenizers  # imported late: see pml_gateway/index/__init__.py
 
-        onnxruntime = _onnxruntime()
+        onnxruntime = library("onnxruntime")
         self._directory = directory
         try:
             config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
@@ -66,18 +77,6 @@ class OnnxEmbedder:
         return vectors
 
 
-NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
-"""Official packages of onnxruntime send events about their use to Microsoft, unless this is set before they load."""
-
-
-def _onnxruntime() -> Any:
-    """The library without its telemetry; a value that the owner has set stays."""
-    os.environ.setdefault(NO_TELEMETRY, "1")
-    import onnxruntime  # imported late, as above
-
-    return onnxruntime
-
-
 def _session_options(onnxruntime: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -96,8 +95,7 @@ class TransformerEmbedder:
 
     def __init__(self, model: str) -> None:
         """Load the model, from the local cache if it is there; raises ModelError when it cannot be had."""
-        import sentence_transformers  # imported late: see pml_gateway/index/__init__.py
-
+        sentence_transformers = library("sentence_transformers")
         try:
             self._model: Any = _load(sentence_transformers.SentenceTransformer, model)
         except Exception as exc:

@@ -275,7 +275,8 @@ def test_a_tool_is_read_by_server_name_title_and_description(shipped: Embedder) 
         assert index.search(query, limit=1).hits[0].key == expected
 
 
-def test_loading_the_shipped_model_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owners", [{}, {"ORT_DISABLE_TELEMETRY": ""}, {"ORT_DISABLE_TELEMETRY": "0"}], ids=str)
+def test_loading_the_shipped_model_leaves_no_trace_of_telemetry(tmp_path: Path, owners: dict[str, str]) -> None:
     # onnxruntime's own would make a database and an identifier of the machine below the home, and a sending thread.
     script = (
         "import os\n"
@@ -287,7 +288,7 @@ def test_loading_the_shipped_model_leaves_no_trace_of_telemetry(tmp_path: Path) 
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**kept, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={**kept, **owners, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         timeout=60,

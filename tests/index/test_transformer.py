@@ -10,6 +10,7 @@ import pytest
 from pml_gateway.errors import ModelError
 from pml_gateway.index import Embedder, ToolIndex, load_embedder
 from pml_gateway.index.embedder import embed_query
+from pml_gateway.index.models import library
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE
 
@@ -19,18 +20,19 @@ WORDS = ("read", "send", "file", "email", "city", "rain", "an", "a", "in", "reci
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers directory with a random two-layer model that tells queries from documents."""
-    from sentence_transformers import SentenceTransformer  # takes seconds: only where a test needs it
-    from transformers import BertConfig, BertModel, BertTokenizer
+    sentence_transformers, transformers = library("sentence_transformers"), library("transformers")
 
     directory = tmp_path_factory.mktemp("tiny")
     bert = directory / "bert"
     bert.mkdir()
     (bert / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", ":", *WORDS]))
-    BertTokenizer(vocab=str(bert / "vocab.txt")).save_pretrained(bert)
-    config = BertConfig(vocab_size=17, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    BertModel(config).save_pretrained(bert)
+    transformers.BertTokenizer(vocab=str(bert / "vocab.txt")).save_pretrained(bert)
+    config = transformers.BertConfig(
+        vocab_size=17, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(config).save_pretrained(bert)
     # without a file of modules the library adds mean pooling
-    model = SentenceTransformer(str(bert), device="cpu", prompts={"query": "query: "})
+    model = sentence_transformers.SentenceTransformer(str(bert), device="cpu", prompts={"query": "query: "})
     model.save(str(directory / "model"))
     return directory / "model"
 
@@ -76,9 +78,7 @@ def test_a_model_trained_further_in_its_directory_gets_another_id(tiny_model: Pa
 
 
 def test_a_model_that_cannot_be_had_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants  # takes seconds: only where a test needs it
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(library("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="nobody/no-such-model") as caught:
         load_embedder("nobody/no-such-model")
     assert "builtin" in caught.value.hint
