@@ -168,7 +168,7 @@ def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: froze
 
 
 def _names_of_former_ids(owners: Iterable[Owner], max_length: int, ownership: Ownership) -> dict[Owner, set[str]]:
-    """What tools may have been called under former ids of their servers, as far as that follows from their own names."""
+    """What tools may have been called under former ids of their servers, as follows from their own names."""
     found: dict[Owner, set[str]] = {}
     for upstream_id, own in owners if ownership.former else ():
         for former in ownership.former_ids(upstream_id):
@@ -260,7 +260,9 @@ def build_catalog(
                 continue
             listed.add(qualified_name)
             by_ids = sorted(by_former_ids.get(owner, ()))
-            sources = {f"{each}{mark}{owner[1]}" for each in ownership.former_ids(owner[0]) for mark in (SEPARATOR, ":")}
+            sources = {
+                f"{each}{mark}{owner[1]}" for each in ownership.former_ids(owner[0]) for mark in (SEPARATOR, ":")
+            }
             before = (
                 *had.get(owner, ()),
                 *_names_before(owner, prefix, max_length, reserved),

@@ -160,7 +160,11 @@ async def plan_step(
     values = values_of(target, settings, client)
     history = _history(command, client, time.time() - days * 86400)
     fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
-    ranking = most_used(command.paths.usage_file, command.identity, former_ids(settings.servers)) if fallback == "usage" else ()
+    ranking = (
+        most_used(command.paths.usage_file, command.identity, former_ids(settings.servers))
+        if fallback == "usage"
+        else ()
+    )
     async with command_gateway(command) as gateway:
         state = await gateway.searchable(60)
         return await anyio.to_thread.run_sync(

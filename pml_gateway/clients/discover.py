@@ -134,7 +134,7 @@ def _read(file: ClientFile) -> ClientFile:
         exists=True,
         text=text,
         entries=entries,
-        inputs=dict(_inputs(values)),
+        inputs=dict(asked_inputs(values)),
         elsewhere=tuple(_elsewhere(values, file.block.path)) if file.scope is Scope.LOCAL else (),
     )
 
@@ -154,7 +154,7 @@ def _content(path: Path) -> tuple[bytes | None, str]:
     return content, ""
 
 
-def _inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def asked_inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What VS Code asks a person for, by id."""
     section = values.get("inputs") or _mcp(values).get("inputs")
     for item in section if isinstance(section, list) else ():

@@ -35,8 +35,12 @@ def without_entry(text: str, section: str, name: str, path: Path) -> str:
         ConfigurationError: a person has to make the change.
     """
 
+    is_flow = bool(_section(text, section, path).flow_style)
+
     def expected(values: dict[str, Any]) -> None:
         del values[section][name]
+        # A section of lines with nothing in it is as good as none, and the next entry stands in it as this one did.
+        values[section] = values[section] or ({} if is_flow else None)
 
     return _checked(text, path, expected, f"take {section}.{name} out by hand", lambda: _cut(text, section, name, path))
 
@@ -139,13 +143,7 @@ def _cut(text: str, section: str, name: str, path: Path) -> str:
     if position:
         start = _before_comments(text, start, column)
     end = _after_comments(text, _line_end(text, max(end - 1, start)), column)
-    if len(entries) > 1:
-        return text[:start] + text[end:]
-    # A section of lines with nothing in it would be no section.
-    root = compose(text, path)
-    assert isinstance(root, MappingNode), "an entry of it was found"
-    colon = text.index(":", next(each.end_mark.index for each, _ in root.value if each.value == section)) + 1
-    return f"{text[:colon]} {{}}{text[colon:start]}{text[end:]}"
+    return text[:start] + text[end:]
 
 
 def _line_end(text: str, position: int) -> int:

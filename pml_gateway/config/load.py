@@ -113,9 +113,10 @@ def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, s
 
 def _former_ids(layers: list[Layer]) -> dict[str, str]:
     """What servers were called before, each with what that server is called now."""
-    servers = merge(layers).values.get("servers")
+    written = merge(layers).values.get("servers")
+    servers: dict[str, Any] = written if isinstance(written, dict) else {}
     former: dict[str, str] = {}
-    for name, entry in servers.items() if isinstance(servers, dict) else ():
+    for name, entry in servers.items():
         given = entry.get("formerly") if isinstance(entry, dict) else None
         names = given if isinstance(given, list) else [given]
         former |= {each: name for each in names if isinstance(each, str) and each not in servers}

@@ -41,7 +41,11 @@ class Listings:
     """The listings of one gateway; each holds for as long as its upstream is defined as it was."""
 
     def __init__(
-        self, manifests: Manifests, naming: NamingSettings, warden: Warden, former: Mapping[str, str] = MappingProxyType({})
+        self,
+        manifests: Manifests,
+        naming: NamingSettings,
+        warden: Warden,
+        former: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """The listings on disk; `former` are ids that servers had before, each with the one of now."""
         self._manifests = manifests

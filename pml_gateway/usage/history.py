@@ -147,7 +147,9 @@ def _searches(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedS
         values,
     )
     return tuple(
-        RecordedSearch(at, client, stage, query, tuple(_key(hit, wanted.former) for hit in json.loads(hits)), bool(missed))
+        RecordedSearch(
+            at, client, stage, query, tuple(_key(hit, wanted.former) for hit in json.loads(hits)), bool(missed)
+        )
         for at, client, stage, query, hits, missed in rows
     )
 
@@ -205,9 +207,7 @@ HALF_LIFE_DAYS = 14.0
 when it is computed: gateways that start at different times give the same list."""
 
 
-def most_used(
-    path: Path, config: str, former: Mapping[str, str] = MappingProxyType({})
-) -> tuple[ToolKey, ...]:
+def most_used(path: Path, config: str, former: Mapping[str, str] = MappingProxyType({})) -> tuple[ToolKey, ...]:
     """The tools of a configuration, most used first; none where nothing was recorded or can be read.
 
     Calls under `former` ids of servers count for those of now.

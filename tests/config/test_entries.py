@@ -57,9 +57,9 @@ def test_the_last_entry_leaves_an_empty_section() -> None:
     text = TEXT
     for name in ("a", "b", "c"):
         text = without_entry(text, "servers", name, PATH)
-    assert "servers: {}\n  # all of them\n" in text
-    assert set_values(text, {"servers": {"d": {"command": "d"}}}, PATH)
-    assert parse(text, "user", PATH).values["servers"] == {}
+    assert "servers:\n  # all of them\n" in text
+    assert "\n  d:\n    command: d\n" in set_values(text, {"servers": {"d": {"command": "d"}}}, PATH)
+    assert parse(text, "user", PATH).values["servers"] is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,11 @@ def test_the_last_entry_leaves_an_empty_section() -> None:
         ("servers: {a: {command: a}, b: {command: b}}\n", "b", "servers: {a: {command: a}}\n"),
         ("servers: {a: {command: a}}\n", "a", "servers: {}\n"),
         ('{"servers": {\n  "a": {"url": "x"},\n  "b": 1\n}}', "b", '{"servers": {\n  "a": {"url": "x"}\n}}'),
-        ("servers:\r\n  a:\r\n    command: a\r\n  b:\r\n    command: b\r\n", "a", "servers:\r\n  b:\r\n    command: b\r\n"),
+        (
+            "servers:\r\n  a:\r\n    command: a\r\n  b:\r\n    command: b\r\n",
+            "a",
+            "servers:\r\n  b:\r\n    command: b\r\n",
+        ),
         ("servers:\n  a: &x\n    command: a\n  b:\n    command: b", "b", "servers:\n  a: &x\n    command: a\n"),
         ("servers:\n  b:\n  a: {command: a}\n", "b", "servers:\n  a: {command: a}\n"),
     ],
@@ -93,7 +97,9 @@ def test_an_entry_gets_another_name_in_its_place() -> None:
 
 def test_texts_change_where_they_stand() -> None:
     text = "gateway:\n  blacklisted_tools:\n    - a:x  # never\n    - 'a:y'\n"
-    after = with_texts(text, {("gateway", "blacklisted_tools", 0): "b:x", ("gateway", "blacklisted_tools", 1): "b:y"}, PATH)
+    after = with_texts(
+        text, {("gateway", "blacklisted_tools", 0): "b:x", ("gateway", "blacklisted_tools", 1): "b:y"}, PATH
+    )
     assert after == 'gateway:\n  blacklisted_tools:\n    - "b:x"  # never\n    - "b:y"\n'
 
 
@@ -102,7 +108,9 @@ LINES = st.sampled_from(
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.lists(LINES, max_size=4)), min_size=1, unique_by=lambda one: one[0]))
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.lists(LINES, max_size=4)), min_size=1, unique_by=lambda one: one[0])
+)
 @settings(max_examples=examples(100), deadline=None)
 def test_what_is_taken_out_is_gone_and_nothing_else(entries: list[tuple[str, list[str]]]) -> None:
     blocks = [[f"  {name}:", f"    command: {name}", *dict.fromkeys(lines)] for name, lines in entries]
@@ -111,7 +119,7 @@ def test_what_is_taken_out_is_gone_and_nothing_else(entries: list[tuple[str, lis
 
     for name, _ in entries:
         after = parse(without_entry(text, "servers", name, PATH), "user", PATH).values
-        assert after["servers"] == {key: value for key, value in before["servers"].items() if key != name}
+        assert (after["servers"] or {}) == {key: value for key, value in before["servers"].items() if key != name}
         assert after["log"] == before["log"]
         renamed = parse(with_new_name(text, "servers", name, "z", PATH), "user", PATH).values
         assert list(renamed["servers"]) == ["z" if key == name else key for key in before["servers"]]

@@ -44,7 +44,9 @@ def catalog_of(servers: tuple[str, ...], prefix: Prefix, former: dict[str, str],
         ownership=ownership,
     )
     offers = build_offers(dict.fromkeys(servers, OFFERS), ownership=ownership)
-    return Catalog(catalog.tools, catalog.upstream_ids, catalog.assignments, catalog.former, offers, ownership=ownership)
+    return Catalog(
+        catalog.tools, catalog.upstream_ids, catalog.assignments, catalog.former, offers, ownership=ownership
+    )
 
 
 def seen(view: View, former: dict[str, str]) -> set[tuple[str, str]]:
@@ -54,7 +56,9 @@ def seen(view: View, former: dict[str, str]) -> set[tuple[str, str]]:
     return {(former.get(owner, owner), own) for owner, own in shown}
 
 
-@given(st.one_of(st.just(["*"]), RULES), RULES, RULES, st.sampled_from(["always", "on_collision", "never"]), st.booleans())
+@given(
+    st.one_of(st.just(["*"]), RULES), RULES, RULES, st.sampled_from(["always", "on_collision", "never"]), st.booleans()
+)
 @example(["*"], ["old__*"], [], "always", False)
 @example(["old:*"], [], ["old__write"], "never", True)
 @settings(max_examples=examples(150), deadline=None)
