@@ -155,8 +155,9 @@ class AddCommand(TyperCommand):
 def add(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What to call the server.")] = None,
-    url: Annotated[
-        str | None, typer.Argument(metavar="[URL | JSON | -- COMMAND...]", help="Its URL, its JSON, or its command.")
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URL | JSON | -- COMMAND...]", help="Its URL, its JSON, or its command."),
     ] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE", help="A variable.")] = None,
     env_file: Annotated[str | None, typer.Option("--env-file", metavar="FILE", help="NAME=value lines.")] = None,
@@ -215,7 +216,7 @@ def add(
     given = {key: value for key, value in given.items() if value not in (None, {})}
     asked = Asked(yes, dry_run, as_json)
     try:
-        file = _named(name, url, context.meta.get(_COMMAND), given)
+        file = _named(name, target or (), context.meta.get(_COMMAND), given)
         _add(file, asked, later=later, over=over, check=check and not disabled)
     except GatewayError as error:
         fail(error, as_json=as_json)
@@ -232,8 +233,9 @@ def _pairs(texts: Sequence[str], mark: str, option: str) -> dict[str, str]:
     return pairs
 
 
-def _named(name: str | None, url: str | None, command: list[str] | None, given: dict[str, Any]) -> ClientFile:
+def _named(name: str | None, target: Sequence[str], command: list[str] | None, given: dict[str, Any]) -> ClientFile:
     """What the command line says, as a file of a client; with nothing to start or reach, what is pasted."""
+    url = target[0] if target else None
     written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
     if command is None and (written is not None or url is None):
         file = pasted(written if written is not None else _read(name), None if name == written else name)
@@ -242,7 +244,7 @@ def _named(name: str | None, url: str | None, command: list[str] | None, given: 
         return replace(file, entries={key: _laid_over(entry, given) for key, entry in file.entries.items()})
     if name is None or command == [] or (command is not None and url is not None):
         raise UsageError("it is not clear what to add", hint="pml add NAME -- COMMAND..., or pml add NAME URL")
-    if command is None and url is not None and "://" not in url and not url.startswith("${"):
+    if url is not None and (len(target) > 1 or ("://" not in url and not url.startswith("${"))):
         raise UsageError(f"{url!r} is no URL", hint=f"a command stands behind --: pml add {name} -- {url} ...")
     if command is not None:
         entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
