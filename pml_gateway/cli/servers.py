@@ -35,7 +35,7 @@ from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.text import counted, suggestion
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.first_look import FirstLook, Following
+    from pml_gateway.reports.doctor.first_look import FirstLook, Following
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
@@ -102,7 +102,7 @@ def _changed(
 
 async def _tell(paths: Paths) -> Following:
     # The server stack takes 0.7 s to import, which a look at the change alone never needs.
-    from pml_gateway.reports.first_look import tell_gateways
+    from pml_gateway.reports.doctor.first_look import tell_gateways
 
     return await tell_gateways(paths)
 
@@ -349,7 +349,7 @@ def _looked_at(
     plan: ImportPlan, settings: Settings, paths: Paths, following: Following, asked: Asked
 ) -> dict[str, FirstLook]:
     """Each new server, tried once."""
-    from pml_gateway.reports.first_look import first_look
+    from pml_gateway.reports.doctor.first_look import first_look
 
     found: dict[str, FirstLook] = {}
     for name, raw in plan.additions.items():

@@ -107,3 +107,17 @@ def test_denials_and_grants_by_either_name_are_about_the_server_of_now() -> None
         assert not View(catalog, Client("client:c", deny=(f"{name}:read",)), []).sees_all_of("new")
         assert by_all.offers.may_permit("new")
         assert not View(catalog, Client("client:c", deny=(f"{name}__*",)), []).offers.may_permit("new")
+
+
+def test_a_uri_that_names_a_server_by_its_old_name_leads_to_it_alone() -> None:
+    ownership = ownership_of(("new", "other"), {"old": "new"})
+    stranger = Offers(resources=({"uri": f"pml://old/{URI}", "name": "x"},), has_resources=True)
+    table = build_offers({"new": OFFERS, "other": stranger}, ownership=ownership)
+
+    routes = table.routes("pml://old/file:///elsewhere", lambda _server, _name: True)
+
+    assert [(route.upstream_id, route.uri) for route in routes] == [("new", "file:///elsewhere")]
+    assert [claim.upstream_id for claim in table.claims] == ["other"]
+    assert not View(
+        Catalog(offers=table, ownership=ownership), Client("client:c", deny=(f"old:{URI}",)), []
+    ).offers.permits("new", URI)
