@@ -51,8 +51,8 @@ def catalog_of(servers: tuple[str, ...], prefix: Prefix, former: dict[str, str],
 
 def seen(view: View, former: dict[str, str]) -> set[tuple[str, str]]:
     """What a view shows, under the ids of now."""
-    offers = [each for kind in OfferKind for each in view.offers.listed(kind)]
-    shown = [(each.upstream_id, each.name) for each in (*view.tools, *offers)]
+    shown = [(each.upstream_id, each.name) for each in view.tools]
+    shown += [(each.upstream_id, each.name) for kind in OfferKind for each in view.offers.listed(kind)]
     return {(former.get(owner, owner), own) for owner, own in shown}
 
 
