@@ -55,6 +55,26 @@ class Manifest:
     is_pinned: bool = True
     """Whether it was written by a gateway that pins definitions; earlier ones did not."""
 
+    def renamed(self, former: Mapping[str, str]) -> Manifest:
+        """What is known of servers under the ids that they have now; `former` are those of before."""
+        if not former:
+            return self
+        return replace(
+            self,
+            entries={
+                **{former[known]: entry for known, entry in self.entries.items() if known in former},
+                **{known: entry for known, entry in self.entries.items() if known not in former},
+            },
+            names=_reowned(self.names, former),
+            offer_names={kind: _reowned(names, former) for kind, names in self.offer_names.items()},
+            former_names=_reowned(self.former_names, former),
+        )
+
+
+def _reowned(given: Mapping[tuple[str, str], Given], former: Mapping[str, str]) -> dict[tuple[str, str], Given]:
+    moved = {(former[owner], own): each for (owner, own), each in given.items() if owner in former}
+    return moved | {owned: each for owned, each in given.items() if owned[0] not in former}
+
 
 def _path(directory: Path, identity: str) -> Path:
     return directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"

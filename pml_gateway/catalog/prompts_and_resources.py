@@ -149,12 +149,16 @@ NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class OfferTable:
-    """All offers in catalog order, with what each upstream said of itself; an unknown upstream is None."""
+    """All offers in catalog order, with what each upstream said of itself; an unknown upstream is None.
+
+    URIs that name a server by one of its `former` ids lead to it as well.
+    """
 
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
     names: Mapping[OfferKind, OfferNames] = field(default_factory=lambda: NO_NAMES)
     claims: tuple[Claim, ...] = ()
+    former: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -185,6 +189,7 @@ class OfferTable:
         if listed is not None and permits(listed.upstream_id, listed.name):
             return [Route(listed.upstream_id, listed.name)]
         addressed, own = split_public_uri(uri)
+        addressed = self.former.get(addressed, addressed)
         if addressed in self.upstreams:
             said = self.upstreams[addressed]
             able = [addressed] if said is not None and said.has_resources else []
@@ -366,7 +371,8 @@ def build_offers(
         for kind in OfferKind
     }
     found = {kind: _unique(kind, upstreams) for kind in OfferKind}
-    territory = _Territory(list(upstreams), {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]})
+    templates = {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]}
+    territory = _Territory(list(upstreams), templates, dict(ownership.former))
     claims: list[Claim] = []
     for kind in OfferKind:
         is_uri = kind is not OfferKind.PROMPT
@@ -379,7 +385,9 @@ def build_offers(
             public = names[kind][upstream_id, name]
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}
             offers.append(Offer(kind, upstream_id, name, public, definition))
-    return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
+    return OfferTable(
+        tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims), dict(ownership.former)
+    )
 
 
 def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:
@@ -405,7 +413,10 @@ class _Territory:
     open claims nothing.
     """
 
-    def __init__(self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]]) -> None:
+    def __init__(
+        self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]], former: Mapping[str, str]
+    ) -> None:
+        self._former = former
         self._ranks = {upstream_id: rank for rank, upstream_id in enumerate(upstream_ids)}
         self._templates: dict[str, list[tuple[str, str]]] = {}
         for upstream_id, template in templates:
@@ -419,6 +430,7 @@ class _Territory:
 
     def _claim(self, kind: OfferKind, upstream_id: str, uri: str) -> Claim | None:
         addressed, _ = split_public_uri(uri)
+        addressed = self._former.get(addressed, addressed)
         if addressed in self._ranks and addressed != upstream_id:
             return Claim(upstream_id, uri, addressed, f"{SCHEME}{addressed}/")
         sample = example(uri) if kind is OfferKind.TEMPLATE else uri

@@ -23,6 +23,7 @@ from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.output import ExitCode, note, without_known_secrets
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.serve import serve
+from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
@@ -60,6 +61,11 @@ def root(
 
 app.command()(demo)
 app.command()(init)
+app.command(cls=AddCommand)(add)
+app.command()(remove)
+app.command()(enable)
+app.command()(disable)
+app.command()(rename)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)

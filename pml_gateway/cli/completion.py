@@ -10,6 +10,7 @@ import typer
 from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.docs import pages
 from pml_gateway.errors import GatewayError
@@ -91,6 +92,7 @@ def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
     paths = Paths.from_environ()
     naming = settings.naming
     manifest = ManifestFile.of(paths.manifest_dir, paths.identity(config), naming.prefix, naming.max_length).load()
+    manifest = manifest.renamed(former_ids(settings.servers))
     for upstream_id, entry in manifest.entries.items():
         if upstream_id in settings.servers:
             for tool in entry.tools:

@@ -85,7 +85,7 @@ def _init(
     plan = plan_import([file for file in chosen if not file.problem], load_user_settings(paths), surroundings)
     preview = _edit(plan, paths, dry_run=True)
     if not as_json:
-        _show_plan(plan, left, chosen, paths)
+        show_plan(plan, left, chosen, paths)
         print_diff(preview.diff)
     is_wanted = yes or (
         is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
@@ -158,7 +158,8 @@ _OUTCOMES = {
 }
 
 
-def _show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[ClientFile], paths: Paths) -> None:
+def show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[ClientFile], paths: Paths) -> None:
+    """Say what an import would add, and what is left out, moved or missing."""
     if plan.servers:
         print_table(
             ("SERVER", "FROM", "RESULT", "STARTS"),
@@ -247,6 +248,13 @@ def _report(
             }
             for file in present
         ],
+        **plan_report(plan, edit, paths, is_written=is_written),
+    }
+
+
+def plan_report(plan: ImportPlan, edit: FileEdit, paths: Paths, *, is_written: bool) -> dict[str, object]:
+    """What an import would add or has added, as `--json` prints it."""
+    return {
         "servers": [
             {
                 "entry": server.entry_name,

@@ -12,6 +12,7 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
@@ -159,7 +160,11 @@ async def plan_step(
     values = values_of(target, settings, client)
     history = _history(command, client, time.time() - days * 86400)
     fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
-    ranking = most_used(command.paths.usage_file, command.identity) if fallback == "usage" else ()
+    ranking = (
+        most_used(command.paths.usage_file, command.identity, former_ids(settings.servers))
+        if fallback == "usage"
+        else ()
+    )
     async with command_gateway(command) as gateway:
         state = await gateway.searchable(60)
         return await anyio.to_thread.run_sync(
@@ -246,7 +251,8 @@ def stage_status(command: Command, client: str | None, criteria: Criteria) -> Js
 
 
 def _history(command: Command, client: str | None, since: float | None) -> History:
-    return read_history(command.paths.usage_file, Wanted(command.identity, since, client))
+    former = former_ids(command.load().settings.servers)
+    return read_history(command.paths.usage_file, Wanted(command.identity, since, client, former=former))
 
 
 def journal_of(command: Command) -> Journal:

@@ -173,7 +173,7 @@ def with_text(file: ClientFile, text: str) -> ClientFile:
         exists=True,
         text=text,
         entries=file.block.servers(text),
-        inputs=dict(_inputs(values)),
+        inputs=dict(asked_inputs(values)),
         problem="",
         elsewhere=tuple(_elsewhere(values, file.block.path)) if file.scope is Scope.LOCAL else (),
     )
@@ -194,7 +194,7 @@ def _content(path: Path) -> tuple[bytes | None, str]:
     return content, ""
 
 
-def _inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def asked_inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What VS Code asks a person for, by id."""
     section = values.get("inputs") or _mcp(values).get("inputs")
     for item in section if isinstance(section, list) else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from pml_gateway.clients.own import own_kind
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.translate import EntryOrigin, Translation, covers, same_server, translated, united
 from pml_gateway.config.advice import obstacles
+from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import references
@@ -81,7 +82,14 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
         name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in settings.servers.items()
     }
     readable = stored | {name: value for name, value in environ.items() if value}
-    placing = _Placing(plan, names, frozenset(names), readable, has_workflows=bool(settings.workflows))
+    placing = _Placing(
+        plan,
+        names,
+        frozenset(names),
+        readable,
+        has_workflows=bool(settings.workflows),
+        former=former_ids(settings.servers),
+    )
     about: dict[str, str] = {}
     for file in files:
         for entry_name, raw in file.entries.items():
@@ -109,6 +117,8 @@ class _Placing:
     before: frozenset[str]
     environ: Mapping[str, str]
     has_workflows: bool
+    former: Collection[str] = ()
+    """What servers were called before: names that still mean those."""
 
     def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
         """What becomes of the entry; it joins `names` where it is new."""
@@ -145,20 +155,26 @@ class _Placing:
     def _name(self, server: ImportedServer) -> str:
         """A name that no other server has, with the reason where it is not the entry's own."""
         entry_name = server.entry_name
-        wish = _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
+        wish = safe_name(entry_name)
         if wish != entry_name:
             server.notes.append(f"is named {wish!r}; tool names give characters of {entry_name!r} another meaning")
         if wish == "workflows" and self.has_workflows:
             wish = "workflows-server"
             server.notes.append(f"is named {wish!r}; the configuration's workflows have the name 'workflows'")
-        if wish not in self.names:
+        taken = self.names.keys() | self.former
+        if wish not in taken:
             return wish
-        name = _free(f"{wish}-{server.file.client.name}", self.names)
+        name = _free(f"{wish}-{server.file.client.name}", taken)
         server.notes.append(f"is named {name!r}; another server, with another definition, is {wish!r}")
         return name
 
 
-def _free(wish: str, taken: Mapping[str, Any]) -> str:
+def safe_name(entry_name: str) -> str:
+    """A name for a server, without characters that mean something in patterns and the names of tools."""
+    return _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
+
+
+def _free(wish: str, taken: Collection[str]) -> str:
     name, number = wish, 2
     while name in taken:
         name, number = f"{wish}-{number}", number + 1

@@ -246,6 +246,14 @@ class _Edits:
         raise configuration_error([Problem(f"{self.path}:{node.start_mark.line + 1}", dotted(at), reason)])
 
 
+def value_end(text: str, key: Node, value: Node) -> int:
+    """Where the value of `key` ends in a text that they were read from."""
+    edits = _Edits(text, Path(CONFIG_NAME))
+    if _is_alias(key, value) or value.start_mark.index == value.end_mark.index:
+        return edits._span(key, value)[1]
+    return edits._end(value)
+
+
 def _is_alias(key: Node, value: Node) -> bool:
     """Whether `value` was written elsewhere: an alias yields the node of its anchor, which stands before the key."""
     return value is not key and bool(value.start_mark.index < key.start_mark.index)

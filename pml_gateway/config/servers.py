@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -190,6 +191,10 @@ def _transport(value: object) -> object:
     return known
 
 
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
 def _strings(value: object) -> object:
     """Let YAML numbers and booleans stand for their text in `env`, `headers` and `args`."""
     if isinstance(value, dict):
@@ -264,6 +269,9 @@ class UpstreamDefinition(BaseModel):
         description="how it is reached; follows from `command` and `url`",
     )
     enabled: bool = Field(default=True, description="false: it is not started, and its tools are gone")
+    formerly: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
+        default=(), description="names that it had: calls and rules that say them still mean it"
+    )
     sessions: Literal["shared", "per_client"] = Field(
         default="shared", description="per_client: every client gets a session of its own"
     )
@@ -347,3 +355,8 @@ class UpstreamDefinition(BaseModel):
         if self.env_file:
             identity["env_file"] = self.env_file
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def former_ids(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
+    """What servers were called before, each with what that server is called now."""
+    return {former: upstream_id for upstream_id, definition in servers.items() for former in definition.formerly}

@@ -92,4 +92,5 @@ class Callees:
         if not isinstance(server, str):
             return None
         found = (self.view.resolve(name), self.view.resolve(f"{server}:{name}"))
-        return next((tool for tool in found if tool is not None and tool.upstream_id == server), None)
+        meant = self.view.catalog.ownership.current(server)
+        return next((tool for tool in found if tool is not None and tool.upstream_id == meant), None)

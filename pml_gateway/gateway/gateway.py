@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog
+from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.indexing import Indexer, Linker
@@ -499,10 +500,13 @@ async def open_gateway(
 
         def read_ranking(current: Settings) -> tuple[ToolKey, ...]:
             by_usage = current.gateway.hybrid.fallback == "usage"
-            return most_used(paths.usage_file, identity) if by_usage else ()
+            former = former_ids(current.servers)
+            return most_used(paths.usage_file, identity, former) if by_usage else ()
 
         ranking = await anyio.to_thread.run_sync(read_ranking, settings)
-        listings = await anyio.to_thread.run_sync(Listings, manifests, settings.naming, warden)
+        listings = await anyio.to_thread.run_sync(
+            Listings, manifests, settings.naming, warden, former_ids(settings.servers)
+        )
         catalog = await anyio.to_thread.run_sync(listings.catalog, settings, listings.first_names, frozenset[str]())
         gateway = Gateway(
             settings,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 from pml_gateway.catalog.build import build_catalog
@@ -14,7 +15,7 @@ from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
 from pml_gateway.catalog.visibility import Variants, build_visibility
-from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.servers import UpstreamDefinition, former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import composites_of
@@ -39,10 +40,17 @@ MAX_DIFFERENCES = 32
 class Listings:
     """The listings of one gateway; each holds for as long as its upstream is defined as it was."""
 
-    def __init__(self, manifests: Manifests, naming: NamingSettings, warden: Warden) -> None:
+    def __init__(
+        self,
+        manifests: Manifests,
+        naming: NamingSettings,
+        warden: Warden,
+        former: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """The listings on disk; `former` are ids that servers had before, each with the one of now."""
         self._manifests = manifests
         self._file = manifests(naming)
-        manifest = self._file.load()
+        manifest = self._file.load().renamed(former)
         self._entries = dict(manifest.entries)
         self.warden = warden
         """Decides what of the listings may be served."""
@@ -112,6 +120,12 @@ class Listings:
             failed: the upstreams whose tools are stale.
             keeps_names: whether tools keep the names they have in `previous`.
         """
+        former = former_ids(settings.servers)
+        known = Manifest({}, previous.assignments, previous.offers.names, previous.former).renamed(former)
+        for before, now in former.items():
+            # The one of before stays: its server may be running until these settings are.
+            if before in self._entries:
+                self._entries.setdefault(now, self._entries[before])
         current: dict[str, ManifestEntry] = {}
         for upstream_id, definition in settings.servers.items():
             entry = self._entries.get(upstream_id)
@@ -137,14 +151,14 @@ class Listings:
             prefix=settings.naming.prefix,
             max_length=settings.naming.max_length,
             reserved=RESERVED,
-            earlier=previous.assignments if keeps_names else {},
-            former=previous.former if keeps_names else {},
+            earlier=known.names if keeps_names else {},
+            former=known.former_names if keeps_names else {},
             previous=previous,
-            ownership=ownership_of(settings.servers),
+            ownership=ownership_of(settings.servers, former),
         )
         # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
         catalog = with_composites(catalog, composites_of(settings, catalog), previous)
-        table = build_offers(offers, previous.offers.names, catalog.ownership)
+        table = build_offers(offers, known.offer_names, catalog.ownership)
         _warn(table, previous.offers)
         return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 

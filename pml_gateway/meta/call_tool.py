@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
-from pml_gateway.gateway.calling import CallContext, search_hint
+from pml_gateway.gateway.calling import CallContext, renamed, search_hint
 from pml_gateway.meta.arguments import json_object, string
 from pml_gateway.results.content import noted
 from pml_gateway.types import JsonObject
@@ -41,13 +41,16 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
             hint=f"call {name} itself, not through call_tool; a server's tool of that name is called as server:{name}",
         )
     given = json_object(arguments.get("arguments"))
-    name, given, ignored = context.callees.tool_call(name, given, arguments.get("server"))
+    server = arguments.get("server")
+    called = f"{server}:{name}" if isinstance(server, str) else name
+    name, given, ignored = context.callees.tool_call(name, given, server)
     tool = context.find(name)
     known = string(arguments, "if_none_match", default="") or None
     settled = await context.caller.run(
         context.scope, context.view, tool, given, context.options, route="meta", if_none_match=known
     )
-    return noted(settled.result, ignored=(f"/arguments{each}" for each in ignored))
+    ignored = tuple(f"/arguments{each}" for each in ignored)
+    return noted(settled.result, ignored=ignored, renamed=renamed(context.view, called, tool))
 
 
 CALL_TOOL = MetaTool("call_tool", definition, call_tool, aliases=("call",), unlisted=("server",), is_call=True)

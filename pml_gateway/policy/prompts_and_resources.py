@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Protocol
@@ -40,8 +40,9 @@ class OfferView:
         self._allow = allow
         self._denied = denied
         self._absent = absent
-        self._allowed_uris = UriRules(allow, table.lookalikes)
-        self._denied_uris = [UriRules(patterns, table.lookalikes, takes_bare=True) for patterns in denied]
+        self._ids_of = ids_of = allow.ownership.ids_of
+        self._allowed_uris = UriRules(allow, table.lookalikes, ids_of)
+        self._denied_uris = [UriRules(patterns, table.lookalikes, ids_of, takes_bare=True) for patterns in denied]
 
     @property
     def hides_any(self) -> bool:
@@ -62,7 +63,7 @@ class OfferView:
 
     def may_permit(self, upstream_id: str) -> bool:
         """Whether the client may see anything of an upstream of which nothing is known yet."""
-        starts = (f"{upstream_id}:", f"{upstream_id}__")
+        starts = [f"{each}{separator}" for each in self._ids_of(upstream_id) for separator in (":", "__")]
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
         return not is_denied and self._allow.may_admit(upstream_id)
 
@@ -124,6 +125,10 @@ MAX_GATEWAYS = 8
 """Gateways one behind the other; a URI that leads through more is asked for as it is."""
 
 
+IdsOf = Callable[[str], Sequence[str]]
+"""What a server is called, and was."""
+
+
 class Rules(Protocol):
     """Entries that give or take away."""
 
@@ -142,9 +147,12 @@ class UriRules:
     A rule that names one of several lookalikes as its server lists it is about that one.
     """
 
-    def __init__(self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False) -> None:
+    def __init__(
+        self, rules: Rules, lookalikes: frozenset[tuple[str, str]], ids_of: IdsOf, *, takes_bare: bool = False
+    ) -> None:
         self._rules = rules
         self._lookalikes = lookalikes
+        self._ids_of = ids_of
         self._takes_bare = takes_bare
         self._of_upstream: dict[str, tuple[frozenset[str], ToolPatterns]] = {}
 
@@ -159,9 +167,13 @@ class UriRules:
         forms = (reading, f"{reading}/")
         if reading in exact or patterns.matches_any(forms):
             return True
-        return self._rules.fit(
-            upstream_id, (f"{upstream_id}{separator}{form}" for form in forms for separator in (":", "__"))
+        names = (
+            f"{each}{separator}{form}"
+            for each in self._ids_of(upstream_id)
+            for form in forms
+            for separator in (":", "__")
         )
+        return self._rules.fit(upstream_id, names)
 
     def _of(self, upstream_id: str) -> tuple[frozenset[str], ToolPatterns]:
         """The rules about one upstream: URIs as they were written, and patterns of readings."""
@@ -174,14 +186,15 @@ class UriRules:
 
     def _about(self, upstream_id: str) -> Iterator[str]:
         """What entries say of an upstream's URIs, without its name."""
+        ids = self._ids_of(upstream_id)
         for entry in self._rules.about(upstream_id):
             if self._takes_bare or entry.startswith("*"):
                 yield entry
             server, own = split_public_uri(entry)
-            if own and fnmatch.fnmatchcase(upstream_id, server):
+            if own and any(fnmatch.fnmatchcase(each, server) for each in ids):
                 yield own
             for separator in re.finditer("(?=(:|__))", entry):
-                if fnmatch.fnmatchcase(upstream_id, entry[: separator.start(1)]):
+                if any(fnmatch.fnmatchcase(each, entry[: separator.start(1)]) for each in ids):
                     yield entry[separator.end(1) :]
 
 
@@ -196,7 +209,7 @@ def is_about_offers(entry: str, rules: Rules, table: OfferTable, upstream_ids: I
         for each in upstream_ids
     ):
         return True
-    uris = UriRules(rules, table.lookalikes, takes_bare=isinstance(rules, ToolPatterns))
+    uris = UriRules(rules, table.lookalikes, lambda each: (each,), takes_bare=isinstance(rules, ToolPatterns))
     return any(
         uris.fits(offer.upstream_id, each)
         for kind in OfferKind

@@ -63,11 +63,20 @@ IGNORED_KEYS = "pml-gateway/ignored_keys"
 COERCED = "pml-gateway/coerced"
 """In `_meta`: JSON pointers to keys that clients add, which were left out; and to values that were read as others."""
 
+RENAMED = "pml-gateway/renamed"
+"""In `_meta`: names of tools in the call that begin with what their server was called before, each with that of now."""
 
-def noted(result: JsonObject, *, ignored: Iterable[str] = (), coerced: Mapping[str, str] | None = None) -> JsonObject:
+
+def noted(
+    result: JsonObject,
+    *,
+    ignored: Iterable[str] = (),
+    coerced: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> JsonObject:
     """The result with what was not taken as it was sent, in its `_meta`."""
     paths, changes = list(ignored), dict(coerced or {})
-    if not paths and not changes:
+    if not paths and not changes and not renamed:
         return result
     meta = result.get("_meta")
     known = dict(meta) if isinstance(meta, dict) else {}
@@ -75,6 +84,8 @@ def noted(result: JsonObject, *, ignored: Iterable[str] = (), coerced: Mapping[s
         known[IGNORED_KEYS] = [*known.get(IGNORED_KEYS, ()), *paths]
     if changes:
         known[COERCED] = {**known.get(COERCED, {}), **changes}
+    if renamed:
+        known[RENAMED] = {**known.get(RENAMED, {}), **renamed}
     return {**result, "_meta": known}
 
 

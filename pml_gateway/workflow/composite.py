@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -85,10 +86,15 @@ def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
     return []
 
 
-def ownership_of(servers: Iterable[str]) -> Ownership:
-    """Whose names are, with these servers in the configuration; those of workflows are its owner's."""
+def ownership_of(servers: Iterable[str], former: Mapping[str, str] = MappingProxyType({})) -> Ownership:
+    """Whose names are, with these servers in the configuration; those of workflows are its owner's.
+
+    Args:
+        servers: their ids.
+        former: ids that they had before, each with the one of now.
+    """
     known = tuple(servers)
-    return Ownership(known, frozenset({COMPOSITES}).difference(known))
+    return Ownership(known, frozenset({COMPOSITES}).difference(known), tuple(former.items()))
 
 
 ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]

@@ -40,11 +40,16 @@ ANSWERS_ABOUT_IT = {"pml doctor"}
 """Whose answer is what is wrong."""
 
 ARGUMENTS: dict[str, list[str]] = {
+    "pml add": ["a", "https://a.test/mcp"],
     "pml call": ["a__b"],
     "pml connect": ["cursor", "--yes"],
+    "pml disable": ["a"],
     "pml disconnect": ["cursor", "--yes"],
+    "pml enable": ["a"],
     "pml lineage": ["ref_x"],
     "pml migrate": ["--to", "hybrid_balanced"],
+    "pml remove": ["a"],
+    "pml rename": ["a", "b"],
     "pml schema": ["a__b"],
     "pml search": ["a file"],
     "pml eval": ["--queries", "queries.jsonl"],

@@ -291,7 +291,7 @@ class Authorization:
     def _path(self) -> Path:
         url = resolve(self._definition.url or "")
         if self._url_and_path is None or self._url_and_path[0] != url:
-            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth)
+            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth, self._definition.formerly)
         return self._url_and_path[1]
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:

@@ -50,7 +50,7 @@ async def log_in(
     """
     auth = checked_auth(upstream_id, definition)
     url = resolve(definition.url or "")
-    path = store.path(upstream_id, url, auth)
+    path = store.path(upstream_id, url, auth, definition.formerly)
     if reason := obstacle(path.parent):
         raise ConfigurationError(
             f"{upstream_id}: a login cannot be stored: {path.parent} cannot be written ({reason})",
@@ -75,7 +75,8 @@ async def log_in(
 
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
-    path = store.path(upstream_id, resolve(definition.url or ""), checked_auth(upstream_id, definition))
+    auth = checked_auth(upstream_id, definition)
+    path = store.path(upstream_id, resolve(definition.url or ""), auth, definition.formerly)
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
     except UpstreamAuthError:

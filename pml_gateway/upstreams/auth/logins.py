@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -107,8 +107,18 @@ class LoginStore:
         self._folder = folder
         self._encryption = Encryption(folder)
 
-    def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
-        """Where the login of one upstream is kept."""
+    def path(self, upstream_id: str, url: str, auth: AuthDefinition, formerly: Sequence[str] = ()) -> Path:
+        """Where the login of one upstream is kept; one under a former id of it moves there."""
+        path = self._path(upstream_id, url, auth)
+        for before in formerly:
+            kept = self._path(before, url, auth)
+            # Where there is none, or another process moves it as well, there is nothing to move.
+            with suppress(OSError):
+                path.hardlink_to(kept)
+                kept.unlink()
+        return path
+
+    def _path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
         name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
         digest = hashlib.sha256(f"{upstream_id}\0{url}\0{auth.type}\0{auth.client_id or ''}".encode()).hexdigest()[:16]
         return self._folder / f"{name[:60]}-{digest}.login"

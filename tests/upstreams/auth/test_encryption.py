@@ -139,3 +139,17 @@ def test_a_name_of_any_characters_has_a_file_of_its_own(tmp_path: Path) -> None:
     paths = {store.path(name, URL, AuthDefinition()) for name in ("a/b", "a_b", "a b", "..", "x" * 300)}
     assert len(paths) == 5
     assert {path.parent for path in paths} == {tmp_path}
+
+
+def test_a_login_moves_with_its_server_to_a_new_name_and_to_nobody_else(tmp_path: Path) -> None:
+    store, path = stored(tmp_path)
+    other = store.path("new", "https://other.test/mcp", AuthDefinition(), ("remote",))
+    assert store.load("new", other) is None
+
+    now = store.path("new", URL, AuthDefinition(), ("remote",))
+
+    assert store.load("new", now) == login()
+    assert not path.exists()
+    assert store.path("new", URL, AuthDefinition(), ("remote",)) == now
+    store.save(path, login())
+    assert store.path("new", URL, AuthDefinition(), ("remote",)) == now and path.exists()

@@ -1,0 +1,561 @@
+"""`pml add`, `remove`, `enable`, `disable`, `rename`: the servers of the configuration, one at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import typer
+from typer.core import TyperCommand
+
+from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.init import HEAD, plan_report, show_plan
+from pml_gateway.cli.output import ExitCode, fail, messages, note, print_diff, print_json, refuse_unasked, say, warn
+from pml_gateway.clients.block import Block
+from pml_gateway.clients.discover import ClientFile
+from pml_gateway.clients.importing import ImportPlan, plan_import, safe_name
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
+from pml_gateway.clients.paste import pasted
+from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.document import parse
+from pml_gateway.config.edit import FileEdit, edit_file, set_values
+from pml_gateway.config.entries import section_of, with_new_name, with_texts, without_entry
+from pml_gateway.config.layers import dotted
+from pml_gateway.config.load import load_user_settings
+from pml_gateway.config.rename import references_to
+from pml_gateway.config.servers import UpstreamDefinition, former_ids
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.paths import Paths
+from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.text import counted, suggestion
+
+if TYPE_CHECKING:
+    from pml_gateway.reports.doctor.first_look import FirstLook, Following
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NamesArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="Servers in `servers:`.", autocompletion=server_names)
+]
+
+SHOWN_TOOLS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a change is to be made: asked for on a terminal unless `yes`, and only shown with `dry_run`."""
+
+    yes: bool
+    dry_run: bool
+    as_json: bool
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody can be asked."""
+        return not (self.yes or self.dry_run or self.as_json) and sys.stdin.isatty()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a change of the file, and the running gateways that follow it."""
+
+    edit: FileEdit
+    is_written: bool
+    following: Following | None
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "config": str(self.edit.path),
+            "backup": str(self.edit.backup) if self.edit.backup else None,
+            "changed": self.edit.has_changed,
+            "written": self.is_written,
+            "diff": self.edit.diff,
+            "gateways": list(self.following.pids) if self.following else [],
+            "gateway_problems": list(self.following.problems) if self.following else [],
+        }
+
+
+def _changed(
+    paths: Paths, change: Callable[[str], str], asked: Asked, *, secrets: Mapping[str, str] | None = None
+) -> Done:
+    """Show the change, ask, store the secrets, write the file, and tell the running gateways."""
+    preview = edit_file(paths.config_file, change, dry_run=True)
+    if not asked.as_json:
+        print_diff(preview.diff)
+    is_wanted = asked.yes or (
+        asked.is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
+    )
+    if not is_wanted or asked.dry_run or not preview.has_changed:
+        return Done(preview, False, None)
+    if secrets:
+        store_variables(paths.secrets_file, secrets)
+    edit = edit_file(paths.config_file, change)
+    return Done(edit, True, anyio.run(_tell, paths))
+
+
+async def _tell(paths: Paths) -> Following:
+    # The server stack takes 0.7 s to import, which a look at the change alone never needs.
+    from pml_gateway.reports.doctor.first_look import tell_gateways
+
+    return await tell_gateways(paths)
+
+
+def _conclude(done: Done, asked: Asked) -> None:
+    """Say what was written and who follows; refuse where nobody could be asked."""
+    if done.following is not None:
+        backup = f" (the text before is in {done.edit.backup})" if done.edit.backup else ""
+        note(f"wrote {done.edit.path}{backup}")
+        if done.following.pids:
+            note(f"{counted(len(done.following.pids), 'running gateway follows', 'running gateways follow')}")
+        for problem in done.following.problems:
+            warn(f"a running gateway does not follow: {problem}")
+    elif done.edit.has_changed and (asked.is_interactive or asked.dry_run):
+        note("nothing was written")
+
+
+def _end(done: Done, asked: Asked) -> None:
+    if done.edit.has_changed and not (done.is_written or asked.is_interactive or asked.dry_run):
+        refuse_unasked(as_json=asked.as_json)
+
+
+def _known(settings: Settings, name: str) -> UpstreamDefinition:
+    if name in settings.servers:
+        return settings.servers[name]
+    now = former_ids(settings.servers).get(name)
+    raise UsageError(
+        f"no server {name!r} is configured"
+        + (f"; it is called {now} now" if now else suggestion(name, settings.servers)),
+        hint=f"known are {', '.join(settings.servers)}" if settings.servers else "add one: pml add NAME -- COMMAND",
+    )
+
+
+COMMAND_LINE = KnownClient("command-line", "the command line", (), variables=Variables.PREFIXED)
+_COMMAND = "pml add: the command"
+
+
+class AddCommand(TyperCommand):
+    """Keeps what stands behind `--` as it is: the server's command, whose options are not those of `pml add`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the command off the line."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND], args = args[at + 1 :], args[:at]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+def add(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What to call the server.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URL | JSON | -- COMMAND...]", help="Its URL, its JSON, or its command."),
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE", help="A variable.")] = None,
+    env_file: Annotated[str | None, typer.Option("--env-file", metavar="FILE", help="NAME=value lines.")] = None,
+    cwd: Annotated[str | None, typer.Option("--cwd", metavar="FOLDER", help="The folder it runs in.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="Sent with every request.")
+    ] = None,
+    bearer: Annotated[
+        str | None,
+        typer.Option("--bearer-token-env-var", metavar="NAME", help="The variable that holds its bearer token."),
+    ] = None,
+    transport: Annotated[
+        str | None, typer.Option("--transport", "-t", metavar="HOW", help="stdio, http or sse; follows from the rest.")
+    ] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="For its login.")] = None,
+    client_secret: Annotated[
+        str | None, typer.Option("--client-secret", metavar="SECRET", help="For its login.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0.001, help="Seconds a call may take.")] = None,
+    connect_timeout: Annotated[
+        float | None, typer.Option("--connect-timeout", min=0.001, help="Seconds its start may take.")
+    ] = None,
+    per_client: Annotated[bool, typer.Option("--per-client", help="Every client gets a session of its own.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Do not start it yet.")] = False,
+    over: Annotated[bool, typer.Option("--replace", help="Replace the server of this name.")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Try it once it is written.")] = True,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a server: by its command behind --, its URL, or the block that its page says to paste.
+
+    Without either, what is pasted or piped in is read: the JSON or TOML of any client, whole or a part, in a fence or
+    with words around it. Credentials become ${env:NAME} references, whose values go to a file that only you can read.
+    The server is tried once. Running gateways follow.
+
+    Example: pml add github --env GITHUB_TOKEN=ghp_x -- npx -y @modelcontextprotocol/server-github
+
+    Example: pml add linear https://mcp.linear.app/mcp
+    """
+    given: dict[str, Any] = {
+        "env": _pairs(env or (), "=", "--env KEY=VALUE"),
+        "env_file": env_file,
+        "cwd": str(Path(cwd).expanduser().absolute()) if cwd is not None else None,
+        "headers": _pairs(header or (), ":", "--header 'NAME: VALUE'"),
+        "transport": transport,
+        "call_timeout": timeout,
+        "connect_timeout": connect_timeout,
+        "enabled": False if disabled else None,
+    }
+    if bearer is not None:
+        given["headers"] = {"Authorization": f"Bearer ${{env:{bearer}}}", **given["headers"]}
+    if client_id or client_secret:
+        given["auth"] = {"client_id": client_id, "client_secret": client_secret}
+    later = {"sessions": "per_client"} if per_client else {}
+    given = {key: value for key, value in given.items() if value not in (None, {})}
+    asked = Asked(yes, dry_run, as_json)
+    try:
+        file = _named(name, target or (), context.meta.get(_COMMAND), given)
+        _add(file, asked, later=later, over=over, check=check and not disabled)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+
+
+def _pairs(texts: Sequence[str], mark: str, option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, found, value = text.partition(mark)
+        if not found or not key.strip():
+            # Without the text, which may be the secret.
+            raise typer.BadParameter("names no value", param_hint=option)
+        pairs[key.strip()] = value if mark == "=" else value.strip()
+    return pairs
+
+
+def _named(name: str | None, target: Sequence[str], command: list[str] | None, given: dict[str, Any]) -> ClientFile:
+    """What the command line says, as a file of a client; with nothing to start or reach, what is pasted."""
+    url = target[0] if target else None
+    written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
+    if command is None and (written is not None or url is None):
+        file = pasted(written if written is not None else _read(name), None if name == written else name)
+        if not given:
+            return file
+        return replace(file, entries={key: _laid_over(entry, given) for key, entry in file.entries.items()})
+    if name is None or command == [] or (command is not None and url is not None):
+        raise UsageError("it is not clear what to add", hint="pml add NAME -- COMMAND..., or pml add NAME URL")
+    if url is not None and (len(target) > 1 or ("://" not in url and not url.startswith("${"))):
+        raise UsageError(f"{url!r} is no URL", hint=f"a command stands behind --: pml add {name} -- {url} ...")
+    if command is not None:
+        entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
+    else:
+        entry = {"url": url}
+    place = FileLocation(Scope.PROJECT, "", ())
+    entries = {name: entry | given}
+    return ClientFile(COMMAND_LINE, place, Path("the command line"), Block(FileFormat.JSON, ()), True, entries=entries)
+
+
+def _laid_over(entry: Any, given: Mapping[str, Any]) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    nested = {key: {**(entry.get(key) or {}), **value} for key, value in given.items() if isinstance(value, dict)}
+    return {**entry, **given, **nested}
+
+
+def _read(name: str | None) -> str:
+    if sys.stdin.isatty():
+        note(f"paste the JSON or TOML of {name or 'the servers'}, then press Ctrl-D on a line of its own:")
+    return sys.stdin.read()
+
+
+def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool, check: bool) -> None:
+    paths, here = Paths.from_environ(), Path.cwd()
+    settings = load_user_settings(paths)
+    surroundings = replace(Surroundings.here(here), project=here)
+    plan = plan_import([file], settings, surroundings)
+    taken = [each.entry_name for each in plan.servers if _is_taken(each.entry_name, each.name, each.outcome, settings)]
+    if taken:
+        former = former_ids(settings.servers)
+        if not over or any(name in former for name in taken):
+            raise _in_use(taken[0], former)
+        left = {key: each for key, each in settings.servers.items() if key not in taken}
+        plan = plan_import([file], settings.model_copy(update={"servers": left}), surroundings)
+    if any(each.outcome == "gateway" for each in plan.servers):
+        raise UsageError("that is this gateway itself", hint="add the servers that are to stand behind it")
+    _finish(plan, settings, taken, later)
+    if not asked.as_json:
+        show_plan(plan, (), (), paths)
+    additions = plan.additions
+
+    def change(text: str) -> str:
+        section = section_of(text, paths.config_file)
+        for name in taken:
+            text = without_entry(text, section, name, paths.config_file)
+        return set_values(text or HEAD, {section: additions}, paths.config_file) if additions else text
+
+    done = _changed(paths, change, asked, secrets=plan.values)
+    looks = _looked_at(plan, settings, paths, done.following, asked) if check and done.following is not None else {}
+    if asked.as_json:
+        checked = {name: look.as_json() for name, look in looks.items()}
+        print_json(
+            {**plan_report(plan, done.edit, paths, is_written=done.is_written), **done.as_json(), "checks": checked}
+        )
+    else:
+        if done.is_written and plan.values:
+            note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
+        if not done.edit.has_changed and not any(each.outcome == "skipped" for each in plan.servers):
+            note("there is nothing to add")
+        _conclude(done, asked)
+        for name, look in looks.items():
+            _say(name, look)
+    _end(done, asked)
+    if any(each.outcome == "skipped" for each in plan.servers):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _is_taken(entry_name: str, name: str, outcome: str, settings: Settings) -> bool:
+    """Whether a new server would get another name than its own, which is one's already."""
+    return (
+        outcome == "added"
+        and name != safe_name(entry_name)
+        and safe_name(entry_name)
+        in {
+            *settings.servers,
+            *former_ids(settings.servers),
+        }
+    )
+
+
+def _in_use(name: str, former: Mapping[str, str]) -> UsageError:
+    if name in former:
+        return UsageError(
+            f"{name!r} is what the server {former[name]!r} was called before, and calls by that name still mean it",
+            hint=f"choose another name, or take it out of servers.{former[name]}.formerly",
+        )
+    return UsageError(f"there is a server {name!r} already, another one", hint="choose another name, or add --replace")
+
+
+def _finish(plan: ImportPlan, settings: Settings, taken: Sequence[str], later: Mapping[str, Any]) -> None:
+    """Add to the definitions what no client writes, and what a server keeps whose definition is replaced."""
+    for server in plan.servers:
+        if server.definition is None or server.outcome != "added":
+            continue
+        server.definition = {**server.definition, **later}
+        if server.name in taken and settings.servers[server.name].formerly:
+            server.definition["formerly"] = list(settings.servers[server.name].formerly)
+
+
+def _looked_at(
+    plan: ImportPlan, settings: Settings, paths: Paths, following: Following, asked: Asked
+) -> dict[str, FirstLook]:
+    """Each new server, tried once."""
+    from pml_gateway.reports.doctor.first_look import first_look
+
+    found: dict[str, FirstLook] = {}
+    for name, raw in plan.additions.items():
+        definition = UpstreamDefinition.model_validate(raw)
+        if not definition.enabled:
+            continue
+        with messages().status(f"trying {name}"):
+            found[name] = anyio.run(first_look, name, definition, settings.upstreams, paths, following)
+    return found
+
+
+def _say(name: str, look: FirstLook) -> None:
+    match look.outcome:
+        case "ready":
+            named = ", ".join(look.tools[:SHOWN_TOOLS])
+            more = f" and {len(look.tools) - SHOWN_TOOLS} more" if len(look.tools) > SHOWN_TOOLS else ""
+            say(f"{name} works: {counted(look.count, 'tool')}{f' ({named}{more})' if named else ''}", style="green")
+        case "login_needed":
+            warn(f"{name} asks for a login; run: {look.hint}")
+        case "failed":
+            warn(look.error)
+            note(f"  {look.hint or f'when that is mended: pml doctor; its messages: pml upstreams logs {name}'}")
+        case "starting":
+            warn(f"{look.error}; a first start may still be installing it; pml upstreams shows when it is there")
+
+
+def remove(
+    names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
+) -> None:
+    """Take servers out of the configuration. Their logins and stored secrets stay; what still names them is said.
+
+    Example: pml remove github --dry-run
+    """
+    asked, paths = Asked(yes, dry_run, as_json), Paths.from_environ()
+    try:
+        settings = load_user_settings(paths)
+        for name in names:
+            _known(settings, name)
+
+        def change(text: str) -> str:
+            section = section_of(text, paths.config_file)
+            for name in dict.fromkeys(names):
+                text = without_entry(text, section, name, paths.config_file)
+            return text
+
+        done = _changed(paths, change, asked)
+        values = parse(done.edit.after, "user", paths.config_file).values
+        left = {name: _mentions(values, (name, *settings.servers[name].formerly), settings) for name in names}
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"removed": list(dict.fromkeys(names)), "still_named_in": left, **done.as_json()})
+    else:
+        for name, places in left.items():
+            if places:
+                note(f"{name} is still named in {', '.join(places)}")
+        _conclude(done, asked)
+    _end(done, asked)
+
+
+def _mentions(values: Mapping[str, Any], names: Sequence[str], settings: Settings) -> list[str]:
+    found = []
+    for name in names:
+        references = references_to(values, name, name, settings.naming)
+        found += [dotted(path) for path in (*references.certain, *references.left)]
+    return found
+
+
+def enable(
+    names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
+) -> None:
+    """Start servers again that were disabled; their tools come back.
+
+    Example: pml enable github --dry-run
+    """
+    _switch(names, Asked(yes, dry_run, as_json), is_on=True)
+
+
+def disable(
+    names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
+) -> None:
+    """Stop servers, and take their tools away, until they are enabled again. Everything else of them stays.
+
+    Example: pml disable github --dry-run
+    """
+    _switch(names, Asked(yes, dry_run, as_json), is_on=False)
+
+
+def _switch(names: Sequence[str], asked: Asked, *, is_on: bool) -> None:
+    paths = Paths.from_environ()
+    try:
+        settings = load_user_settings(paths)
+        concerned = [name for name in dict.fromkeys(names) if _known(settings, name).enabled is not is_on]
+
+        def change(text: str) -> str:
+            section = section_of(text, paths.config_file)
+            written = parse(text, "user", paths.config_file).values.get(section) or {}
+            # An entry that came from a client may say it the other way round.
+            values = {
+                name: {"disabled": not is_on} if "disabled" in (written.get(name) or {}) else {"enabled": is_on}
+                for name in concerned
+            }
+            return set_values(text, {section: values}, paths.config_file) if values else text
+
+        done = _changed(paths, change, asked)
+    except GatewayError as error:
+        fail(error, as_json=asked.as_json)
+    if asked.as_json:
+        print_json({"enabled" if is_on else "disabled": list(dict.fromkeys(names)), **done.as_json()})
+    else:
+        if not done.edit.has_changed:
+            note(f"{', '.join(dict.fromkeys(names))}: {'enabled' if is_on else 'disabled'} already")
+        _conclude(done, asked)
+    _end(done, asked)
+
+
+def rename(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A server in `servers:`.", autocompletion=server_names)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="What to call it from now on.")],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a server another name. Calls and rules by the old one go on working, as do logins and what was accepted.
+
+    The old name is kept as `formerly`. Rules and workflows of your file that are certain to mean the server are
+    rewritten.
+
+    Example: pml rename github gh --dry-run
+    """
+    asked, paths = Asked(yes, dry_run, as_json), Paths.from_environ()
+    try:
+        settings = load_user_settings(paths)
+        definition = _known(settings, name)
+        _check_new(name, new, settings)
+        formerly = [each for each in (*definition.formerly, name) if each != new]
+        found = references_to(_values(paths), name, new, settings.naming)
+
+        def change(text: str) -> str:
+            section = section_of(text, paths.config_file)
+            values = parse(text, "user", paths.config_file).values
+            certain = references_to(values, name, new, settings.naming).certain
+            text = with_texts(text, certain, paths.config_file)
+            text = with_new_name(text, section, name, new, paths.config_file)
+            return set_values(text, {section: {new: {"formerly": formerly}}}, paths.config_file)
+
+        done = _changed(paths, change, asked)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    wider = _widened(settings, name, new)
+    if as_json:
+        print_json(
+            {
+                "renamed": {name: new},
+                "rewritten": [dotted(path) for path in found.certain],
+                "left": [dotted(path) for path in found.left],
+                "also_given_by": wider,
+                **done.as_json(),
+            }
+        )
+    else:
+        for path in found.left:
+            note(f"{dotted(path)} stays as it is, and goes on meaning this server by its former name")
+        for place in wider:
+            warn(f"{place} gives tools of this server under its new name, which it did not before")
+        _conclude(done, asked)
+        if done.is_written:
+            note(f"calls by {name}__... go on working, and say the name of now")
+    _end(done, asked)
+
+
+def _values(paths: Paths) -> dict[str, Any]:
+    return parse(edit_file(paths.config_file, lambda text: text, dry_run=True).before, "user", paths.config_file).values
+
+
+def _check_new(name: str, new: str, settings: Settings) -> None:
+    if new == name:
+        raise UsageError(f"it is called {name!r} already", hint="give another name")
+    if safe_name(new) != new:
+        raise UsageError(
+            f"{new!r} cannot be a server's name", hint=f"use letters, digits, _, . and -, as in {safe_name(new)!r}"
+        )
+    if new == "workflows" and settings.workflows:
+        raise UsageError("the configuration's workflows have the name 'workflows'", hint="give another name")
+    former = former_ids(settings.servers)
+    if new in settings.servers or former.get(new, name) != name:
+        raise (
+            _in_use(new, former)
+            if new in former
+            else UsageError(
+                f"there is a server {new!r} already", hint=f"choose another name, or first: pml remove {new}"
+            )
+        )
+
+
+def _widened(settings: Settings, name: str, new: str) -> list[str]:
+    """Rules that give something of the server by its new name alone."""
+    from pml_gateway.exposure.patterns import compile_grants
+    from pml_gateway.workflow.composite import ownership_of
+
+    before = ownership_of(settings.servers, former_ids(settings.servers))
+    after = ownership_of([new if each == name else each for each in settings.servers])
+
+    def gives_more(entry: str) -> bool:
+        return compile_grants([entry], after).may_admit(new) and not compile_grants([entry], before).may_admit(name)
+
+    rules = {f"clients.{client}.allow": each.allow for client, each in settings.clients.items()}
+    rules["gateway.hybrid.whitelisted_tools"] = settings.gateway.hybrid.whitelisted_tools
+    return [f"{place}: {entry!r}" for place, entries in rules.items() for entry in entries if gives_more(entry)]

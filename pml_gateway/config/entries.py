@@ -1,0 +1,176 @@
+"""Entries of `servers:` in a configuration file: taken out, renamed, named anew elsewhere; all else stays as written.
+
+As with `edit.py`, only the characters concerned are replaced, and the result must say what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from pml_gateway.config.document import compose, parse
+from pml_gateway.config.edit import scalar, value_end
+from pml_gateway.config.layers import KeyPath
+from pml_gateway.config.problems import Problem, configuration_error
+from pml_gateway.errors import ConfigurationError
+
+SECTIONS = ("servers", "mcpServers")
+"""The section of servers, and how clients call it."""
+
+
+def section_of(text: str, path: Path) -> str:
+    """The key under which a configuration file has its servers."""
+    values = parse(text, "user", path).values
+    return next((each for each in SECTIONS if each in values), SECTIONS[0])
+
+
+def without_entry(text: str, section: str, name: str, path: Path) -> str:
+    """`text` without one entry of a section, and the comments that are about it alone.
+
+    Raises:
+        ConfigurationError: a person has to make the change.
+    """
+
+    is_flow = bool(_section(text, section, path).flow_style)
+
+    def expected(values: dict[str, Any]) -> None:
+        del values[section][name]
+        # A section of lines with nothing in it is as good as none, and the next entry stands in it as this one did.
+        values[section] = values[section] or ({} if is_flow else None)
+
+    return _checked(text, path, expected, f"take {section}.{name} out by hand", lambda: _cut(text, section, name, path))
+
+
+def with_new_name(text: str, section: str, before: str, now: str, path: Path) -> str:
+    """`text` in which one entry of a section has another name, in its place.
+
+    Raises:
+        ConfigurationError: a person has to make the change.
+    """
+
+    def expected(values: dict[str, Any]) -> None:
+        values[section] = {now if key == before else key: value for key, value in values[section].items()}
+
+    def change() -> str:
+        key, _ = next(pair for pair in _entries(_section(text, section, path)) if pair[0].value == before)
+        written = scalar(now, key.style or "")
+        return text[: key.start_mark.index] + written + text[key.end_mark.index :]
+
+    return _checked(text, path, expected, f"rename {section}.{before} by hand", change)
+
+
+def with_texts(text: str, texts: Mapping[KeyPath, str], path: Path) -> str:
+    """`text` with other texts at some places that hold texts already.
+
+    Raises:
+        ConfigurationError: a person has to make the change.
+    """
+
+    def expected(values: dict[str, Any]) -> None:
+        for at, replacement in texts.items():
+            target: Any = values
+            for step in at[:-1]:
+                target = target[step]
+            target[at[-1]] = replacement
+
+    def change() -> str:
+        root = compose(text, path)
+        found = {at: node for at, node in (_scalars(root, ()) if root is not None else ()) if at in texts}
+        changed = text
+        for at, node in sorted(found.items(), key=lambda item: item[1].start_mark.index, reverse=True):
+            written = scalar(texts[at], node.style or "")
+            changed = changed[: node.start_mark.index] + written + changed[node.end_mark.index :]
+        return changed
+
+    return _checked(text, path, expected, "change the names of its tools by hand", change) if texts else text
+
+
+def _checked(
+    text: str, path: Path, expect: Callable[[dict[str, Any]], None], remedy: str, change: Callable[[], str]
+) -> str:
+    expected = deepcopy(parse(text, "user", path).values)
+    expect(expected)
+    changed = change()
+    try:
+        after = parse(changed, "user", path).values
+    except ConfigurationError:
+        after = None
+    if after != expected:
+        raise configuration_error([Problem(str(path), "", f"cannot be edited safely; {remedy}")])
+    return changed
+
+
+def _section(text: str, section: str, path: Path) -> MappingNode:
+    root = compose(text, path)
+    assert isinstance(root, MappingNode), "an entry of it was found"
+    found = next(value for key, value in root.value if key.value == section)
+    assert isinstance(found, MappingNode), "an entry of it was found"
+    return found
+
+
+def _entries(node: MappingNode) -> list[tuple[ScalarNode, Node]]:
+    return [(key, value) for key, value in node.value if isinstance(key, ScalarNode)]
+
+
+def _scalars(node: Node, at: KeyPath) -> Iterator[tuple[KeyPath, ScalarNode]]:
+    match node:
+        case MappingNode():
+            for key, value in node.value:
+                yield from _scalars(value, (*at, str(key.value)))
+        case SequenceNode():
+            for position, value in enumerate(node.value):
+                yield from _scalars(value, (*at, position))
+        case ScalarNode():
+            yield at, node
+
+
+def _cut(text: str, section: str, name: str, path: Path) -> str:
+    entries = _entries(_section(text, section, path))
+    position = next(at for at, (key, _) in enumerate(entries) if key.value == name)
+    key, value = entries[position]
+    end = value_end(text, key, value)
+    if _section(text, section, path).flow_style:
+        if position + 1 < len(entries):
+            return text[: key.start_mark.index] + text[entries[position + 1][0].start_mark.index :]
+        start = value_end(text, *entries[position - 1]) if position else key.start_mark.index
+        return text[:start] + text[end:]
+    start = text.rfind("\n", 0, key.start_mark.index) + 1
+    column = key.start_mark.column
+    if position:
+        start = _before_comments(text, start, column)
+    end = _after_comments(text, _line_end(text, max(end - 1, start)), column)
+    return text[:start] + text[end:]
+
+
+def _line_end(text: str, position: int) -> int:
+    newline = text.find("\n", position)
+    return len(text) if newline < 0 else newline + 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _before_comments(text: str, start: int, column: int) -> int:
+    """The start of the comments that stand right above a line, as far in as its key."""
+    while start:
+        above = text.rfind("\n", 0, start - 1) + 1
+        line = text[above:start]
+        if not line.lstrip(" ").startswith("#") or _indent(line) != column:
+            break
+        start = above
+    return start
+
+
+def _after_comments(text: str, end: int, column: int) -> int:
+    """The end of the comments right below an entry that are further in than its key."""
+    while end < len(text):
+        line = text[end : _line_end(text, end)]
+        if not line.lstrip(" ").startswith("#") or _indent(line) <= column:
+            break
+        end += len(line)
+    return end

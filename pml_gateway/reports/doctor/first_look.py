@@ -1,0 +1,128 @@
+"""A first look at one server: what it offers, or what keeps it from answering, asked of whoever runs it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.paths import Paths
+from pml_gateway.reports.doctor.servers import DOWNLOADERS
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import MASK
+from pml_gateway.serve.control import ask_gateways
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.auth.logins import login_command
+from pml_gateway.upstreams.pool import open_pool
+
+DOWNLOAD_SECONDS = 300.0
+"""How long a package runner may take to install what it starts for the first time."""
+
+POLL_SECONDS = 0.2
+TELL_SECONDS = 10.0
+
+Outcome = Literal["ready", "login_needed", "failed", "starting"]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What one server said; `tools` are names where this process asked it itself."""
+
+    outcome: Outcome
+    count: int = 0
+    tools: tuple[str, ...] = ()
+    error: str = ""
+    hint: str = ""
+
+    def as_json(self) -> JsonObject:
+        """For programs."""
+        return {
+            "state": self.outcome,
+            "tools": self.count,
+            "names": list(self.tools),
+            "error": self.error or None,
+            "hint": self.hint or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The running gateways that serve by the file of now, by process id, and what keeps others from it."""
+
+    pids: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+async def tell_gateways(paths: Paths) -> Following:
+    """Have every running gateway read its configuration now; they watch it, and this is to know."""
+    answers = await ask_gateways(paths, "reload", TELL_SECONDS)
+    problems = tuple(str(answer["error"]) for answer in answers if "error" in answer)
+    return Following(tuple(int(answer["pid"]) for answer in answers if "error" not in answer), problems)
+
+
+async def first_look(
+    name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, following: Following
+) -> FirstLook:
+    """What the server says to a running gateway that has it, else to this process; with a limit."""
+    limit = _limit(definition, defaults)
+    found = await _by_gateway(name, paths, limit) if following.pids else None
+    return found or await _by_itself(name, definition, defaults, paths, limit)
+
+
+def _limit(definition: UpstreamDefinition, defaults: UpstreamSettings) -> float:
+    own = (definition.connect_timeout or defaults.connect_timeout) + 1
+    runs_packages = (
+        definition.resolved_transport is Transport.STDIO and Path(definition.command or "").stem in DOWNLOADERS
+    )
+    return max(own, DOWNLOAD_SECONDS) if runs_packages else own
+
+
+async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None:
+    """What a running gateway knows of the server, once it knows; None where none has it."""
+    deadline = time.monotonic() + limit
+    while True:
+        answers = await ask_gateways(paths, "status", TELL_SECONDS)
+        rows = [row for answer in answers for row in answer.get("upstreams", ()) if row["server"] == name]
+        if not rows:
+            return None
+        found = next((look for row in rows if (look := _of_row(name, row)) is not None), None)
+        if found is not None:
+            return found
+        if time.monotonic() > deadline:
+            return FirstLook("starting", error=f"{name} has not answered within {limit:g} s")
+        await anyio.sleep(POLL_SECONDS)
+
+
+def _of_row(name: str, row: JsonObject) -> FirstLook | None:
+    if row["state"] == "ready":
+        return FirstLook("ready", int(row["tools"]))
+    if row["auth"]["state"] == "login_needed":
+        return FirstLook("login_needed", error=str(row["error"] or ""), hint=login_command(name))
+    if row["state"] == "failed":
+        return FirstLook("failed", error=str(row["error"] or ""))
+    return None
+
+
+async def _by_itself(
+    name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, limit: float
+) -> FirstLook:
+    async with open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir) as pool:
+        pool.configure({name: definition}, defaults, {})
+        pool.request_all()
+        await pool.settled(limit)
+        upstream = pool.upstreams[name]
+        failure, listed = upstream.last_error, upstream.last_listed
+    if failure is not None:
+        message, hint = (KNOWN_SECRETS.masked(text or "", MASK) for text in (failure.message, failure.hint))
+        outcome: Outcome = "login_needed" if isinstance(failure, UpstreamAuthError) else "failed"
+        return FirstLook(outcome, error=message, hint=hint)
+    if listed is None:
+        return FirstLook("starting", error=f"{name} has not answered within {limit:g} s")
+    names = tuple(str(tool.get("name") or "") for tool in listed.tools)
+    return FirstLook("ready", len(names), names)

@@ -1,0 +1,222 @@
+"""`pml add`, `remove`, `enable`, `disable`, `rename`: the file as a person would have edited it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pml_gateway.cli.app import app
+from pml_gateway.config.document import parse
+from tests.support.command_line import home_of
+
+TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+
+CONFIG = """\
+# mine
+servers:
+  # the notes
+  notes: {command: python3, args: [-m, notes]}   # at work
+  calc:
+    command: python3
+clients:
+  ci:
+    key: ${env:CI_KEY}
+    allow: ["notes__*", "calc:add", 'notes:read']
+    deny:
+      - notes__delete_all   # never
+      - "notes:drop"
+gateway:
+  blacklisted_tools: [notes__wipe]
+workflows:
+  w:
+    description: Reads.
+    steps:
+      - tool: notes__read
+        arguments: {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path) -> Any:
+    with home_of(tmp_path, {}) as home:
+        (home / "config.yaml").write_text(CONFIG)
+        yield home
+
+
+def pml(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(app, arguments, input=stdin)
+    assert result.exit_code == code, result.output
+    assert TOKEN not in result.output
+    return result
+
+
+def pml_json(*arguments: str, code: int = 0, stdin: str | None = None) -> Any:
+    command, *rest = arguments
+    words = (command, *rest, "--json") if command == "config" else (command, "--json", *rest)
+    return json.loads(pml(*words, code=code, stdin=stdin).stdout)
+
+
+def config(home: Path) -> str:
+    return (home / "config.yaml").read_text()
+
+
+def servers(home: Path) -> dict[str, Any]:
+    """The servers as they stand in the file."""
+    found: dict[str, Any] = parse(config(home), "user", home).values["servers"]
+    return found
+
+
+def test_a_command_behind_two_dashes_is_a_server_with_its_own_options(home: Path) -> None:
+    done = pml("add", "github", "-e", f"GITHUB_TOKEN={TOKEN}", "--no-check", "--yes", "--", "npx", "-y", "--yes", "gh")
+
+    assert config(home).startswith(CONFIG[: CONFIG.index("clients:")])
+    assert config(home).endswith(CONFIG[CONFIG.index("clients:") :])
+    assert servers(home)["github"] == {
+        "command": "npx",
+        "args": ["-y", "--yes", "gh"],
+        "env": {"GITHUB_TOKEN": "${env:GITHUB_TOKEN}"},
+    }
+    assert TOKEN in (home / "secrets.env").read_text()
+    assert "the text before is in" in done.stderr
+
+
+def test_a_url_is_a_server_with_its_headers_and_login(home: Path) -> None:
+    pml("add", "lin", "https://l.test/mcp", "--header", f"Authorization: Bearer {TOKEN}", "--no-check", "--yes")
+    pml("add", "acme", "https://a.test/mcp", "--client-id", "me", "--timeout", "9", "--per-client", "--disabled", "-y")
+    pml("add", "codex", "https://c.test/sse", "-t", "http", "--bearer-token-env-var", "C_KEY", "--no-check", "-y")
+
+    found = servers(home)
+    assert found["lin"]["headers"] == {"Authorization": "Bearer ${env:LIN_TOKEN}"}
+    assert (found["acme"]["auth"]["client_id"], found["acme"]["call_timeout"]) == ("me", 9.0)
+    assert (found["acme"]["sessions"], found["acme"]["enabled"]) == ("per_client", False)
+    assert found["codex"]["headers"] == {"Authorization": "Bearer ${env:C_KEY}"}
+    assert found["codex"]["transport"] == "http"
+
+
+def test_what_is_piped_in_or_given_as_json_is_read(home: Path) -> None:
+    block = json.dumps(
+        {"mcpServers": {"a": {"command": "a", "env": {"A_TOKEN": TOKEN}}, "b": {"url": "https://b.test"}}}
+    )
+    done = pml_json("add", "--no-check", "--yes", stdin=f"Paste this:\n```json\n{block}\n```\n")
+    pml("add", "c", '{"command": "c", "args": ["${HOME}/x"]}', "--env", "X=1", "--no-check", "--yes")
+    pml("add", '{"name": "d", "command": "d"}', "--no-check", "--yes")
+    pml("add", "e", "--no-check", "--yes", stdin='[mcp_servers.x]\ncommand = "e"\n')
+
+    assert [each["outcome"] for each in done["servers"]] == ["added", "added"]
+    assert done["written"]
+    assert [each["variable"] for each in done["secrets"]] == ["A_TOKEN"]
+    found = servers(home)
+    assert list(found) == ["notes", "calc", "a", "b", "c", "d", "e"]
+    assert found["c"] == {"command": "c", "args": [f"{home.parent}/x"], "env": {"X": "1"}}
+
+
+def test_a_name_in_use_is_refused_with_the_remedy(home: Path) -> None:
+    assert "--replace" in pml("add", "calc", "--yes", "--", "other", code=2).stderr
+    assert config(home) == CONFIG
+    assert pml_json("add", "calc", "--yes", "--", "python3")["changed"] is False
+
+    pml("add", "calc", "--replace", "--no-check", "--yes", "--", "other")
+
+    assert servers(home)["calc"] == {"command": "other"}
+    assert config(home).replace("command: other", "command: python3") == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("add", "x", "npx", "-y", "foo"), "pml add x -- npx"),
+        (("add", "x", "--env", "SECRET", "--", "y"), "names no value"),
+        (("add", "x", "--"), "pml add NAME -- COMMAND"),
+        (("add", "x", "https://x.test", "--", "y"), "not clear"),
+        (("add", "x", "{}"), "no server"),
+        (("remove", "calk"), "did you mean calc"),
+        (("enable", "calk"), "did you mean calc"),
+        (("disable", "nothing"), "known are notes, calc"),
+        (("rename", "calk", "x"), "did you mean calc"),
+        (("rename", "calc", "notes"), "pml remove notes"),
+        (("rename", "calc", "a:b"), "'a-b'"),
+        (("rename", "calc", "workflows"), "workflows have the name"),
+        (("add", "own", "--", "pml", "serve"), "this gateway itself"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_written(
+    home: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in pml(*arguments, code=2).stderr
+    assert config(home) == CONFIG
+
+
+def test_nothing_is_written_where_nobody_can_be_asked(home: Path) -> None:
+    for arguments in (("remove", "calc"), ("disable", "calc"), ("rename", "calc", "sums")):
+        assert "--yes" in pml(*arguments, code=2).stderr
+        assert "@@" in pml(*arguments, "--dry-run").stdout
+        assert pml_json(*arguments, "--dry-run")["written"] is False
+    assert "--yes" in pml("add", "x", "--", "y", code=2).stderr
+    assert config(home) == CONFIG
+
+
+def test_a_server_goes_with_its_lines_and_what_still_names_it_is_said(home: Path) -> None:
+    done = pml("remove", "notes", "--yes")
+
+    assert config(home) == CONFIG.replace("  notes: {command: python3, args: [-m, notes]}   # at work\n", "")
+    assert "clients.ci.deny[0]" in done.stderr
+    assert "workflows.w.steps[0].tool" in done.stderr
+
+
+def test_a_server_is_switched_off_and_on(home: Path) -> None:
+    pml("disable", "calc", "notes", "--yes")
+    assert not any(each["enabled"] for each in servers(home).values())
+    assert "disabled already" in pml("disable", "calc", "--yes").stderr
+
+    pml("enable", "calc", "notes", "--yes")
+
+    assert "enabled: true}" in config(home)
+    assert "enabled already" in pml("enable", "calc", "--yes").stderr
+
+
+def test_a_rename_rewrites_what_is_certain_and_keeps_the_old_name(home: Path) -> None:
+    done = pml_json("rename", "notes", "diary", "--yes")
+
+    assert config(home) == (
+        CONFIG.replace(
+            "notes: {command: python3, args: [-m, notes]}",
+            "diary: {command: python3, args: [-m, notes], formerly: [notes]}",
+        )
+        .replace('"notes__*"', '"diary__*"')
+        .replace("'notes:read'", '"diary:read"')
+        .replace('"notes:drop"', '"diary:drop"')
+        .replace("tool: notes__read", "tool: diary__read")
+    )
+    assert done["left"] == ["clients.ci.deny[0]", "gateway.blacklisted_tools[0]"]
+    assert done["also_given_by"] == []
+    assert "it is called diary now" in pml("rename", "notes", "x", "--yes", code=2).stderr
+    assert "called before" in pml("add", "notes", "--yes", "--", "other", code=2).stderr
+
+    pml("rename", "diary", "notes", "--yes")
+
+    assert servers(home)["notes"]["formerly"] == ["diary"]
+
+
+def test_a_rule_that_gives_more_by_the_new_name_is_named(home: Path) -> None:
+    (home / "config.yaml").write_text(CONFIG.replace('"calc:add"', '"d*"'))
+    assert "clients.ci.allow: 'd*'" in pml("rename", "notes", "diary", "--dry-run").stderr
+
+
+def test_a_server_that_cannot_be_started_says_why(home: Path) -> None:
+    done = pml_json("add", "ghost", "--yes", "--", "pml-no-such-command")
+
+    assert done["written"]
+    assert done["checks"]["ghost"]["state"] == "failed"
+    assert "pml-no-such-command" in done["checks"]["ghost"]["error"]
+
+
+@pytest.mark.slow
+def test_a_server_that_works_says_what_it_offers(home: Path) -> None:
+    done = pml("add", "sums", "--yes", "--", sys.executable, "-m", "pml_gateway.demo.servers.calc")
+
+    assert "sums works: 18 tools" in done.stdout
