@@ -111,6 +111,9 @@ _SYNONYMS = {("npm", "x"): ("npm", "exec"), ("yarn", "exec"): ("yarn", "dlx")}
 _FAMILIES = {"npx": "npm", "pnpx": "pnpm", "bunx": "bun", "uvx": "uv"}
 """Short names of runners whose packages lie in the same place as those of the long one."""
 
+_NAMING = {"uvx": frozenset({"--from"}), "uv": frozenset({"--from"}), "pipx": frozenset({"--spec"})}
+"""The options that name the package, where they are not npm's: to uv, `-p` is a version of Python."""
+
 _FROM_AFAR = re.compile(r"(?:npm:|jsr:|https?://).")
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OF_CACHES = ("npm_config_", "pnpm_", "yarn_", "bun_", "deno_", "uv_", "pipx_", "docker_", "xdg_")
@@ -163,7 +166,8 @@ def package_run(command: str, args: Sequence[str]) -> PackageRun | None:
     if runner in _CONTAINERS:
         packages = [_first_image(words)]
     else:
-        packages = _values(words, _NAMES_PACKAGE) or [_first(words, _TAKES_VALUE.__contains__)]
+        naming = _NAMING.get(runner, frozenset({"-p", "--package"}))
+        packages = _values(words, naming) or [_first(words, (_TAKES_VALUE | naming | {"-p"}).__contains__)]
         packages += _values(words, frozenset({"--with"}))
     return PackageRun(named, tuple(packages)) if packages[0] else None
 
@@ -190,12 +194,12 @@ def _split(line: str) -> list[str]:
 
 def _values(words: Sequence[str], options: frozenset[str]) -> list[str]:
     """What these options are given, in the next word or after `=`."""
-    found = []
+    found: list[str] = []
     for at, word in enumerate(words):
         option, equals, value = word.partition("=")
         if option in options:
             found += [value] if equals else words[at + 1 : at + 2]
-        elif not word.startswith("-") and (at == 0 or words[at - 1] not in _TAKES_VALUE | options):
+        elif not word.startswith("-") and (at == 0 or words[at - 1] not in _TAKES_VALUE | options | {"-p"}):
             # What follows is for the package itself.
             break
     return found

@@ -33,6 +33,7 @@ def run_of(line: str) -> PackageRun | None:
         ("bun x a", "bun x", ["a"]),
         ("uvx mcp-server-git --repository .", "uvx", ["mcp-server-git"]),
         ("uvx --python 3.12 --from git+https://x/y tool", "uvx", ["git+https://x/y"]),
+        ("uvx -p 3.12 a", "uvx", ["a"]),
         ("uvx --with extra a", "uvx", ["a", "extra"]),
         ("uv tool run a@latest", "uv tool run", ["a@latest"]),
         ("pipx run --spec a==1 tool", "pipx run", ["a==1"]),
