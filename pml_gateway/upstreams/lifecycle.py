@@ -123,6 +123,10 @@ CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
 
 
+Surroundings = tuple[str, bool]
+"""What the attempt after a permanent fault waits for a change of."""
+
+
 class UpstreamState(StrEnum):
     """Where an upstream is in its life."""
 
@@ -302,6 +306,7 @@ class Lifecycle:
         return None
 
     async def _back_off(self, error: GatewayError) -> None:
+        surrounded = await anyio.to_thread.run_sync(self._surroundings, error) if is_permanent(error) else None
         if isinstance(error, UpstreamProtocolError):
             pause = self.lists.rest(tuple(ListKind))
         else:
@@ -316,27 +321,23 @@ class Lifecycle:
             when = "when that changes" if is_permanent(error) else f"in {pause:.0f} s"
             logger.warning("%s; next attempt %s, or after: pml refresh; not told again while it stays so", error, when)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._wake_on_change, error, tasks.cancel_scope)
+            if surrounded is not None:
+                tasks.start_soon(self._wake_on_change, error, surrounded)
             with anyio.move_on_after(pause):
                 await self._due.event.wait()
             tasks.cancel_scope.cancel()
 
-    async def _wake_on_change(self, error: GatewayError, pause: anyio.CancelScope) -> None:
-        """End the pause after a permanent fault when what a start depends on is not what it was."""
-        if not is_permanent(error):
-            return
-        before = await anyio.to_thread.run_sync(self._surroundings, error)
+    async def _wake_on_change(self, error: GatewayError, before: Surroundings) -> None:
+        """Ask for another attempt once what a start depends on is not what it was at the last one."""
         # Nothing tells of commands that appear and of variables in files.
         while before == await anyio.to_thread.run_sync(self._surroundings, error):  # noqa: ASYNC110
             await anyio.sleep(SURROUNDINGS_SECONDS)
-        pause.cancel()
+        self._due.add()
 
-    def _surroundings(self, error: GatewayError) -> tuple[str, bool]:
+    def _surroundings(self, error: GatewayError) -> Surroundings:
         folder = error.details.get(BROKEN_FOLDER)
-        return (
-            surroundings(self.upstream_id, self._effective.definition),
-            folder is not None and Path(str(folder)).exists(),
-        )
+        is_there = folder is not None and Path(str(folder)).exists()
+        return surroundings(self.upstream_id, self._effective.definition), is_there
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
