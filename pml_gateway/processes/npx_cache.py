@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,9 @@ _FOLDER = re.compile(rb"[^\s'\"]*/_npx/(?P<name>[0-9a-f]{16})(?=[/'\"\s]|$)")
 
 BELONGS = ("node_modules", "package.json", "package-lock.json", "concurrency.lock")
 """What npx puts into a folder; one without any of it is none of its folders."""
+
+LOCK_SECONDS = 60.0
+"""Age at which npx itself takes its lock on a folder for left behind."""
 
 
 def folder_name(run: PackageRun) -> str:
@@ -67,12 +72,17 @@ def _broken_folder(said: bytes, run: PackageRun | None) -> Path | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove one folder of npx's cache, and nothing that is no such folder.
+    """Remove one folder of npx's cache, and nothing that is no such folder; it may be gone already.
 
     Raises:
-        OSError: it is none, or cannot be removed.
+        OSError: it is none, npx works in it, or it cannot be removed.
     """
+    if not folder.exists():
+        return
     is_one = folder.parent.name == "_npx" and re.fullmatch("[0-9a-f]{16}", folder.name)
     if not is_one or folder.is_symlink() or not any((folder / name).exists() for name in BELONGS):
-        raise NotADirectoryError(20, "it is no folder of npx's cache", str(folder))
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder of npx's cache", str(folder))
+    lock = folder / "concurrency.lock"
+    if lock.exists() and time.time() - lock.stat().st_mtime < LOCK_SECONDS:
+        raise BlockingIOError(errno.EBUSY, "npx works in it right now", str(folder))
     shutil.rmtree(folder)

@@ -9,7 +9,6 @@ from pathlib import Path
 from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.packages import PackageRun, package_run
-from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamUnavailableError
 from pml_gateway.mcp.transport import process_parameters
@@ -32,8 +31,10 @@ class FirstStart:
     def __init__(self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path) -> None:
         self._upstream_id = effective.upstream_id
         self._definition = effective.definition
-        self._limit = effective.first_start_timeout
-        self._installs = installs if effective.transport is Transport.STDIO else None
+        run = package_run(self._definition.command or "", self._definition.args)
+        self.limit = 0.0 if run is None else effective.first_start_timeout
+        self._name = "" if run is None else _shown(run)
+        self._installs = installs if run is not None else None
         self._log_file = log_path(logs_dir, effective.upstream_id)
         self._began = 0.0
 
@@ -48,7 +49,7 @@ class FirstStart:
             return
         self._began = time.monotonic()
         on_begin()
-        started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self._limit)
+        started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self.limit)
         if started.outcome is not Outcome.INSTALLED:
             raise self._failure(found[0], started)
 
@@ -69,11 +70,10 @@ class FirstStart:
 
     def progress(self) -> GatewayError:
         """What a request is refused with meanwhile."""
-        runner = self._shown()
         seconds = time.monotonic() - self._began if self._began else 0.0
         return UpstreamUnavailableError(
-            f"{self._upstream_id}: installing, {runner} for the first time: {seconds:.0f} s so far, "
-            f"at most {self._limit:g} s",
+            f"{self._upstream_id}: installing, {self._name} for the first time: {seconds:.0f} s so far, "
+            f"at most {self.limit:g} s",
             hint="it goes on by itself; try again in a moment",
             details={"executed": "no", "state": "installing", "retry_after_seconds": RETRY_SECONDS},
         )
@@ -86,24 +86,22 @@ class FirstStart:
         run = package_run(parameters.command, parameters.args)
         return None if run is None else (run, parameters)
 
-    def _shown(self) -> str:
-        run = package_run(self._definition.command or "", self._definition.args)
-        if run is None:
-            return "its package"
-        package = shortened(escaped(mask_text(without_defaults(run.packages[0]))), MAX_SHOWN)
-        return f"{run.runner} {package}"
-
     def _failure(self, run: PackageRun, started: FirstStarted) -> GatewayError:
         broken = npx_cache.broken(self._upstream_id, started.said, run)
         if broken is not None:
             return broken
         if started.outcome is Outcome.LATE:
             return UpstreamUnavailableError(
-                f"{self._upstream_id}: {self._shown()} did not answer within the {self._limit:g} s of its first start",
+                f"{self._upstream_id}: {self._name} did not answer within the {self.limit:g} s of its first start",
                 hint=f"raise upstreams.first_start_timeout; its messages: pml upstreams logs {self._upstream_id}",
             )
         code = "" if started.exit_code is None else f" with exit code {started.exit_code}"
         return UpstreamUnavailableError(
-            f"{self._upstream_id}: {self._shown()} ended{code} at its first start, before it answered",
+            f"{self._upstream_id}: {self._name} ended{code} at its first start, before it answered",
             hint=f"its messages: pml upstreams logs {self._upstream_id}",
         )
+
+
+def _shown(run: PackageRun) -> str:
+    """Runner and package for people; what they are made of may hold a secret."""
+    return f"{run.runner} {shortened(escaped(mask_text(without_defaults(run.packages[0]))), MAX_SHOWN)}"

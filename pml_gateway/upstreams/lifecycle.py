@@ -180,6 +180,11 @@ class Lifecycle:
         self._retired = False
 
     @property
+    def longest_start(self) -> float:
+        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        return self._effective.connect_timeout + self._first_start.limit
+
+    @property
     def installing(self) -> GatewayError | None:
         """What requests are refused with while the upstream's package is installed."""
         return self._first_start.progress() if self.state is UpstreamState.INSTALLING else None

@@ -67,7 +67,6 @@ class Upstream:
         self.defaults = effective.defaults
         self.call_timeout = effective.call_timeout
         self.connect_timeout = effective.connect_timeout
-        self.first_start_timeout = effective.first_start_timeout
         self.authorization = opener.authorization
         self.breaker = Breaker(self.upstream_id, self.defaults.breaker, on_open=self._check_up)
         limit = CallLimit(self.upstream_id, effective.max_concurrent, effective.max_queue)
@@ -246,6 +245,11 @@ class Upstream:
             f"{self.upstream_id}: its tools are not known yet ({self.unlisted_because})",
             hint=(failure.hint if failure is not None else None) or "try again in a moment",
         )
+
+    @property
+    def longest_start(self) -> float:
+        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        return self._lifecycle.longest_start
 
     @property
     def installing(self) -> GatewayError | None:

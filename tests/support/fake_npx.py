@@ -6,6 +6,7 @@ Put on PATH under the name `npx` (`runner_in`). What happens is told in a journa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -48,10 +49,19 @@ def let_finish(folder: Path) -> None:
     (folder / "go").touch()
 
 
-def _main() -> None:
-    # Isolated, it has the standard library alone.
-    import hashlib
+def broken_cache(folder: Path) -> Path:
+    """What npx leaves behind that was killed while it installed, and started again."""
+    path = folder / "cache" / "_npx" / _folder_name(PACKAGE)
+    (path / "node_modules").mkdir(parents=True)
+    (path / "package.json").write_text(json.dumps({"_npx": {"packages": [PACKAGE]}}), encoding="utf-8")
+    return path
 
+
+def _folder_name(package: str) -> str:
+    return hashlib.sha512(package.encode()).hexdigest()[:16]
+
+
+def _main() -> None:
     home = Path(os.environ["FAKE_NPX"])
 
     def note(word: str) -> None:
@@ -59,8 +69,7 @@ def _main() -> None:
             stream.write(f"{word}\n")
 
     package = next(word for word in sys.argv[1:] if not word.startswith("-"))
-    name = hashlib.sha512(package.encode()).hexdigest()[:16]
-    folder = home / "cache" / "_npx" / name
+    folder = home / "cache" / "_npx" / _folder_name(package)
     if not (folder / "package.json").exists():
         (folder / "node_modules").mkdir(parents=True, exist_ok=True)
         note("begun")

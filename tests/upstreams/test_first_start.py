@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from pml_gateway.config.packages import package_run
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import UpstreamUnavailableError, UpstreamUnusableError
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.processes import npx_cache
 from pml_gateway.serve.control import gateway_status
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from tests.support.fake_npx import PACKAGE, entry, journal, let_finish, runner_in
+from tests.support.fake_npx import broken_cache, entry, journal, let_finish, runner_in
 from tests.support.memory import paths_in
 from tests.support.waiting import until
 
@@ -144,16 +142,6 @@ async def test_a_broken_cache_is_recognised_and_tried_again_once_it_is_mended(
         upstream.mark_pending()
         npx_cache.remove(folder)
         assert (await settled(gateway)).last_error is None
-
-
-def broken_cache(folder: Path) -> Path:
-    """What npx leaves behind that was killed and started again."""
-    run = package_run("npx", ["-y", PACKAGE])
-    assert run is not None
-    path = folder / "cache" / "_npx" / npx_cache.folder_name(run)
-    (path / "node_modules").mkdir(parents=True)
-    (path / "package.json").write_text(json.dumps({"_npx": {"packages": [PACKAGE]}}), encoding="utf-8")
-    return path
 
 
 async def test_a_home_that_cannot_be_written_keeps_no_server_from_starting(tmp_path: Path) -> None:
