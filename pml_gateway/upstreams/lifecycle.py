@@ -123,7 +123,7 @@ CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
 
 
-Surroundings = tuple[str, bool]
+Surroundings = tuple[str, object, bool]
 """What the attempt after a permanent fault waits for a change of."""
 
 
@@ -342,7 +342,9 @@ class Lifecycle:
     def _surroundings(self, error: GatewayError) -> Surroundings:
         folder = error.details.get(BROKEN_FOLDER)
         is_there = folder is not None and Path(str(folder)).exists()
-        return surroundings(self.upstream_id, self._effective.definition), is_there
+        authorization = self._opener.authorization
+        login = None if authorization is None else authorization.signature()
+        return surroundings(self.upstream_id, self._effective.definition), login, is_there
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
