@@ -73,6 +73,8 @@ def _main() -> None:
     if not (folder / "package.json").exists():
         (folder / "node_modules").mkdir(parents=True, exist_ok=True)
         note("begun")
+        sys.stdout.write("Progress: resolved 1, reused 0\n")
+        sys.stdout.flush()
 
         def killed(*_: object) -> None:
             note("killed")
