@@ -103,14 +103,28 @@ def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
 @contextlib.contextmanager
 def lock_if_free(path: Path) -> Iterator[bool]:
     """Hold the lock beside `path` unless another process does, without waiting; gives whether it is held."""
+    descriptor = take_lock(path)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def take_lock(path: Path) -> int | None:
+    """What holds the lock beside `path` until it is closed, here and in children that inherit it; None if it is held.
+
+    Raises:
+        OSError: there can be no lock beside `path`.
+    """
     make_private(path.parent)
     # A link in its place would have another file made, or its mode changed.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path.with_name(f".{path.name}.lock"), flags, OWNER_ONLY)
-    try:
-        yield _lock(descriptor)
-    finally:
-        os.close(descriptor)
+    if _lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _lock(descriptor: int) -> bool:

@@ -32,8 +32,12 @@ RESULTS = Place(
 )
 AUTH = Place("auth", "a login that is renewed ends with this gateway, and has to be repeated after it")
 TRUST = Place("trust", "what was accepted and held back of servers' definitions is forgotten when this gateway ends")
+INSTALLS = Place(
+    "installs",
+    "first starts of npx, uvx, docker run and the like have no more time than others, and may be ended half-way",
+)
 USAGE = Place("usage.db", "calls are not recorded, and pml stats and pml migrate do not know them")
-PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, USAGE)
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, USAGE)
 
 
 @dataclass(frozen=True, slots=True)

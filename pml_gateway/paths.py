@@ -32,6 +32,7 @@ class Paths:
     results_dir: Path
     logs_dir: Path
     auth_dir: Path
+    installs_dir: Path
     trust_file: Path
     pins_dir: Path
     secrets_file: Path
@@ -54,6 +55,7 @@ class Paths:
             results_dir=home / "results",
             logs_dir=home / "logs",
             auth_dir=home / "auth",
+            installs_dir=home / "installs",
             trust_file=home / "trust.json",
             pins_dir=home / "trust",
             secrets_file=home / "secrets.env",

@@ -13,7 +13,7 @@ import anyio
 import typer
 
 from pml_gateway.cli.completion import mode_names, preset_names
-from pml_gateway.cli.output import fail, messages, warn
+from pml_gateway.cli.output import fail, messages, note, warn
 from pml_gateway.config.advice import intent_sources
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.config.settings import LogSettings
@@ -93,6 +93,20 @@ class Command:
             fail(error, as_json=self.as_json)
 
 
+PROGRESS_SECONDS = 0.2
+
+
+async def _tell_of_installations(gateway: Gateway) -> None:
+    """Say once of each server that it is installed first, as that takes longer than anybody expects."""
+    told: set[str] = set()
+    while True:
+        for name, upstream in gateway.pool.upstreams.items():
+            if name not in told and (progress := upstream.installing) is not None:
+                told.add(name)
+                note(f"{progress.message}; it goes on if you interrupt this")
+        await anyio.sleep(PROGRESS_SECONDS)
+
+
 @asynccontextmanager
 async def command_gateway(
     command: Command, *, connect: bool = False, lists_by_intent: bool = False, of_all: bool = False
@@ -119,9 +133,12 @@ async def command_gateway(
         settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=connect
     ) as gateway:
         if connect or not gateway.knows_tools:
-            slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
+            slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
             with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
-                await gateway.refresh(slowest + 1)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_tell_of_installations, gateway)
+                    await gateway.refresh(slowest + 1)
+                    tasks.cancel_scope.cancel()
         if of_all and not command.as_json and (unlisted := gateway.unlisted()):
             warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams says why")
         yield gateway

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +28,13 @@ STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red
 
 def doctor(
     fix: Annotated[
-        bool, typer.Option("--fix", help="Put right what is safe: modes of files, sockets nobody serves.")
+        bool,
+        typer.Option(
+            "--fix",
+            help="Put right what is safe: modes of files, dead sockets; asks before it removes anything else.",
+        ),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all servers. [default: the slowest's own]"),
@@ -46,13 +52,25 @@ def doctor(
     command = Command(config, as_json=as_json)
     found = command.run(lambda: _examined(command, timeout))
     if fix:
-        found = [finding.repaired() for finding in found]
+        found = _repaired(found, yes=yes, may_ask=not as_json and sys.stdin.isatty())
     status = _status(found)
     if as_json:
         print_json(_report(found, status))
     else:
         _show(found, fix=fix)
     raise typer.Exit(status)
+
+
+def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Finding]:
+    """The findings after the repairs that cannot do harm, and those that were agreed to; each question once."""
+    answered: dict[str, bool] = {"": True}
+    repaired = []
+    for finding in found:
+        question = finding.question
+        if question not in answered:
+            answered[question] = yes or (may_ask and typer.confirm(question, default=True, err=True))
+        repaired.append(finding.repaired() if answered[question] else finding)
+    return repaired
 
 
 async def _examined(command: Command, timeout: float | None) -> list[Finding]:
@@ -127,6 +145,8 @@ def _show(found: Sequence[Finding], *, fix: bool) -> None:
     say(", ".join(parts) if parts else "everything is in order", style="bold")
     if not fix and any(finding.repair for finding in found):
         note("pml doctor --fix puts right what is safe")
+    elif fix and any(finding.question and not finding.is_fixed for finding in found):
+        note("pml doctor --fix --yes does what is asked for otherwise")
 
 
 def _show_finding(finding: Finding) -> None:

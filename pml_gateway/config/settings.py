@@ -232,6 +232,11 @@ class UpstreamSettings(Section):
 
     call_timeout: float = Field(default=60, gt=0, description="seconds a call may take")
     connect_timeout: float = Field(default=15, gt=0, description="seconds until a server must have answered its start")
+    first_start_timeout: float = Field(
+        default=300,
+        gt=0,
+        description="seconds a package runner (npx, uvx, docker run, ...) may take to install what it starts first",
+    )
     refresh_interval: float = Field(
         default=60, gt=0, description="seconds between listings of a connected server, whatever it announces"
     )
@@ -432,6 +437,11 @@ class EffectiveSettings:
     def connect_timeout(self) -> float:
         """Seconds for opening a connection."""
         return self.definition.connect_timeout or self.defaults.connect_timeout
+
+    @property
+    def first_start_timeout(self) -> float:
+        """Seconds for a start that has something to install first."""
+        return max(self.defaults.first_start_timeout, self.connect_timeout)
 
     @property
     def max_concurrent(self) -> int:

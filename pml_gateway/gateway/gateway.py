@@ -220,7 +220,7 @@ class Gateway:
             upstream.mark_pending()
             upstream.request_connect()
             with anyio.move_on_after(upstream.connect_timeout + 1):
-                await upstream.settled.wait()
+                await upstream.until_tried()
             await self._rebuild()
 
     def on_swap(self, callback: OnSwap) -> Callable[[], None]:
@@ -487,7 +487,13 @@ async def open_gateway(
         make_judge: makes what says which definitions are risky, when it is first asked.
     """
     async with (
-        open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, open_streams=open_streams, client=client) as pool,
+        open_pool(
+            logs_dir=paths.logs_dir,
+            auth_dir=paths.auth_dir,
+            installs_dir=paths.installs_dir,
+            open_streams=open_streams,
+            client=client,
+        ) as pool,
         open_results(settings.references, paths.results_dir) as results,
         open_workers() as workers,
         anyio.create_task_group() as tasks,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -12,12 +14,14 @@ import httpx2
 from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.document import is_there
+from pml_gateway.config.packages import package_run
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import SecretError, UpstreamUnusableError
+from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
 from pml_gateway.mcp.sdk import TransportStreams, http_streams
-from pml_gateway.processes.child_log import log_path
+from pml_gateway.processes import npx_cache
+from pml_gateway.processes.child_log import last_words, log_path, log_size
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
@@ -135,8 +139,9 @@ async def open_streams(
 async def _open_stdio(
     upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
 ) -> AsyncIterator[TransportStreams]:
-    parameters = _parameters(upstream_id, definition)
+    parameters = process_parameters(upstream_id, definition)
     log_file = log_path(logs_dir, upstream_id)
+    begun = log_size(log_file)
     try:
         with nullcontext(given) if given is not None else open_children() as children:
             async with open_child(
@@ -148,9 +153,22 @@ async def _open_stdio(
             f"{upstream_id}: command {without_defaults(definition.command or '')!r} cannot be started: {exc.strerror}",
             hint=f"install it or correct servers.{upstream_id}.command",
         ) from exc
+    # Whatever the connection ended with: the server's last words may say more.
+    except Exception as exc:
+        run = package_run(parameters.command, parameters.args)
+        broken = npx_cache.broken(upstream_id, last_words(log_file, begun), run)
+        if broken is None:
+            raise
+        raise broken from exc
 
 
-def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
+def process_parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
+    """How the process of a stdio server is started, with its secrets.
+
+    Raises:
+        SecretError: a reference in the definition cannot be resolved.
+        UpstreamUnusableError: the working directory does not exist.
+    """
     cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
     if cwd is not None and not (is_there(cwd) and cwd.is_dir()):
         raise UpstreamUnusableError(
@@ -169,6 +187,20 @@ def _parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServer
         env=child_environment(os.environ, configured),
         cwd=cwd,
     )
+
+
+def surroundings(upstream_id: str, definition: UpstreamDefinition) -> str:
+    """A hash of what a start depends on here: where the command lies, and what references stand for."""
+    try:
+        if definition.resolved_transport is Transport.STDIO:
+            parameters = process_parameters(upstream_id, definition)
+            path = (parameters.env or {}).get("PATH")
+            found = f"{shutil.which(parameters.command, path=path)} {parameters!r}"
+        else:
+            found = f"{resolve(definition.url or '')} {resolved_headers(definition)!r}"
+    except GatewayError as error:
+        found = str(error)
+    return hashlib.sha256(found.encode("utf-8", "replace")).hexdigest()
 
 
 def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:

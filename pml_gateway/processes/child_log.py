@@ -98,6 +98,21 @@ def old_log(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
+MAX_LAST = 8192
+"""Bytes of a log that tell why a child ended."""
+
+
+def log_size(path: Path) -> int:
+    """How much the log at `path` holds now."""
+    return path.stat().st_size if is_there(path) else 0
+
+
+def last_words(path: Path, since: int) -> bytes:
+    """The end of what was written to a log of `since` bytes; all of it where the log was begun anew."""
+    content = _content(path)
+    return content[since if len(content) >= since else 0 :][-MAX_LAST:]
+
+
 def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, OWNER_ONLY)
 

@@ -77,7 +77,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "in_flight": upstream.in_flight,
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
-        "error": KNOWN_SECRETS.masked(str(upstream.last_error), MASK) if upstream.last_error else None,
+        "error": KNOWN_SECRETS.masked(str(why), MASK) if (why := upstream.installing or upstream.last_error) else None,
         "held_back": len(pins.held) if pins is not None else 0,
         "flagged": sum(form.is_flagged for form in pins.forms) if pins is not None else 0,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],

@@ -5,49 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from urllib.parse import urlsplit
 
+from pml_gateway.config.packages import NO_PACKAGE, Package, package_of
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.types import JsonObject
-
-_NODE = frozenset({"npx", "bunx", "pnpx"})
-_PYTHON = frozenset({"uvx", "pipx"})
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
-_SUBCOMMANDS = {
-    "npm": ("exec",),
-    "pnpm": ("dlx",),
-    "yarn": ("dlx",),
-    "bun": ("x",),
-    "uv": ("tool", "run"),
-    "pipx": ("run",),
-    "docker": ("run",),
-    "podman": ("run",),
-    "nerdctl": ("run",),
-}
-"""What follows a command that can do more than run a package."""
-
-_NAMES_PACKAGE = frozenset({"-p", "--package", "--from", "--spec"})
-_TAKES_VALUE = frozenset({"--with", "--python", "--index-url", "--registry", "--cache", "-c", "--index"})
-_FLAGS_OF_CONTAINERS = frozenset(
-    {"-i", "-t", "-it", "-ti", "-d", "--rm", "--init", "--interactive", "--tty", "--detach", "--privileged", "-P"}
-    | {"--read-only", "--publish-all", "--quiet", "-q", "--no-healthcheck"}
-)
-"""Options of `docker run` without a value; every other one takes the next word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """What a package runner starts; the version is what the command line says, which may be nothing or a tag."""
-
-    name: str = ""
-    version: str = ""
-
-
-NO_PACKAGE = Package()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,57 +38,6 @@ def identity_of(definition: UpstreamDefinition) -> Identity:
         what = ["command", definition.command, script]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
     return Identity(digest, definition.fingerprint(), package)
-
-
-def package_of(command: str, args: Sequence[str]) -> Package:
-    """The package and version that a command line names, if its command runs packages."""
-    runner, words = PurePath(command.replace("\\", "/")).name.lower(), list(args)
-    if runner in ("cmd", "cmd.exe") and len(words) > 1 and words[0].lower() == "/c":
-        runner, words = PurePath(words[1]).name.lower(), words[2:]
-    runner = runner.removesuffix(".exe").removesuffix(".cmd")
-    wanted = _SUBCOMMANDS.get(runner, ())
-    if tuple(words[: len(wanted)]) != wanted or not (wanted or runner in _NODE | _PYTHON):
-        return NO_PACKAGE
-    words = words[len(wanted) :]
-    if runner in _CONTAINERS:
-        return _image(_first(words, lambda word: word not in _FLAGS_OF_CONTAINERS))
-    named = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in _NAMES_PACKAGE), None)
-    text = named or _first(words, _TAKES_VALUE.__contains__)
-    return _python(text) if runner in _PYTHON or runner == "uv" else _node(text)
-
-
-def _first(words: Sequence[str], takes_value: Callable[[str], bool]) -> str:
-    """The first word that is neither an option nor the value of one."""
-    is_value = False
-    for word in words:
-        if is_value:
-            is_value = False
-        elif word.startswith("-") and len(word) > 1:
-            is_value = "=" not in word and takes_value(word)
-        else:
-            return word
-    return ""
-
-
-def _node(text: str) -> Package:
-    at = text.find("@", 1)
-    return Package(text, "") if at < 0 else Package(text[:at], text[at + 1 :])
-
-
-def _python(text: str) -> Package:
-    for mark in ("==", "@", ">=", "~="):
-        name, found, version = text.partition(mark)
-        if found and name:
-            return Package(name, version)
-    return Package(text, "")
-
-
-def _image(text: str) -> Package:
-    name, _, digest = text.partition("@")
-    head, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        head, tag = name, ""
-    return Package(head, digest or tag)
 
 
 Key = tuple[SubjectKind, str]

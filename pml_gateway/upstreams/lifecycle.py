@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import (
@@ -28,13 +29,17 @@ from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.listing import Listed, ListKind, Remembered, announced_kind
 from pml_gateway.mcp.session import HeaderMaps, OnNotice
-from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.mcp.transport import OpenStreams, surroundings
+from pml_gateway.processes.installs import Installs
+from pml_gateway.processes.npx_cache import BROKEN_FOLDER
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioClient
+from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
+from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
 
 if TYPE_CHECKING:
@@ -45,8 +50,9 @@ FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
 """Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
 
-STABLE_AFTER = 5.0
-"""Seconds a connection has to live for its loss to be an accident; two shorter ones in a row lead to a pause."""
+PERMANENT_PAUSE = 600.0
+SURROUNDINGS_SECONDS = 5.0
+"""Seconds between attempts where only a change of something helps, and how often it is looked whether one came."""
 
 
 class Backoff:
@@ -87,6 +93,7 @@ class Opener:
     open_streams: OpenStreams
     logs_dir: Path
     authorization: Authorization | None
+    installs: Installs | None = None
 
     def http_side(self) -> HttpSide:
         """What a connection is to learn of HTTP beside the messages."""
@@ -116,10 +123,15 @@ CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
 
 
+Surroundings = tuple[str, object, bool]
+"""What the attempt after a permanent fault waits for a change of."""
+
+
 class UpstreamState(StrEnum):
     """Where an upstream is in its life."""
 
     IDLE = "idle"
+    INSTALLING = "installing"
     CONNECTING = "connecting"
     READY = "ready"
     FAILED = "failed"
@@ -150,6 +162,7 @@ class Lifecycle:
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._effective = opener.effective
         self._opener = opener
+        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir)
         self._http = opener.http_side()  # of the shared connection
         self.lists = Lists(opener.effective, remembered)
         self._due = self.lists.due
@@ -160,10 +173,25 @@ class Lifecycle:
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._backoff = Backoff()
+        self._faults = Faults()
         self._connection: Connection | None = None
         self._changed = Signal()
         self._wanted = anyio.Event()
         self._retired = False
+
+    @property
+    def longest_start(self) -> float:
+        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        return self._effective.connect_timeout + self._first_start.limit
+
+    @property
+    def installing(self) -> GatewayError | None:
+        """What requests are refused with while the upstream's package is installed."""
+        return self._first_start.progress() if self.state is UpstreamState.INSTALLING else None
+
+    async def until_tried(self) -> None:
+        """Wait until the upstream has answered or failed, or is seen to need longer than a start."""
+        await self._changed.until(lambda: self.settled.is_set() or self.state is UpstreamState.INSTALLING)
 
     def request_connect(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""
@@ -207,7 +235,8 @@ class Lifecycle:
         """The live connection, opened if there is none.
 
         Raises:
-            GatewayError: the last attempt failed and the next is not due, or the upstream retires.
+            GatewayError: the last attempt failed and the next is not due, its package is being installed, or the
+            upstream retires.
         """
         while self._connection is None or self._connection.lost.is_set():
             if self._retired:
@@ -218,6 +247,8 @@ class Lifecycle:
                 )
             if self.state is UpstreamState.FAILED:
                 self._breaker.check_pause()
+            if (progress := self.installing) is not None:
+                raise progress
             self.request_connect()
             await self._changed.wait()
         return self._connection
@@ -229,6 +260,8 @@ class Lifecycle:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
         http = self._opener.http_side()
         try:
+            if await self._first_start.is_due():
+                raise self._first_start.progress()
             async with self._open(era, questions, http, on_notice or self.take_notice) as connection:
                 await connection.has_begun()
                 yield connection
@@ -257,7 +290,7 @@ class Lifecycle:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
             self._breaker.release()
-            error = await self._connect_once()
+            error = await self._install() or await self._connect_once()
             if error is None:
                 self._wanted = anyio.Event()
                 self._set_state(UpstreamState.IDLE)
@@ -265,19 +298,53 @@ class Lifecycle:
                 continue
             if isinstance(error, _StartAgainError):
                 continue
-            is_fault = isinstance(error, UpstreamProtocolError)
-            await self._back_off(error, self.lists.rest(tuple(ListKind)) if is_fault else self._backoff.pause())
+            await self._back_off(error)
 
-    async def _back_off(self, error: GatewayError, pause: float) -> None:
+    async def _install(self) -> GatewayError | None:
+        """Have installed what the command fetches first; why that failed, if it did."""
+        try:
+            await self._first_start.run(lambda: self._set_state(UpstreamState.INSTALLING))
+        # As with the connection: one upstream's failure must not stop the others.
+        except Exception as exc:  # noqa: BLE001
+            return translate(exc, self.upstream_id).anew()
+        self._set_state(UpstreamState.CONNECTING)
+        return None
+
+    async def _back_off(self, error: GatewayError) -> None:
+        surrounded = await anyio.to_thread.run_sync(self._surroundings, error) if is_permanent(error) else None
+        if isinstance(error, UpstreamProtocolError):
+            pause = self.lists.rest(tuple(ListKind))
+        else:
+            pause = PERMANENT_PAUSE if is_permanent(error) else self._backoff.pause()
         self.last_error = error
         self._breaker.hold(error, pause)
         self._due.take()
         self._set_state(UpstreamState.FAILED)
         self.settled.set()
         self._on_failed()
-        logger.warning("%s; next attempt in %.0f s, or after: pml refresh", error, pause)
-        with anyio.move_on_after(pause):
-            await self._due.event.wait()
+        if self._faults.is_news(error):
+            when = "when that changes" if is_permanent(error) else f"in {pause:.0f} s"
+            logger.warning("%s; next attempt %s, or after: pml refresh; not told again while it stays so", error, when)
+        async with anyio.create_task_group() as tasks:
+            if surrounded is not None:
+                tasks.start_soon(self._wake_on_change, error, surrounded)
+            with anyio.move_on_after(pause):
+                await self._due.event.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _wake_on_change(self, error: GatewayError, before: Surroundings) -> None:
+        """Ask for another attempt once what a start depends on is not what it was at the last one."""
+        # Nothing tells of commands that appear and of variables in files.
+        while before == await anyio.to_thread.run_sync(self._surroundings, error):  # noqa: ASYNC110
+            await anyio.sleep(SURROUNDINGS_SECONDS)
+        self._due.add()
+
+    def _surroundings(self, error: GatewayError) -> Surroundings:
+        folder = error.details.get(BROKEN_FOLDER)
+        is_there = folder is not None and Path(str(folder)).exists()
+        authorization = self._opener.authorization
+        login = None if authorization is None else authorization.signature()
+        return surroundings(self.upstream_id, self._effective.definition), login, is_there
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
@@ -291,6 +358,7 @@ class Lifecycle:
                 tasks.cancel_scope.cancel()
         if outcome:
             return outcome[0]
+        await self._first_start.doubt()
         return UpstreamUnavailableError(
             f"{self.upstream_id}: no answer within {self._effective.connect_timeout:g} s while connecting",
             hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",
@@ -343,6 +411,8 @@ class Lifecycle:
         listed = await self.lists.ask(connection, self._http, is_new=is_new, poll=poll)
         self.era = connection.era
         self.last_error = None
+        if is_new and self._faults.answered():
+            logger.info("%s: answers again", self.upstream_id)
         self._on_listed(listed)
         self._connection = connection
         self._set_state(UpstreamState.READY)
@@ -355,7 +425,8 @@ class Lifecycle:
         except GatewayError as error:
             if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
                 return False
-            logger.warning("tools are as listed before: %s", error)
+            if self._faults.is_news(error):
+                logger.warning("tools are as listed before: %s", error)
             if isinstance(error, UpstreamProtocolError):
                 self.lists.rest({ListKind.TOOLS})
             self.settled.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from pml_gateway.mcp.listing import Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
+from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
@@ -40,6 +42,7 @@ class UpstreamPool:
         auth_dir: Path,
         open_streams: OpenStreams,
         client: StdioClient | None,
+        installs: Installs | None,
     ) -> None:
         self.client = client
         self.on_listed: OnListed = lambda _upstream, _listed: None
@@ -48,6 +51,7 @@ class UpstreamPool:
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
         self._open_streams = open_streams
+        self._installs = installs
         self._upstreams: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
 
@@ -102,7 +106,7 @@ class UpstreamPool:
         effective = EffectiveSettings(upstream_id, definition, defaults)
         authorization = self._authorization(upstream_id, definition)
         upstream = Upstream(
-            Opener(effective, self._open_streams, self._logs_dir, authorization),
+            Opener(effective, self._open_streams, self._logs_dir, authorization, self._installs),
             remembered,
             client=self.client,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
@@ -134,11 +138,23 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 @asynccontextmanager
 async def open_pool(
-    *, logs_dir: Path, auth_dir: Path, open_streams: OpenStreams | None = None, client: StdioClient | None = None
+    *,
+    logs_dir: Path,
+    auth_dir: Path,
+    installs_dir: Path,
+    open_streams: OpenStreams | None = None,
+    client: StdioClient | None = None,
 ) -> AsyncIterator[UpstreamPool]:
-    """A pool whose connections and child processes end with this context; its calls may all be one `client`'s."""
+    """A pool whose connections and child processes end with this context; its calls may all be one `client`'s.
+
+    What package runners install goes on after it, within its limit.
+    """
     with open_children() as children:
         async with anyio.create_task_group() as tasks:
             opener = open_streams or partial(open_transport, children=children)
-            yield UpstreamPool(tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client)
+            # Where tests open the streams, no command is ever started.
+            installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
+            yield UpstreamPool(
+                tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+            )
             tasks.cancel_scope.cancel()

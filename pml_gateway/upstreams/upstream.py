@@ -228,13 +228,16 @@ class Upstream:
     @property
     def unlisted_because(self) -> str:
         """Why none of its lists is known, in a few words."""
-        if self.last_error is None:
+        reason = self._lifecycle.installing or self.last_error
+        if reason is None:
             return "it is starting"
-        why = self.last_error.message.removeprefix(f"{self.upstream_id}: ")
+        why = reason.message.removeprefix(f"{self.upstream_id}: ")
         return shortened(mask_text(escaped(why[:MAX_READ])), MAX_REASON)
 
     def not_listed(self) -> GatewayError:
         """What a request is refused with that needs a list of it, as none is known."""
+        if (progress := self._lifecycle.installing) is not None:
+            return progress
         failure = self.last_error
         if isinstance(failure, UpstreamAuthError):
             return failure.anew()
@@ -242,6 +245,20 @@ class Upstream:
             f"{self.upstream_id}: its tools are not known yet ({self.unlisted_because})",
             hint=(failure.hint if failure is not None else None) or "try again in a moment",
         )
+
+    @property
+    def longest_start(self) -> float:
+        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        return self._lifecycle.longest_start
+
+    @property
+    def installing(self) -> GatewayError | None:
+        """How far its package is installed, while it is."""
+        return self._lifecycle.installing
+
+    async def until_tried(self) -> None:
+        """Wait until it has answered or failed, or is seen to install something first."""
+        await self._lifecycle.until_tried()
 
     @property
     def last_listed(self) -> Listed | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import fake_npx
 from tests.support.command_line import home_of, pml
 from tests.support.golden import check_golden
-from tests.support.process import running_gateway, write_settings
+from tests.support.process import environment, running_gateway, write_settings
 
 DEMO = "pml_gateway.demo.servers"
 CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc"]}
@@ -170,3 +173,52 @@ def test_a_schema_that_took_too_long_in_a_call_is_named(home: Path) -> None:
     [found] = [finding for finding in findings() if "take too long" in finding["what"]]
     assert found["subject"] == "bad"
     assert found["details"] == ["bad__slow: ended after 50000 steps"]
+
+
+@pytest.mark.slow
+def test_what_npx_left_incomplete_is_named_and_removed_after_a_question(home: Path, tmp_path: Path) -> None:
+    variables = fake_npx.runner_in(tmp_path)
+    folder = fake_npx.broken_cache(tmp_path)
+    fake_npx.let_finish(tmp_path)
+    servers = {"one": fake_npx.entry(variables), "two": fake_npx.entry(variables, "--other")}
+    private(home, {"servers": servers})
+    found = [finding for finding in findings("--fix", code=1) if finding["area"] == "servers"]
+    assert [finding["can_be_fixed"] for finding in found] == [True, True]
+    assert all(str(folder) in finding["what"] and "pml doctor --fix" in finding["fix"] for finding in found)
+    assert folder.exists(), "nobody was asked"
+    fixed = [finding for finding in findings("--fix", "--yes") if finding["area"] == "servers"]
+    assert [finding["fixed"] for finding in fixed] == [True, True]
+    assert not folder.exists()
+    assert not [finding for finding in findings() if finding["area"] == "servers"]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_installed_is_waited_for_and_not_for_ever(home: Path, tmp_path: Path) -> None:
+    private(home, {"servers": {"npx": fake_npx.entry(fake_npx.runner_in(tmp_path))}})
+    [found] = [finding for finding in findings("--timeout", "2") if finding["area"] == "servers"]
+    assert (found["severity"], found["what"].split(",")[0]) == ("warning", "installing")
+    fake_npx.let_finish(tmp_path)
+    assert not [finding for finding in findings() if finding["area"] == "servers"]
+
+
+@pytest.mark.slow
+def test_a_command_says_what_is_installed_and_leaves_it_to_its_end(home: Path, tmp_path: Path) -> None:
+    private(home, {"servers": {"npx": fake_npx.entry(fake_npx.runner_in(tmp_path))}})
+    with subprocess.Popen(
+        [sys.executable, "-m", "pml_gateway", "tools"],
+        env={**environment(home), "HOME": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stderr is not None
+        said = next(line for line in command.stderr if "installing" in line)
+        assert "npx @scope/server" in said
+        assert "goes on if you interrupt" in said
+        command.send_signal(signal.SIGINT)
+        command.wait(30)
+    assert "killed" not in fake_npx.journal(tmp_path)
+    fake_npx.let_finish(tmp_path)
+    [row] = [row for row in json.loads(pml("tools", "--json").stdout)["tools"] if row["server"] == "npx"]
+    assert row["name"] == "npx__t"
+    assert fake_npx.journal(tmp_path).count("begun") == 1

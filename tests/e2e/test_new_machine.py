@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.support.process import environment, run_pml
+from tests.support.process import environment, run_pml, write_settings
 from tests.support.skipping import unavailable
 
 from .install import NPM_PACKAGES, InstallationError
@@ -85,3 +87,54 @@ async def test_a_server_of_a_client_is_brought_in_served_called_and_given_back(h
     pml("disconnect", "cursor", "--yes")
     assert file.read_bytes() == before
     assert (home / ".npm").is_dir(), "the server came from a cache that this run made"
+
+
+def npx_entries(*packages: str) -> dict[str, dict[str, Any]]:
+    return {
+        package.rpartition("/")[2]: {"command": "npx", "args": ["-y", f"{package}@{NPM_PACKAGES[package]}"]}
+        for package in packages
+    }
+
+
+def test_commands_interrupted_while_npx_installs_leave_a_cache_that_works(home: Path) -> None:
+    servers = npx_entries(PACKAGE, "@modelcontextprotocol/server-everything")
+    config = write_settings(home / ".pml", {"servers": servers, "upstreams": {"connect_timeout": 60}})
+    extra = {"HOME": str(home)}
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "pml_gateway", "tools", "--config", str(config)],
+            env=environment(home / ".pml", extra),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=home,
+        ) as command:
+            assert command.stderr is not None
+            next((line for line in command.stderr if "installing" in line), None)
+            command.send_signal(signal.SIGINT)
+            command.wait(60)
+    run = run_pml(home / ".pml", "tools", "--json", "--config", str(config), extra=extra, cwd=home)
+    tools = {tool["server"] for tool in json.loads(run.stdout)["tools"]}
+    assert tools == servers.keys(), run.stderr
+    logs = "".join(path.read_text(encoding="utf-8") for path in (home / ".pml" / "logs").iterdir())
+    assert "ERR_MODULE_NOT_FOUND" not in logs
+    assert "ENOTEMPTY" not in logs
+
+
+def test_what_npx_left_incomplete_is_mended(home: Path) -> None:
+    config = write_settings(home / ".pml", {"servers": npx_entries(PACKAGE), "upstreams": {"connect_timeout": 60}})
+    extra = {"HOME": str(home)}
+
+    def pml(*arguments: str) -> dict[str, Any]:
+        run = run_pml(home / ".pml", *arguments, "--json", "--config", str(config), extra=extra, cwd=home)
+        answer: dict[str, Any] = json.loads(run.stdout)
+        return answer
+
+    assert pml("tools")["tools"]
+    (folder,) = (home / ".npm" / "_npx").iterdir()
+    shutil.rmtree(folder / "node_modules" / "zod")
+    [broken] = [each for each in pml("doctor", "--fix", "--yes")["findings"] if each["area"] == "servers"]
+    assert str(folder) in broken["what"], broken
+    assert broken["fixed"]
+    [mended] = [each for each in pml("doctor")["findings"] if each["area"] == "servers"]
+    assert mended["severity"] == "ok", mended

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.config.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.trust.identity import identity_of, package_of
+from pml_gateway.trust.identity import identity_of
 
 
 @pytest.mark.parametrize(

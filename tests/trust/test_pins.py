@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.trust.identity import NO_PACKAGE, SERVER, Identity, digest
+from pml_gateway.config.packages import NO_PACKAGE
+from pml_gateway.trust.identity import SERVER, Identity, digest
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
 

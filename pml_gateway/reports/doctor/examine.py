@@ -132,14 +132,18 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
 
 
 def _slowest(gateway: Gateway) -> float:
-    return max(upstream.connect_timeout for upstream in gateway.pool.upstreams.values()) + 1
+    return max(upstream.longest_start for upstream in gateway.pool.upstreams.values()) + 1
 
 
 async def _report_progress(gateway: Gateway, progress: Progress) -> None:
     upstreams = gateway.pool.upstreams
     over = (UpstreamState.READY, UpstreamState.FAILED)
     while True:
-        waiting = [name for name, upstream in upstreams.items() if upstream.state not in over]
+        waiting = [
+            f"{name} (installing)" if upstream.state is UpstreamState.INSTALLING else name
+            for name, upstream in upstreams.items()
+            if upstream.state not in over
+        ]
         names = ", ".join(waiting[:3]) + (" and more" if len(waiting) > 3 else "")
         progress(
             f"asking {counted(len(upstreams), 'server')} for their tools"

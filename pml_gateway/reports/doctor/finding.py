@@ -42,7 +42,7 @@ class Finding:
     """One line of the report.
 
     `subject` is the server, client, key or file it is about; `details` are lines that explain it, such as the last
-    words of a server; `repair` puts it right without a person, where that cannot do harm.
+    words of a server; `repair` puts it right without a person, where that cannot do harm, or after a `question`.
     """
 
     area: Area
@@ -52,6 +52,7 @@ class Finding:
     fix: str = ""
     details: tuple[str, ...] = ()
     repair: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    question: str = ""
     is_fixed: bool = False
 
     def masked(self) -> Finding:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pml_gateway.catalog.prompts_and_resources import Claim, OfferTable
 from pml_gateway.catalog.uris import unusable
-from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.processes.child_log import LogReader, log_path
+from pml_gateway.processes.npx_cache import BROKEN_FOLDER, remove
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
 from pml_gateway.text import counted
 from pml_gateway.upstreams.upstream import Upstream
@@ -23,9 +25,6 @@ MAX_CLAIMS = 10
 
 ADVERTISEMENT = "npm notice"
 """How lines begin with which npm offers its next version, behind whatever went wrong."""
-
-DOWNLOADERS = frozenset({"npx", "bunx", "uvx", "pipx", "docker", "podman"})
-"""Runners whose first start downloads what they run."""
 
 
 class LastWords:
@@ -84,11 +83,15 @@ def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float)
     listed = upstream.last_listed
     if upstream.last_error is not None:
         found = from_error(Area.SERVERS, upstream.last_error, name, last_words.of(name))
-        if isinstance(upstream.last_error, UpstreamAuthError):
+        folder = upstream.last_error.details.get(BROKEN_FOLDER)
+        if folder is None:
             return found
-        return Finding(
-            found.area, found.severity, name, found.what, _first_start(upstream.definition, found), found.details
-        )
+        question = f"Remove {folder}, which npx then installs anew?"
+        return replace(found, question=question, repair=partial(remove, Path(str(folder))))
+    if upstream.installing is not None:
+        what = upstream.installing.message.removeprefix(f"{name}: ")
+        fix = "it goes on by itself; look again in a moment"
+        return Finding(Area.SERVERS, Severity.WARNING, name, what, fix, last_words.of(name))
     if not upstream.settled.is_set() or listed is None:
         what = f"did not list its tools within {waited:.0f} s"
         fix = f"check the server, or raise servers.{name}.connect_timeout"
@@ -100,11 +103,3 @@ def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float)
         fix = f"check its arguments and rights; its messages: pml upstreams logs {name}"
         return Finding(Area.SERVERS, Severity.WARNING, name, f"answers, and has nothing to offer: {what}", fix)
     return Finding(Area.SERVERS, Severity.OK, name, what)
-
-
-def _first_start(definition: UpstreamDefinition, found: Finding) -> str:
-    """The remedy, with how to see a download that is too slow or fails."""
-    runner = Path(definition.command or "").name
-    if definition.resolved_transport is not Transport.STDIO or runner not in DOWNLOADERS:
-        return found.fix
-    return f"{found.fix}; {runner} may still be downloading it: run its command once in a terminal, then try again"

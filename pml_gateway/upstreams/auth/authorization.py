@@ -160,6 +160,12 @@ class Authorization:
         with suppress(GatewayError):
             await self._current()
 
+    def signature(self) -> object:
+        """Changes whenever the stored login does."""
+        with suppress(GatewayError):
+            return self._store.signature(self._path())
+        return None
+
     def status(self) -> JsonObject:
         """How the login stood when it was last looked at, for people and programs; no part of a token."""
         if self._is_off:

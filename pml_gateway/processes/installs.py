@@ -1,0 +1,173 @@
+"""First starts of package runners: seen through by a process of its own, one at a time for each package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from mcp.client.stdio import StdioServerParameters
+
+from pml_gateway.config.packages import PackageRun
+from pml_gateway.files import take_lock, write_atomically
+from pml_gateway.home import INSTALLS, do_without
+from pml_gateway.processes.npx_cache import has_whole
+
+FIRST_START = Path(__file__).with_name("first_start.py")
+
+POLL_SECONDS = 0.1
+"""How often it is looked whether an installation is over, which may run for another gateway."""
+
+SPAWN_SECONDS = 10.0
+GRACE_SECONDS = 20.0
+"""What the process may take beyond its limit, in which it ends what it started."""
+
+AT_ONCE = max(4, os.cpu_count() or 1)
+"""Installations of one gateway side by side: twenty at once on a small machine would all reach their limit."""
+
+
+class Outcome(StrEnum):
+    """What came of a first start."""
+
+    INSTALLED = "installed"
+    ENDED = "ended"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStarted:
+    """How a first start ended, and when; `said` is the end of what was written to stderr."""
+
+    outcome: Outcome
+    at: float = 0.0
+    exit_code: int | None = None
+    said: bytes = b""
+
+
+INSTALLED = FirstStarted(Outcome.INSTALLED)
+
+
+class Installs:
+    """What of the package runners is installed, remembered in a folder that every gateway on this home shares."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places = anyio.Semaphore(AT_ONCE)
+
+    async def is_installed(self, run: PackageRun, parameters: StdioServerParameters) -> bool:
+        """Whether a start has nothing to install, as far as is known."""
+        return await anyio.to_thread.run_sync(self._is_installed, run, parameters)
+
+    async def see_through(
+        self,
+        run: PackageRun,
+        parameters: StdioServerParameters,
+        *,
+        log_file: Path,
+        seconds: float,
+    ) -> FirstStarted:
+        """Wait until it is installed, by whomever, or that failed; what installs it goes on when this is cancelled.
+
+        Args:
+            run: what is installed.
+            parameters: how the server is started.
+            log_file: takes its stderr.
+            seconds: what it may take, once its turn has come.
+        """
+        request = {
+            "command": parameters.command,
+            "args": parameters.args,
+            "env": parameters.env,
+            "cwd": None if parameters.cwd is None else str(parameters.cwd),
+            "seconds": seconds,
+            "log_file": str(log_file),
+            "outcome_file": str(self._file(run, parameters)),
+        }
+        async with self._places:
+            began = time.time()
+            with anyio.move_on_after(seconds + GRACE_SECONDS):
+                while True:
+                    found = await anyio.to_thread.run_sync(self._step, run, parameters, json.dumps(request), began)
+                    if found is not None:
+                        return found
+                    await anyio.sleep(POLL_SECONDS)
+        return FirstStarted(Outcome.LATE)
+
+    async def doubt(self, run: PackageRun, parameters: StdioServerParameters) -> None:
+        """Take the next start for a first one: this one took too long for a server that was only to start."""
+        late = json.dumps({"outcome": Outcome.LATE, "at": time.time()})
+        with suppress(OSError):
+            await anyio.to_thread.run_sync(write_atomically, self._file(run, parameters), late)
+
+    def _is_installed(self, run: PackageRun, parameters: StdioServerParameters) -> bool:
+        last = _read(self._file(run, parameters))
+        return has_whole(run, parameters.env or {}) if last is None else last.outcome is Outcome.INSTALLED
+
+    def _step(
+        self, run: PackageRun, parameters: StdioServerParameters, request: str, began: float
+    ) -> FirstStarted | None:
+        """Look how far it is, and begin it if nobody does; None while it goes on."""
+        file = self._file(run, parameters)
+        try:
+            lock = take_lock(file)
+        except OSError as error:
+            do_without(INSTALLS, self._folder, error)
+            return INSTALLED
+        if lock is None:
+            return None
+        try:
+            last = _read(file)
+            is_new = last is not None and last.at >= began
+            if last is not None and (is_new or last.outcome is Outcome.INSTALLED):
+                return self._settled(last, file, has_whole(run, parameters.env or {}))
+            if last is None and has_whole(run, parameters.env or {}):
+                return INSTALLED
+            _spawn(request, lock)
+        finally:
+            os.close(lock)
+        return None
+
+    def _settled(self, last: FirstStarted, file: Path, is_whole: bool) -> FirstStarted:
+        """What came of it; where npx's own cache says that it is there, that is asked from now on."""
+        if not is_whole or last.outcome is Outcome.LATE:
+            return last
+        file.unlink(missing_ok=True)
+        # A server may end at once for want of a key, installed or not: the start that follows says so.
+        return INSTALLED
+
+    def _file(self, run: PackageRun, parameters: StdioServerParameters) -> Path:
+        return self._folder / f"{run.key(parameters.env or {})}.json"
+
+
+def _spawn(request: str, lock: int) -> None:
+    """Begin a first start, in a process that keeps the lock and belongs to nobody."""
+    subprocess.run(
+        # Isolated and without site-packages, as it needs neither; it forks once it has read the request.
+        [sys.executable, "-I", "-S", str(FIRST_START)],
+        input=request.encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={},
+        pass_fds=(lock,),
+        start_new_session=True,
+        timeout=SPAWN_SECONDS,
+        check=False,
+    )
+
+
+def _read(file: Path) -> FirstStarted | None:
+    try:
+        raw = json.loads(file.read_bytes())
+        return FirstStarted(
+            Outcome(raw["outcome"]), float(raw["at"]), raw.get("exit_code"), str(raw.get("said", "")).encode()
+        )
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,88 @@
+"""The folders in which npx keeps what it installed: whether one is whole, and one that an interruption broke."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pml_gateway.config.packages import PackageRun
+from pml_gateway.errors import UpstreamUnusableError
+
+_BROKEN = re.compile(rb"ERR_MODULE_NOT_FOUND|MODULE_NOT_FOUND|Cannot find (?:package|module)|ENOTEMPTY")
+_FOLDER = re.compile(rb"[^\s'\"]*/_npx/(?P<name>[0-9a-f]{16})(?=[/'\"\s]|$)")
+
+BELONGS = ("node_modules", "package.json", "package-lock.json", "concurrency.lock")
+"""What npx puts into a folder; one without any of it is none of its folders."""
+
+LOCK_SECONDS = 60.0
+"""Age at which npx itself takes its lock on a folder for left behind."""
+
+
+def folder_name(run: PackageRun) -> str:
+    """The name that npx gives the folder of these packages."""
+    return hashlib.sha512("\n".join(sorted(run.packages, key=str.casefold)).encode()).hexdigest()[:16]
+
+
+def has_whole(run: PackageRun, environ: Mapping[str, str]) -> bool:
+    """Whether npx's own cache has the packages: it writes their names down after it has installed them."""
+    if run.family != "npm":
+        return False
+    given = next((value for name, value in environ.items() if name.lower() == "npm_config_cache" and value), None)
+    cache = Path(given) if given else Path(environ.get("HOME", "")) / ".npm"
+    try:
+        written = json.loads((cache / "_npx" / folder_name(run) / "package.json").read_bytes())
+        return bool(written["_npx"]["packages"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+BROKEN_FOLDER = "npx_folder"
+"""The detail of an error that names the folder to remove."""
+
+
+def broken(upstream_id: str, said: bytes, run: PackageRun | None) -> UpstreamUnusableError | None:
+    """The error for a server whose last words tell that npx's folder of its packages is incomplete, if they do."""
+    folder = _broken_folder(said, run)
+    if folder is None:
+        return None
+    return UpstreamUnusableError(
+        f"{upstream_id}: what npx installed for it is incomplete ({folder})",
+        hint="pml doctor --fix removes that folder, after a question, and npx installs it anew",
+        details={BROKEN_FOLDER: str(folder)},
+    )
+
+
+def _broken_folder(said: bytes, run: PackageRun | None) -> Path | None:
+    """The folder of these packages that a child said to be incomplete; none of the others that it may name."""
+    if run is None or run.family != "npm" or not _BROKEN.search(said):
+        return None
+    wanted = folder_name(run)
+    for found in _FOLDER.finditer(said):
+        path = Path(os.fsdecode(found[0]).removeprefix("file://"))
+        if found["name"].decode() == wanted and path.is_absolute():
+            return path
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Remove one folder of npx's cache, and nothing that is no such folder; it may be gone already.
+
+    Raises:
+        OSError: it is none, npx works in it, or it cannot be removed.
+    """
+    if not folder.exists():
+        return
+    is_one = folder.parent.name == "_npx" and re.fullmatch("[0-9a-f]{16}", folder.name)
+    if not is_one or folder.is_symlink() or not any((folder / name).exists() for name in BELONGS):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder of npx's cache", str(folder))
+    lock = folder / "concurrency.lock"
+    if lock.exists() and time.time() - lock.stat().st_mtime < LOCK_SECONDS:
+        raise BlockingIOError(errno.EBUSY, "npx works in it right now", str(folder))
+    shutil.rmtree(folder)

@@ -1,0 +1,107 @@
+"""The first start of one upstream whose command fetches a package: installed first, and never half of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mcp.client.stdio import StdioServerParameters
+
+from pml_gateway.config.packages import PackageRun, package_run
+from pml_gateway.config.settings import EffectiveSettings
+from pml_gateway.errors import GatewayError, UpstreamUnavailableError
+from pml_gateway.mcp.transport import process_parameters
+from pml_gateway.processes import npx_cache
+from pml_gateway.processes.child_log import log_path
+from pml_gateway.processes.installs import FirstStarted, Installs, Outcome
+from pml_gateway.secrets.masking import mask_text, without_defaults
+from pml_gateway.text import escaped, shortened
+
+MAX_SHOWN = 60
+"""Characters of a package's name in a message."""
+
+RETRY_SECONDS = 5.0
+"""When a call that came during an installation may be tried again."""
+
+
+class FirstStart:
+    """Has the package of one upstream installed before its server is started, where it has one."""
+
+    def __init__(self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path) -> None:
+        self._upstream_id = effective.upstream_id
+        self._definition = effective.definition
+        run = package_run(self._definition.command or "", self._definition.args)
+        self.limit = 0.0 if run is None else effective.first_start_timeout
+        self._name = "" if run is None else _shown(run)
+        self._installs = installs if run is not None else None
+        self._log_file = log_path(logs_dir, effective.upstream_id)
+        self._began = 0.0
+
+    async def run(self, on_begin: Callable[[], None]) -> None:
+        """Return once there is nothing left to install; `on_begin` is called where there is.
+
+        Raises:
+            GatewayError: it was not installed, or the server cannot be started at all.
+        """
+        found = self._found()
+        if self._installs is None or found is None or await self._installs.is_installed(*found):
+            return
+        self._began = time.monotonic()
+        on_begin()
+        started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self.limit)
+        if started.outcome is not Outcome.INSTALLED:
+            raise self._failure(found[0], started)
+
+    async def is_due(self) -> bool:
+        """Whether something is to be installed before a server can be started.
+
+        Raises:
+            GatewayError: the server cannot be started at all.
+        """
+        found = self._found()
+        return self._installs is not None and found is not None and not await self._installs.is_installed(*found)
+
+    async def doubt(self) -> None:
+        """Take the next start for a first one, as this took too long: the runner may have begun to fetch something."""
+        found = self._found()
+        if self._installs is not None and found is not None:
+            await self._installs.doubt(*found)
+
+    def progress(self) -> GatewayError:
+        """What a request is refused with meanwhile."""
+        seconds = time.monotonic() - self._began if self._began else 0.0
+        return UpstreamUnavailableError(
+            f"{self._upstream_id}: installing, {self._name} for the first time: {seconds:.0f} s so far, "
+            f"at most {self.limit:g} s",
+            hint="it goes on by itself; try again in a moment",
+            details={"executed": "no", "state": "installing", "retry_after_seconds": RETRY_SECONDS},
+        )
+
+    def _found(self) -> tuple[PackageRun, StdioServerParameters] | None:
+        """What is installed and how it is started, of a command that can be started at all."""
+        if self._installs is None:
+            return None
+        parameters = process_parameters(self._upstream_id, self._definition)
+        run = package_run(parameters.command, parameters.args)
+        return None if run is None else (run, parameters)
+
+    def _failure(self, run: PackageRun, started: FirstStarted) -> GatewayError:
+        broken = npx_cache.broken(self._upstream_id, started.said, run)
+        if broken is not None:
+            return broken
+        if started.outcome is Outcome.LATE:
+            return UpstreamUnavailableError(
+                f"{self._upstream_id}: {self._name} did not answer within the {self.limit:g} s of its first start",
+                hint=f"raise upstreams.first_start_timeout; its messages: pml upstreams logs {self._upstream_id}",
+            )
+        code = "" if started.exit_code is None else f" with exit code {started.exit_code}"
+        return UpstreamUnavailableError(
+            f"{self._upstream_id}: {self._name} ended{code} at its first start, before it answered",
+            hint=f"its messages: pml upstreams logs {self._upstream_id}",
+        )
+
+
+def _shown(run: PackageRun) -> str:
+    """Runner and package for people; what they are made of may hold a secret."""
+    return f"{run.runner} {shortened(escaped(mask_text(without_defaults(run.packages[0]))), MAX_SHOWN)}"

@@ -1,0 +1,153 @@
+"""The first start of a package runner: it has time, is never ended half-way, and happens once for each package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import UpstreamUnavailableError, UpstreamUnusableError
+from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.processes import npx_cache
+from pml_gateway.serve.control import gateway_status
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from tests.support.fake_npx import broken_cache, entry, journal, let_finish, runner_in
+from tests.support.memory import paths_in
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+def settings_of(servers: dict[str, Any], **upstreams: Any) -> Settings:
+    return Settings.model_validate({"servers": servers, "upstreams": upstreams})
+
+
+def gateway_with(home: Path, settings: Settings) -> Any:
+    return open_gateway(settings, paths_in(home), identity="test")
+
+
+async def settled(gateway: Gateway, name: str = "up") -> Any:
+    upstream = gateway.pool.upstreams[name]
+    with anyio.fail_after(60):
+        await upstream.settled.wait()
+    return upstream
+
+
+async def test_an_installation_outlives_the_connect_timeout_and_calls_are_told_of_it(tmp_path: Path) -> None:
+    settings = settings_of({"up": entry(runner_in(tmp_path))}, connect_timeout=5)
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        upstream = gateway.pool.upstreams["up"]
+        await until(lambda: upstream.state is UpstreamState.INSTALLING)
+        with pytest.raises(UpstreamUnavailableError, match="installing, npx @scope/server") as caught:
+            await upstream.request("tools/call", {"name": "t"})
+        assert caught.value.details["executed"] == "no"
+        assert caught.value.details["retry_after_seconds"] > 0
+        assert "installing" in upstream.unlisted_because
+        assert "installing" in str(upstream.not_listed())
+        [row] = gateway_status(gateway)["upstreams"]
+        assert row["state"] == "installing"
+        assert "installing" in row["error"]
+        await until(lambda: "begun" in journal(tmp_path))
+        let_finish(tmp_path)
+        await settled(gateway)
+        answer = await upstream.request("tools/call", {"name": "t", "arguments": {}})
+        assert answer["content"][0]["text"] == "here"
+    await until(lambda: journal(tmp_path).count("left") == 2)
+    assert journal(tmp_path)[:2] == ["begun", "done"]
+
+
+async def test_a_gateway_that_ends_leaves_the_installation_to_its_end_and_no_server_behind(tmp_path: Path) -> None:
+    settings = settings_of({"up": entry(runner_in(tmp_path))})
+    async with gateway_with(tmp_path / "home", settings):
+        await until(lambda: "begun" in journal(tmp_path))
+    assert journal(tmp_path) == ["begun"]
+    let_finish(tmp_path)
+    await until(lambda: "left" in journal(tmp_path))
+    assert journal(tmp_path) == ["begun", "done", "served", "left"]
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        assert (await settled(gateway)).last_error is None
+
+
+async def test_servers_of_one_package_and_gateways_of_one_home_install_it_once(tmp_path: Path) -> None:
+    variables = runner_in(tmp_path)
+    settings = settings_of({"a": entry(variables, "--port", "1"), "b": entry(variables, "--port", "2")})
+    async with gateway_with(tmp_path / "home", settings) as one, gateway_with(tmp_path / "home", settings) as other:
+        upstreams = [gateway.pool.upstreams[name] for gateway in (one, other) for name in ("a", "b")]
+        await until(lambda: all(upstream.state is UpstreamState.INSTALLING for upstream in upstreams))
+        await until(lambda: "begun" in journal(tmp_path))
+        let_finish(tmp_path)
+        for upstream in upstreams:
+            with anyio.fail_after(60):
+                await upstream.settled.wait()
+            assert upstream.last_error is None
+    assert journal(tmp_path).count("begun") == 1
+    assert "killed" not in journal(tmp_path)
+
+
+async def test_what_is_installed_already_starts_like_any_other(tmp_path: Path) -> None:
+    let_finish(tmp_path)
+    settings = settings_of({"up": entry(runner_in(tmp_path))})
+    async with gateway_with(tmp_path / "one", settings) as gateway:
+        await settled(gateway)
+    async with gateway_with(tmp_path / "another", settings) as gateway:
+        await settled(gateway)
+    # Twice in the first home, of which the first start is one.
+    assert journal(tmp_path).count("served") == 3
+
+
+async def test_another_runner_is_remembered_as_installed_once_it_answered(tmp_path: Path) -> None:
+    let_finish(tmp_path)
+    server = {**entry(runner_in(tmp_path, "uvx")), "command": "uvx", "args": ["server"]}
+    for _ in range(2):
+        async with gateway_with(tmp_path / "home", settings_of({"up": server})) as gateway:
+            assert (await settled(gateway)).last_error is None
+    assert journal(tmp_path).count("served") == 3
+
+
+async def test_an_installation_at_its_limit_is_ended_with_time_to_take_it_back(tmp_path: Path) -> None:
+    settings = settings_of({"up": entry(runner_in(tmp_path))}, first_start_timeout=0.5, connect_timeout=0.5)
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        upstream = await settled(gateway)
+        assert "0.5 s of its first start" in upstream.last_error.message
+        assert "upstreams.first_start_timeout" in upstream.last_error.hint
+    assert "killed" in journal(tmp_path)
+
+
+async def test_a_server_that_ends_at_once_though_installed_says_so_as_ever(tmp_path: Path) -> None:
+    let_finish(tmp_path)
+    settings = settings_of({"up": entry(runner_in(tmp_path), "--no-key")})
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        upstream = await settled(gateway)
+        assert "closed the connection while starting" in upstream.last_error.message
+        log = (paths_in(tmp_path / "home").logs_dir / "up.log").read_text(encoding="utf-8")
+        assert "API_KEY is missing" in log
+
+
+async def test_a_broken_cache_is_recognised_and_tried_again_once_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.upstreams.lifecycle.SURROUNDINGS_SECONDS", 0.05)
+    variables = runner_in(tmp_path)
+    folder = broken_cache(tmp_path)
+    let_finish(tmp_path)
+    async with gateway_with(tmp_path / "home", settings_of({"up": entry(variables)})) as gateway:
+        upstream = await settled(gateway)
+        error = upstream.last_error
+        assert isinstance(error, UpstreamUnusableError)
+        assert str(folder) in error.message
+        assert "pml doctor --fix" in error.hint
+        upstream.mark_pending()
+        npx_cache.remove(folder)
+        assert (await settled(gateway)).last_error is None
+
+
+async def test_a_home_that_cannot_be_written_keeps_no_server_from_starting(tmp_path: Path) -> None:
+    let_finish(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "installs").write_text("in the way", encoding="utf-8")
+    async with gateway_with(home, settings_of({"up": entry(runner_in(tmp_path))})) as gateway:
+        assert (await settled(gateway)).last_error is None
