@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import anyio
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.config.packages import package_run
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.paths import Paths
-from pml_gateway.reports.doctor.servers import DOWNLOADERS
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.masking import MASK
 from pml_gateway.serve.control import ask_gateways
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.pool import open_pool
-
-DOWNLOAD_SECONDS = 300.0
-"""How long a package runner may take to install what it starts for the first time."""
 
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
@@ -70,17 +66,15 @@ async def first_look(
     name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, following: Following
 ) -> FirstLook:
     """What the server says to a running gateway that has it, else to this process; with a limit."""
-    limit = _limit(definition, defaults)
+    limit = _limit(name, definition, defaults)
     found = await _by_gateway(name, paths, limit) if following.pids else None
     return found or await _by_itself(name, definition, defaults, paths, limit)
 
 
-def _limit(definition: UpstreamDefinition, defaults: UpstreamSettings) -> float:
-    own = (definition.connect_timeout or defaults.connect_timeout) + 1
-    runs_packages = (
-        definition.resolved_transport is Transport.STDIO and Path(definition.command or "").stem in DOWNLOADERS
-    )
-    return max(own, DOWNLOAD_SECONDS) if runs_packages else own
+def _limit(name: str, definition: UpstreamDefinition, defaults: UpstreamSettings) -> float:
+    effective = EffectiveSettings(name, definition, defaults)
+    installs = package_run(definition.command or "", definition.args) is not None
+    return effective.connect_timeout + 1 + (effective.first_start_timeout if installs else 0)
 
 
 async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None:
@@ -112,7 +106,7 @@ def _of_row(name: str, row: JsonObject) -> FirstLook | None:
 async def _by_itself(
     name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, limit: float
 ) -> FirstLook:
-    async with open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir) as pool:
+    async with open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, installs_dir=paths.installs_dir) as pool:
         pool.configure({name: definition}, defaults, {})
         pool.request_all()
         await pool.settled(limit)
