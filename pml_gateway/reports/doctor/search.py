@@ -63,7 +63,9 @@ def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
 def _age(known: Manifest, settings: Settings) -> Finding:
     entries = {name: entry for name, entry in known.entries.items() if name in settings.servers}
     changed = [name for name, entry in entries.items() if entry.fingerprint != settings.servers[name].fingerprint()]
-    oldest = min((entry.listed_at for entry in entries.values()), default=time.time())
+    if not entries:
+        return Finding(Area.SEARCH, Severity.OK, "manifest", "no server's tools are known yet; this run asks for them")
+    oldest = min(entry.listed_at for entry in entries.values())
     what = f"tools of {counted(len(entries), 'server')}, the oldest list {_span(time.time() - oldest)} old"
     if changed:
         what += f"; changed since: {', '.join(changed)}"
