@@ -166,7 +166,9 @@ class _Narrowed:
         if value not in list(ExposureMode):
             modes = [str(known) for known in ExposureMode]
             # Its words are not repeated.
-            self.unknown[path] = f"names no mode and was ignored; choose from {', '.join(modes)}{suggestion(value, modes)}"
+            self.unknown[path] = (
+                f"names no mode and was ignored; choose from {', '.join(modes)}{suggestion(value, modes)}"
+            )
             return
         current = self.gateway.tools_exposure
         if current is ExposureMode.HYBRID and not self.gateway.hybrid.expose_underlying_tools:
