@@ -27,6 +27,7 @@ from pml_gateway.cli.output import ExitCode, error_object, note, print_json, wit
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust_app
@@ -93,6 +94,7 @@ app.command()(init)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
+app.command()(status)
 app.command()(doctor)
 app.command()(docs)
 app.command()(serve)

@@ -20,7 +20,6 @@ from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
 from pml_gateway.paths import Paths
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -95,9 +94,16 @@ class Command:
 
 @asynccontextmanager
 async def command_gateway(
-    command: Command, *, connect: bool = False, lists_by_intent: bool = False, of_all: bool = False
+    command: Command,
+    *,
+    connect: bool = False,
+    timeout: float | None = None,
+    lists_by_intent: bool = False,
+    of_all: bool = False,
 ) -> AsyncIterator[Gateway]:
     """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first.
+
+    It waits for servers as long as the slowest may take to connect, or for `timeout` seconds.
 
     That no intent is configured is said where `lists_by_intent`, and not at every other command; which servers' tools
     are not known, where the answer is `of_all`.
@@ -105,6 +111,7 @@ async def command_gateway(
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.gateway.gateway import open_gateway
     from pml_gateway.meta.meta_tools import ALL_META_TOOLS
+    from pml_gateway.reports.status import tell_waiting
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))
@@ -120,8 +127,11 @@ async def command_gateway(
     ) as gateway:
         if connect or not gateway.knows_tools:
             slowest = max((upstream.connect_timeout for upstream in gateway.pool.upstreams.values()), default=0.0)
-            with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
-                await gateway.refresh(slowest + 1)
+            with messages().status("starting the servers") as shown:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(tell_waiting, gateway, shown.update)
+                    await gateway.refresh(timeout or slowest + 1)
+                    tasks.cancel_scope.cancel()
         if of_all and not command.as_json and (unlisted := gateway.unlisted()):
-            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams says why")
+            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams --probe says why")
         yield gateway

@@ -145,7 +145,9 @@ async def _starter_rows(command: Command) -> list[JsonObject]:
             text = own_words(tool.name, tool.description or tool.title)
             alike.setdefault(text, []).append(tool.qualified_name)
     if not alike:
-        raise GatewayError("there is no tool to write a query for", hint="pml upstreams says why servers list none")
+        raise GatewayError(
+            "there is no tool to write a query for", hint="pml upstreams --probe says why servers list none"
+        )
     return [
         {"query": text, "gold": keys[:1], **({"gold_groups": [keys]} if len(keys) > 1 else {})}
         for text, keys in alike.items()

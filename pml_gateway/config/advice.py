@@ -312,7 +312,7 @@ def _installed(path: str | None) -> list[str]:
     return list(found)
 
 
-def hindrances(settings: Settings, server: str, environ: Mapping[str, str]) -> Iterator[Obstacle]:
+def hindrances(settings: Settings, server: str, environ: Mapping[str, str] = os.environ) -> Iterator[Obstacle]:
     """Everything that keeps `server` from starting through the gateway: secrets, files of variables, its command."""
     definition = settings.servers[server]
     alone = settings.model_copy(update={"servers": {server: definition}, "clients": {}})

@@ -30,6 +30,7 @@ from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, Connection
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.limits.sessions import Sessions
 from pml_gateway.serve.methods import shown_client
+from pml_gateway.serve.presence import RecentClients
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
 from pml_gateway.serve.signals import first_signal
@@ -79,6 +80,8 @@ class HttpApp:
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
+        self._sessionless = RecentClients()
+        runtime.presence.count_clients = lambda: len(self._sessions) + len(self._sessionless)
         self._metrics = self._open_metrics(runtime)
         runtime.gateway.on_swap(self._follow_clients)
 
@@ -150,7 +153,9 @@ class HttpApp:
             mode = bound.mode
             if owner == ANONYMOUS.id:
                 client = replace(client, id=f"session:{session_id.decode('latin-1')}")
-        elif not self._sessions.has_room(client.share) and _opens_session(scope):
+        elif not _opens_session(scope):
+            self._sessionless.note(client.share)
+        elif not self._sessions.has_room(client.share):
             await _no_more_sessions()(scope, receive, send)
             return
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
@@ -365,7 +370,8 @@ async def serve_http(
             open_runtime() as runtime,
             open_app(runtime, settings, limits) as app,
         ):
-            announce = partial(on_listening, f"http://{shown}:{port}/mcp")
+            runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
+            announce = partial(on_listening, runtime.presence.url)
             stops = (signalled,) if stop is None else (signalled, stop)
             await _serve(runtime, app, settings, limits, listener, announce, stops)
 
