@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -90,6 +90,15 @@ class Command:
             if not isinstance(error, GatewayError):
                 raise
             fail(error, as_json=self.as_json)
+
+
+def recorded_searches(command: Command) -> list[str]:
+    """What was searched for on this configuration, oldest first; nothing where the records cannot be read."""
+    from pml_gateway.usage.history import Wanted, read_history
+
+    with suppress(GatewayError):
+        return [each.query for each in read_history(command.paths.usage_file, Wanted(command.identity)).searches]
+    return []
 
 
 @asynccontextmanager

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import GAP, READABLE_COLUMNS, answers, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import note, print_json, print_lines, say, warn
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted, shortened, span
+from pml_gateway.text import counted, span
 
 if TYPE_CHECKING:
     from pml_gateway.reports.status import Need
@@ -41,7 +41,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if not any(report["pid"] is not None for report in answered):
         say(f"no gateway runs with {command.paths.home}; its servers as they were last known:")
     say()
-    print_table(("server", "state", "what helps"), _in_lines([*_rows(answered)]))
+    print_lines(("server", "state", "what helps"), _rows(answered), shorten="state")
     if answered and answered[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
 
@@ -66,14 +66,6 @@ def _gateway(report: JsonObject) -> str:
         parts += [report["url"] or report["transport"], f"for {span(report['age_seconds'])}"]
         parts.append(counted(report["clients"], "client"))
     return ", ".join([*parts, f"mode {report['mode']}", counted(report["tools"], "tool")])
-
-
-def _in_lines(rows: list[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    """The rows, each on a line of this terminal: what is wrong is shortened, and `pml upstreams` has it all."""
-    taken = [max((len(row[at]) for row in rows), default=0) for at in (0, 2)]
-    room = max(answers().width - sum(taken) - 2 * GAP, READABLE_COLUMNS)
-    for server, state, command in rows:
-        yield server, shortened(state, room), command
 
 
 def _rows(reports: list[JsonObject]) -> Iterator[tuple[str, str, str]]:
