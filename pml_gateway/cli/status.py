@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import note, print_json, print_lines, say, warn
+from pml_gateway.cli.output import INDENT, note, print_json, print_lines, say, warn, wrapped
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted, span
@@ -37,7 +37,8 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         if "error" in report:
             warn(report["error"])
         elif report["pid"] is not None:
-            say(_gateway(report))
+            first, *more = wrapped(_gateway(report), INDENT)
+            say("\n".join([first, *(" " * INDENT + line for line in more)]))
     if not any(report["pid"] is not None for report in answered):
         say(f"no gateway runs with {command.paths.home}; its servers as they were last known:")
     say()

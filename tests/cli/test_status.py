@@ -109,9 +109,11 @@ async def test_a_running_gateway_tells_how_it_is_reached_and_by_how_many(tmp_pat
     (gateway,) = report["gateways"]
     assert (gateway["transport"], gateway["url"], gateway["clients"]) == ("http", served.url, 2)
     assert gateway["age_seconds"] > 0
-    assert f", {served.url}, for " in shown
-    assert ", 2 clients, mode meta_only, 1 tool" in shown
-    names = [line.split()[0] for line in shown.splitlines()[3:]]
+    assert max(map(len, shown.splitlines())) <= 80
+    said, _, table = shown.partition("\n\n")
+    assert f", {served.url}, for " in " ".join(said.split())
+    assert ", 2 clients, mode meta_only, 1 tool" in " ".join(said.split())
+    names = [line.split()[0] for line in table.splitlines()[1:]]
     assert names == ["down", "fine"]
     (down, fine) = sorted(report["servers"], key=lambda row: str(row["server"]))
     assert down["needs"]["command"].startswith("pml ")
@@ -140,3 +142,13 @@ async def test_a_login_is_asked_for_with_one_command_and_afterwards_the_gateway_
             await until(lambda: upstream.state is UpstreamState.READY)
             (row,) = (await status(tmp_path, "--json"))["servers"]
     assert (row["login"], row["tools"], row["needs"]) == ("logged_in", 2, None)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_doctor_names_the_command_of_a_login_that_is_missing(tmp_path: Path) -> None:
+    async with protected() as stand:
+        write_settings(tmp_path, {"servers": {"remote": {"url": stand.url}}, "http": {"port": 0}})
+        done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, "doctor", "--json"))
+    (found,) = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "remote"]
+    assert (found["severity"], found["fix"]) == ("error", "pml upstreams login remote")

@@ -147,7 +147,7 @@ def test_a_command_is_proposed_for_one_that_is_not_there_only_where_it_is_near(
     for name in ("jcmd", "tesseract", "github-mcp-server", "python3"):
         (tmp_path / name).touch(0o755)
     definition = Settings.model_validate({"servers": {"x": {"command": typed}}}).servers["x"]
-    (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or ()
+    (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or []
     assert found.meant == meant
     assert ("did you mean" in found.remedy) is bool(meant)
 
