@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-MOMENT_SECONDS = 0.5
+MOMENT_SECONDS = 0.4
 """How long upstreams may take to end before it is said which are waited for."""
 
 DRAIN_SECONDS = 10.0

@@ -139,7 +139,7 @@ async def test_a_login_is_asked_for_with_one_command_and_afterwards_the_gateway_
             await log_in("remote", definition, LoginStore(tmp_path / "auth"), stand.browse, timeout=20)
             # What `pml upstreams login` says to every gateway on this home once it is done.
             await ask_gateways(paths_in(tmp_path), "reconnect", server="remote")
-            await until(lambda: upstream.state is UpstreamState.READY)
+            await until(lambda: len(served.gateway.state.catalog.tools) == 2)
             (row,) = (await status(tmp_path, "--json"))["servers"]
     assert (row["login"], row["tools"], row["needs"]) == ("logged_in", 2, None)
 
