@@ -22,7 +22,7 @@ from pml_gateway.processes.framing import Lines, Skipped, read_line
 logger = get_logger(__name__)
 
 LEAVE_SECONDS = 0.6
-"""What a child is given to end by itself once its stdin is closed: one that heeds it needs a tenth to a half of that."""
+"""What a child is given to end by itself once its stdin is closed: one that heeds it needs half of that at most."""
 
 TERMINATE_SECONDS = 0.4
 """What it is given after SIGTERM, before it is killed: with all else, a gateway is to stop within two seconds."""
