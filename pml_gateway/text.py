@@ -33,6 +33,20 @@ def plural_of(number: int, noun: str, plural: str = "") -> str:
     return plural or f"{noun}s"
 
 
+def span(seconds: float) -> str:
+    """A length of time as people say it: `90 s`, `5 min`, `3 h`, `2 d`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def quoted(name: str) -> str:
+    """A name as it is typed in a command."""
+    is_plain = all(character.isalnum() or character in "-_.@/:" for character in name)
+    return name if is_plain else repr(name)
+
+
 def shortened(text: str, limit: int) -> str:
     """At most `limit` characters of the text."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pml_gateway import __version__
 from pml_gateway.cli.call import CallCommand, call
@@ -20,20 +23,48 @@ from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.migrate import migrate_app
-from pml_gateway.cli.output import ExitCode, note, without_known_secrets
+from pml_gateway.cli.output import ExitCode, error_object, note, print_json, without_known_secrets
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust_app
 from pml_gateway.cli.upstreams import login, logout, logs, refresh, upstreams_app
 from pml_gateway.cli.workflow import workflow_app
-from pml_gateway.errors import innermost
+from pml_gateway.errors import GatewayError, UsageError, innermost
+
+
+class Program(TyperGroup):
+    """The whole command line. Where JSON was asked for, what is wrong with the words is said as JSON too."""
+
+    def main(self, args: Sequence[str] | None = None, *given: Any, **options: Any) -> Any:
+        """Run the command that these words are for, and end the process with its exit code."""
+        words = sys.argv[1:] if args is None else [*args]
+        if not wants_json(words) or not options.get("standalone_mode", True):
+            return super().main(args, *given, **options)
+        try:
+            code = super().main(words, *given, **{**options, "standalone_mode": False})
+        except typer.TyperException as error:
+            # Its classes of usage errors are private to typer, but for the one of parameters.
+            text, context = getattr(error, "format_message", error.__str__)(), getattr(error, "ctx", None)
+            hint = f"{context.command_path} --help says what it takes" if context is not None else ""
+            print_json(error_object(UsageError(text, hint=hint)))
+            code = ExitCode.USAGE
+        sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether the option is among the words; what stands behind `--` is a tool's."""
+    own = itertools.takewhile(lambda word: word != "--", words)
+    return "--json" in own
+
 
 app = typer.Typer(
     name="pml",
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -69,6 +100,7 @@ app.command()(rename)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
+app.command()(status)
 app.command()(doctor)
 app.command()(docs)
 app.command()(serve)
@@ -108,5 +140,8 @@ def main() -> None:
             raise
         error = innermost(raised)
         text = without_known_secrets(f"{type(error).__name__}: {error}")
-        note(f"internal error: {text} (PML_DEBUG=1 shows where)")
+        if wants_json(sys.argv[1:]):
+            print_json(error_object(GatewayError(text, hint="PML_DEBUG=1 shows where")))
+        else:
+            note(f"internal error: {text} (PML_DEBUG=1 shows where)")
         sys.exit(ExitCode.FAILED)

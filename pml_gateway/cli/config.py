@@ -19,6 +19,7 @@ from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
+from pml_gateway.config.problems import configuration_error
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, SecretError
 from pml_gateway.reports.settings import markdown_reference, reference
@@ -137,6 +138,8 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
     """
     try:
         loaded = load_settings(config_file=_config_file(context, config_file))
+        if loaded.problems:
+            raise configuration_error(loaded.problems)
     except ConfigurationError as error:
         if not as_json:
             fail(error)

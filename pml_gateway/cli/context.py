@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,7 +20,6 @@ from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
 from pml_gateway.paths import Paths
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -93,6 +92,15 @@ class Command:
             fail(error, as_json=self.as_json)
 
 
+def recorded_searches(command: Command) -> list[str]:
+    """What was searched for on this configuration, oldest first; nothing where the records cannot be read."""
+    from pml_gateway.usage.history import Wanted, read_history
+
+    with suppress(GatewayError):
+        return [each.query for each in read_history(command.paths.usage_file, Wanted(command.identity)).searches]
+    return []
+
+
 PROGRESS_SECONDS = 0.2
 
 
@@ -109,9 +117,16 @@ async def _tell_of_installations(gateway: Gateway) -> None:
 
 @asynccontextmanager
 async def command_gateway(
-    command: Command, *, connect: bool = False, lists_by_intent: bool = False, of_all: bool = False
+    command: Command,
+    *,
+    connect: bool = False,
+    timeout: float | None = None,
+    lists_by_intent: bool = False,
+    of_all: bool = False,
 ) -> AsyncIterator[Gateway]:
     """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first.
+
+    It waits for servers as long as the slowest may take to connect, or for `timeout` seconds.
 
     That no intent is configured is said where `lists_by_intent`, and not at every other command; which servers' tools
     are not known, where the answer is `of_all`.
@@ -119,6 +134,7 @@ async def command_gateway(
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.gateway.gateway import open_gateway
     from pml_gateway.meta.meta_tools import ALL_META_TOOLS
+    from pml_gateway.reports.status import tell_waiting
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))
@@ -134,11 +150,12 @@ async def command_gateway(
     ) as gateway:
         if connect or not gateway.knows_tools:
             slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
-            with messages().status(f"asking {counted(len(gateway.pool.upstreams), 'server')} for their tools"):
+            with messages().status("starting the servers") as shown:
                 async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(tell_waiting, gateway, shown.update)
                     tasks.start_soon(_tell_of_installations, gateway)
-                    await gateway.refresh(slowest + 1)
+                    await gateway.refresh(timeout or slowest + 1)
                     tasks.cancel_scope.cancel()
         if of_all and not command.as_json and (unlisted := gateway.unlisted()):
-            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams says why")
+            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams --probe says why")
         yield gateway

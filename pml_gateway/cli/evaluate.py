@@ -15,12 +15,34 @@ from pml_gateway.cli.output import fail, note, print_json, print_table, say, war
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.files import usual_mode, write_atomically
 from pml_gateway.paths import Paths
-from pml_gateway.text import first_sentence, plural_of
+from pml_gateway.text import counted, plural_of
 from pml_gateway.types import JsonObject, Ranking
 
 if TYPE_CHECKING:
     from pml_gateway.index.evaluation import HardTool, LabelledQuery, QueryOutcome
     from pml_gateway.reports.search_quality import Subject
+
+MEANINGS = {
+    "n": "queries measured",
+    "recall@1": "needed tools that are the first hit",
+    "recall": "needed tools that are among the first {} hits",
+    "ndcg": "how high they stand among the first {}: 100% is all at the top",
+    "mrr": "how high the first right tool stands: 100% is first, 50% second",
+    "hit": "queries with a right tool among the first {} hits",
+    "all_gold": "queries with every tool they need among the first {} hits",
+    "coverage": "needed tools that score at least {}, and so would be listed",
+    "list_median": "tools listed from a score of {} (the median, at most 20)",
+    "empty_rate": "queries that find nothing at all",
+    "tokens_5_hits": "tokens of an answer with five hits",
+    "p50_ms": "half of the searches were as fast",
+    "p99_ms": "99 of a hundred searches were as fast",
+    "model": "what compares meanings",
+    "ranking": "the evidence that orders hits",
+}
+"""What each figure says, by its name, or by what of it stands before the `@`."""
+
+COUNTED = ("n", "list_median", "tokens_5_hits")
+"""Figures that are no shares."""
 
 QUERY_FILE = "eval.jsonl"
 INDEX_SECONDS = 120
@@ -88,6 +110,9 @@ def init(
 ) -> None:
     """Write a first query for each of your tools; put them in your own words, then run `pml eval`.
 
+    The queries are the tools' own descriptions, which search finds easily: as they are, they only tell which tools
+    are mistaken for each other. What people would type says how well search works.
+
     Example: pml eval init --output queries.jsonl
     """
     command = Command(config, as_json=as_json)
@@ -103,21 +128,26 @@ def init(
         print_json({"file": str(target), "queries": len(rows)})
         return
     say(f"{len(rows)} queries: {target}")
-    note("put each query in the words you would use, remove the rest, then run: pml eval")
+    note(
+        "they are the tools' own words, which search finds easily: as they are, pml eval only tells which tools are\n"
+        "mistaken for each other. Put each query in the words you would use, remove the rest, then run: pml eval"
+    )
 
 
 async def _starter_rows(command: Command) -> list[JsonObject]:
     """One query for all tools that say the same: whichever of them is found is right."""
-    from pml_gateway.index.text import split_words
+    from pml_gateway.index.evaluation import own_words
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command) as gateway:
         alike: dict[str, list[str]] = {}
         for tool in (await gateway.ready()).view(LOCAL).searchable:
-            text = first_sentence(tool.description or tool.title).rstrip(".") or split_words(tool.name) or tool.name
+            text = own_words(tool.name, tool.description or tool.title)
             alike.setdefault(text, []).append(tool.qualified_name)
     if not alike:
-        raise GatewayError("there is no tool to write a query for", hint="pml upstreams says why servers list none")
+        raise GatewayError(
+            "there is no tool to write a query for", hint="pml upstreams --probe says why servers list none"
+        )
     return [
         {"query": text, "gold": keys[:1], **({"gold_groups": [keys]} if len(keys) > 1 else {})}
         for text, keys in alike.items()
@@ -185,7 +215,7 @@ def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list
 
 
 def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking, *, own: bool, as_json: bool) -> None:
-    from pml_gateway.index.evaluation import figures, hard_tools
+    from pml_gateway.index.evaluation import descriptions, figures, hard_tools, missed_none
 
     report: JsonObject = {
         **figures(outcomes, min_score=subject.min_score),
@@ -196,13 +226,32 @@ def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking,
     if as_json:
         print_json(report | ({"hard_tools": [_hard_row(tool) for tool in hard]} if own else {}))
         return
-    # a figure of a few queries has no more digits than this
-    shown = ((key, round(value, 4) if isinstance(value, float) else value) for key, value in report.items())
-    print_table(("figure", "value"), shown)
+    found = sum(missed_none(outcome) for outcome in outcomes)
+    say(f"{found} of {counted(len(outcomes), 'query', 'queries')} find their tools among the first five hits")
+    say()
+    print_table(("figure", "value", "what it says"), ((key, *_in_words(key, value)) for key, value in report.items()))
+    easy = descriptions(subject.documents, outcomes)
+    if easy:
+        note(
+            f"{counted(easy, 'query is', 'queries are')} still the tool's own description, which search finds easily;\n"
+            "put it in the words you would use, and the figures tell how well search works for you"
+        )
     if hard:
         say()
         rows = ((tool.key, f"{tool.missed} of {tool.asked}", "; ".join(tool.reasons)) for tool in hard)
         print_table(("hard to find", "missed", "why"), rows)
+
+
+def _in_words(key: str, value: object) -> tuple[str, str]:
+    """A figure as people read it, and what it says."""
+    name, _, at = key.partition("@")
+    if name.endswith("_ms"):
+        shown = f"{value:.1f} ms"
+    elif isinstance(value, float) and name not in COUNTED:
+        shown = f"{value:.1%}"
+    else:
+        shown = f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+    return shown, MEANINGS.get(key, MEANINGS[name]).format(at)
 
 
 def _hard_row(tool: HardTool) -> JsonObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +12,17 @@ import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import fail, print_json, print_table, say, told
+from pml_gateway.cli.output import answers, fail, print_json, print_table, say, told, wrapped
 from pml_gateway.errors import ToolNotFoundError
+from pml_gateway.text import first_sentence
 from pml_gateway.types import Ranking
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.types import JsonObject
+
+INDENTED = " " * 6
+"""What stands below the name of a hit, beside its score."""
 
 NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
 MAX_HITS = 1000
@@ -32,7 +37,9 @@ def search(
     server: Annotated[
         str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
     ] = None,
-    detail: Annotated[str, typer.Option("--detail", help="signature, name or schema.")] = "signature",
+    detail: Annotated[
+        str | None, typer.Option("--detail", help="signature, name or schema. [default: what it does]")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="With the score that meaning alone and words alone give each hit.")
     ] = False,
@@ -43,9 +50,9 @@ def search(
 
     Example: pml search "read a file"
     """
-    if detail not in ("signature", "name", "schema"):
+    if detail not in (None, "signature", "name", "schema"):
         raise typer.BadParameter("use signature, name or schema", param_hint="--detail")
-    arguments: JsonObject = {"query": query, "limit": limit, "detail": detail}
+    arguments: JsonObject = {"query": query, "limit": limit, "detail": detail or "signature"}
     if server is not None:
         arguments["server"] = server
     command = Command(config, as_json=as_json)
@@ -60,12 +67,18 @@ def search(
         _say_unavailable(answer)
     elif answer["hits"]:
         for hit in answer["hits"]:
-            say(f"{hit['score']:.2f}  {hit.get('signature', hit['name'])}", style="bold")
+            say(f"{hit['score']:.2f}  {hit['name']}", style="bold")
             if hit.get("description"):
-                say(f"      {hit['description']}")
+                say(INDENTED + first_sentence(hit["description"], answers().width - len(INDENTED)))
+            if detail == "signature" and "signature" in hit:
+                for line in wrapped(hit["signature"], len(INDENTED)):
+                    say(INDENTED + line, style="cyan")
+            elif detail == "schema" and "inputSchema" in hit:
+                for line in json.dumps(hit["inputSchema"], indent=2, ensure_ascii=False).splitlines():
+                    say(INDENTED + line, style="cyan")
             if "evidence" in hit:
                 say(
-                    f"      {', '.join(f'{name}: {_shown(score)}' for name, score in hit['evidence'].items())}",
+                    f"{INDENTED}{', '.join(f'{name}: {_shown(score)}' for name, score in hit['evidence'].items())}",
                     style="dim",
                 )
         _say_unavailable(answer)

@@ -18,7 +18,7 @@ from rich.text import Text
 from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.masking import MASK, Keys, mask_tree
-from pml_gateway.text import escaped, escaped_json
+from pml_gateway.text import escaped, escaped_json, first_sentence
 
 GAP = 2
 READABLE_COLUMNS = 26
@@ -157,6 +157,17 @@ def print_diff(diff: str) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under headings, readable at 80 columns and without colour: long cells wrap, nothing is cut."""
     show_table(answers(), columns, [tuple(Text(printable(str(cell))) for cell in row) for row in rows])
+
+
+def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: str) -> None:
+    """Print rows under headings, each on one line: the column `shorten` gets the room that is left, and is cut."""
+    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    at = columns.index(shorten)
+    others = sum(
+        max(map(len, (name, *(row[place] for row in cells)))) + GAP for place, name in enumerate(columns) if place != at
+    )
+    room = max(answers().width - others, READABLE_COLUMNS)
+    print_table(columns, [[*row[:at], first_sentence(row[at], room), *row[at + 1 :]] for row in cells])
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:

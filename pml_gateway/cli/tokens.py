@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway, recorded_searches
 from pml_gateway.cli.context_windows import context_window
-from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_json_line, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_json_line, print_table, say
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import UsageError
 from pml_gateway.signal import Coalesced
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode
+from pml_gateway.types import MODES, ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.reports.chart import Chart
@@ -79,7 +79,7 @@ async def _once(command: Command, query: str | None, window: int, show: Callable
     from pml_gateway.reports.token_costs import token_report
 
     async with command_gateway(command, of_all=True) as gateway:
-        show(await token_report(gateway, query, window))
+        show(await token_report(gateway, query, window, recorded_searches(command)))
 
 
 async def _watched(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> int:
@@ -109,7 +109,7 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
         tasks.start_soon(follow_files, gateway, loaded, command.load, watched_files(paths))
         shown = None
         while True:
-            report = await token_report(gateway, query, window)
+            report = await token_report(gateway, query, window, recorded_searches(command))
             if report != shown:
                 show(report)
                 shown = report
@@ -121,7 +121,7 @@ def _show(report: TokenReport) -> None:
         ("MODE", "TOOLS", "TOKENS", "SAVED", "OF THE CONTEXT"),
         (
             (
-                f"{cost.mode.value}{' *' if cost.mode is report.configured else ''}",
+                f"{cost.mode.value}{' *' if cost.mode is report.configured else ''}{_sampled(report, cost.mode)}",
                 cost.tools,
                 f"{cost.tokens:,}",
                 f"{report.saved(cost):.0%}",
@@ -136,8 +136,8 @@ def _show(report: TokenReport) -> None:
         f"instructions at connecting: {told.tokens:,} tokens (gateway.instructions_tokens: {told.budget:,})",
         style="dim",
     )
-    if report.intent is None:
-        warn("no intent, so that nothing is selected: semantic and hybrid lists are longer with --query")
+    if report.sample is not None:
+        say(f"~ {report.sample};\nwith no intent at all nothing is selected. --query counts yours", style="dim")
     say()
     total = sum(each.tokens for each in report.servers) or 1
     print_table(
@@ -148,6 +148,10 @@ def _show(report: TokenReport) -> None:
     print_table(("DEAREST TOOL", "TOKENS"), ((f"{each.name}", f"{each.tokens:,}") for each in report.dearest))
     say()
     say(_break_even(report))
+
+
+def _sampled(report: TokenReport, mode: ExposureMode) -> str:
+    return " ~" if report.sample is not None and MODES[mode].reads_intent else ""
 
 
 def _share(part: float) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption, command_gateway
-from pml_gateway.cli.output import print_json, print_table, say
+from pml_gateway.cli.output import print_json, print_lines, print_table, say
 from pml_gateway.config.problems import client_entry
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
@@ -47,13 +47,14 @@ def tools(
     if as_json:
         print_json({"tools": rows})
         return
-    print_table(
-        ("tool", "server", "why" if as_client else "state", "description"),
-        (
-            (row["name"], row["server"] or "(gateway)", row["reason"] or row["state"], row["description"])
-            for row in rows
-        ),
-    )
+    columns = ["tool", "server", "why" if as_client else "state", "what it does"]
+    cells = [
+        [row["name"], row["server"] or "(gateway)", row["reason"] or row["state"], row["description"]] for row in rows
+    ]
+    if not as_client and all(row["state"] == "ok" for row in rows):
+        # As it should be, which nobody has to be told of every tool.
+        columns, cells = [*columns[:2], columns[3]], [[*row[:2], row[3]] for row in cells]
+    print_lines(columns, cells, shorten="what it does")
     say(counted(len(rows), "tool"), style="dim")
 
 

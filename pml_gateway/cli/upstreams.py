@@ -19,11 +19,12 @@ import typer
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
+from pml_gateway.cli.status import reported
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamAuthError, UsageError
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted, suggestion
+from pml_gateway.text import counted, span, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -36,25 +37,43 @@ upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
 
 @upstreams_app.callback(invoke_without_command=True)
-def upstreams(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every server: state, tools, latency and age. Asks the running gateways, else connects by itself.
+def upstreams(
+    context: typer.Context,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Ask every server now; without a running gateway, start them for it.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="How long --probe waits. [default: the slowest's]"),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every server: state, login, tools, latency and age, as the running gateways know it.
+
+    Without one it is what was last known; nothing is started for it but with --probe. `pml status` says it shorter.
 
     Example: pml upstreams --json
     """
     if context.invoked_subcommand is not None:
         return
+    if timeout is not None and not probe:
+        raise typer.BadParameter("needs --probe", param_hint="--timeout")
     command = Command(config, as_json=as_json)
-    reports = command.run(lambda: _upstreams(command))
+    reports = command.run(lambda: _probed(command, timeout) if probe else reported(command))
     _show(reports, as_json=as_json)
+    if not as_json and not probe and any(report.get("pid", 0) is None for report in reports):
+        note(f"no gateway runs with {command.paths.home}: this is what was last known; --probe looks")
 
 
-async def _upstreams(command: Command) -> list[JsonObject]:
+async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
+    """What every server says now: asked by the running gateways, else by one for this command."""
     from pml_gateway.serve.control import ask_gateways, gateway_status, read_logins
 
-    running = [] if command.config_file is not None else await ask_gateways(command.paths, "status")
+    running = [] if command.config_file is not None else await ask_gateways(command.paths, "refresh", timeout or 40)
     if running:
         return running
-    async with command_gateway(command, connect=True) as gateway:
+    async with command_gateway(command, connect=True, timeout=timeout) as gateway:
         await read_logins(gateway)
         return [{**gateway_status(gateway), "pid": None}]
 
@@ -92,7 +111,15 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
         print_table(
             ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
             (
-                (row["server"], _state(row), _login(row), row["tools"], *_offered(row), _milliseconds(row), _age(row))
+                (
+                    row["server"],
+                    _state(row, is_served=report["pid"] is not None),
+                    _login(row),
+                    row["tools"],
+                    *_offered(row),
+                    _milliseconds(row),
+                    _age(row),
+                )
                 for row in report["upstreams"]
             ),
         )
@@ -105,15 +132,16 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
                 warn(f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list")
 
 
-def _state(row: JsonObject) -> str:
+def _state(row: JsonObject, *, is_served: bool) -> str:
     breaker = row["breaker"]
     is_held_back = breaker["state"] != "closed" and row["state"] != "failed"
     notes = [
         "tools stale" if row["stale"] else "",
         f"calls {breaker['state'].replace('_', ' ')}" if is_held_back else "",
-        f"again in {breaker['retry_after_seconds']:.0f} s" if "retry_after_seconds" in breaker else "",
+        # Only who goes on tries again.
+        f"again in {breaker['retry_after_seconds']:.0f} s" if is_served and "retry_after_seconds" in breaker else "",
     ]
-    return ", ".join([row["state"], *filter(None, notes)])
+    return ", ".join([row["state"].replace("_", " "), *filter(None, notes)])
 
 
 def _login(row: JsonObject) -> str:
@@ -146,13 +174,7 @@ def _age(row: JsonObject) -> str:
     seconds = row["age_seconds"]
     if seconds is None:
         return "never"
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    return span(seconds)
 
 
 LOGIN_SECONDS = 300.0

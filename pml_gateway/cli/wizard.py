@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pml_gateway.cli.context import Command, command_gateway
+from pml_gateway.cli.context import Command, command_gateway, recorded_searches
 from pml_gateway.cli.context_windows import DEFAULT_WINDOW
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn, wrapped
 from pml_gateway.cli.preset import consequences
@@ -30,7 +30,7 @@ from pml_gateway.types import MODES
 
 if TYPE_CHECKING:
     from pml_gateway.reports.recommend import Recommendation, Situation
-    from pml_gateway.reports.token_costs import PresetCost
+    from pml_gateway.reports.token_costs import PresetCost, Sample
 
 
 PLAIN_FILE = "mcp-json"
@@ -117,6 +117,7 @@ class _Measured:
     known: int
     intent: str | None
     search_tokens: int | None
+    sample: Sample | None
     costs: Sequence[PresetCost]
 
     def tokens(self, preset: str) -> int:
@@ -199,20 +200,22 @@ def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
 
 
 async def _measure(command: Command, intent: str | None) -> _Measured:
-    from pml_gateway.reports.token_costs import preset_costs, search_costs
+    from pml_gateway.reports.token_costs import preset_costs, sample_intents, search_costs
 
     # Warnings about what is configured now are no answer to what should be.
     async with command_gateway(replace(command, as_json=True)) as gateway:
         state = await gateway.searchable(60)
         wanted = intent or state.settings.gateway.intent
         searches = await search_costs(gateway)
+        sample = None if wanted else sample_intents(state, recorded_searches(command))
         enabled = {name for name, definition in state.settings.servers.items() if definition.enabled}
         return _Measured(
             len(enabled),
             len(enabled & state.catalog.listed_upstreams),
             wanted,
             round(median(searches)) if searches else None,
-            await preset_costs(gateway, wanted),
+            sample,
+            await preset_costs(gateway, wanted, sample),
         )
 
 
@@ -274,7 +277,7 @@ def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
         ("PRESET", "TOOLS", "TOKENS", "OF THE CONTEXT"),
         (
             (
-                f"{cost.preset}{' *' if cost.preset == outcome.chosen.preset else ''}",
+                f"{cost.preset}{' *' if cost.preset == outcome.chosen.preset else ''}{' ~' if cost.is_sampled else ''}",
                 cost.tools,
                 f"{cost.tokens:,}",
                 f"{cost.tokens / situation.context_window:.1%}",
@@ -287,6 +290,8 @@ def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
     say(f"tools of {known}, o200k_base tokens of one tools/list; * is chosen", style="dim")
     if measured.intent:
         say(f"intent: {measured.intent}", style="dim")
+    elif measured.sample is not None:
+        say(f"~ {measured.sample}", style="dim")
     if situation.servers != measured.known:
         say(
             f"with {counted(situation.servers, 'server')} of this size, "
@@ -313,6 +318,7 @@ def _report(
             "clients": [*situation.deferring, *situation.others],
             "matters": situation.priority.value,
         },
+        "sample": None if outcome.measured.sample is None else outcome.measured.sample.as_json(),
         "presets": [
             {
                 "preset": cost.preset,

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
+
 from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, ReferenceSettings, Settings
@@ -216,8 +219,11 @@ MAX_COMMANDS = 20_000
 """Commands that are compared with a mistyped one."""
 
 RUNNER_LIKENESS = 0.7
-COMMAND_LIKENESS = 0.75
-"""Commands are short, and among the thousands installed one is always like another."""
+
+SHORTEST_MISTYPED = 5
+LETTERS_A_SLIP = 10
+"""Among the thousands of commands installed one is always like another: any of them is only proposed for a name of
+this length at least that begins alike, with one slip for each so many letters begun."""
 
 _NODE = "install Node.js, which brings it: https://nodejs.org"
 _UV = "install uv, which brings it: https://docs.astral.sh/uv"
@@ -286,9 +292,13 @@ def obstacles(
 def _nearest(name: str, path: str | None) -> list[str]:
     """The installed command that `name` was probably meant to be: one of the usual runners, else any."""
     runners = [runner for runner in RUNNERS if shutil.which(runner, path=path)]
-    return nearest(name, runners, likeness=RUNNER_LIKENESS) or nearest(
-        name, _installed(path), likeness=COMMAND_LIKENESS
-    )
+    meant = nearest(name, runners, likeness=RUNNER_LIKENESS)
+    if meant or len(name) < SHORTEST_MISTYPED:
+        return meant
+    slips = -(-len(name) // LETTERS_A_SLIP)
+    alike = (each for each in _installed(path) if each[:1] == name[:1])
+    found = process.extractOne(name, alike, scorer=OSA.distance, score_cutoff=slips)
+    return [found[0]] if found else []
 
 
 def _installed(path: str | None) -> list[str]:
@@ -302,7 +312,7 @@ def _installed(path: str | None) -> list[str]:
     return list(found)
 
 
-def hindrances(settings: Settings, server: str, environ: Mapping[str, str]) -> Iterator[Obstacle]:
+def hindrances(settings: Settings, server: str, environ: Mapping[str, str] = os.environ) -> Iterator[Obstacle]:
     """Everything that keeps `server` from starting through the gateway: secrets, files of variables, its command."""
     definition = settings.servers[server]
     alone = settings.model_copy(update={"servers": {server: definition}, "clients": {}})

@@ -33,12 +33,17 @@ _MODE: KeyPath = ("gateway", "tools_exposure")
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings in force, where each value came from, and what the operator should know."""
+    """The settings in force, where each value came from, and what the operator should know.
+
+    `problems` are values that mean nothing and were replaced by what shows least: a gateway serves on with a warning,
+    a check finds them wrong.
+    """
 
     settings: Settings
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
     files: tuple[Path, ...]
+    problems: tuple[Problem, ...] = ()
 
 
 def load_settings(
@@ -65,6 +70,7 @@ def load_settings(
     """
     paths = Paths.from_environ(environ)
     warnings: list[str] = []
+    replaced: list[Problem] = []
     files: list[Path] = []
     layers = _user_layers(config_file, paths, environ, files)
     project = find_project_file(project_dir or _working_directory())
@@ -72,6 +78,7 @@ def load_settings(
         found = project_layer(project, TrustStore(paths.trust_file), _gateway(layers))
         layers.append(_with_names_of_now(found.layer, _former_ids(layers)))
         warnings += found.warnings
+        replaced += found.problems
         files += [file for file in (project, paths.trust_file) if is_there(file)]
     names = merge(layers).values
     former = _former_ids(layers)
@@ -81,10 +88,11 @@ def load_settings(
     warnings += environment.warnings
     layers += [_with_names_of_now(environment.layer, former), *_command_line(mode, preset, overrides or {})]
     merged = merge(layers)
-    warnings += [*_known_mode(merged), *_owned_workflows(merged)]
-    settings = _validated(merged, environment.problems)
+    replaced += _unknown_modes(layers, merged)
+    warnings += [*map(str, replaced), *_owned_workflows(merged)]
+    settings = _validated(merged, environment.problems, replaced)
     warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
-    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files))
+    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced))
 
 
 def load_user_settings(paths: Paths) -> Settings:
@@ -157,7 +165,7 @@ def _working_directory() -> Path:
 def _gateway(layers: list[Layer]) -> GatewaySection:
     """The exposure below a project file; the strictest one where it cannot be read, since loading fails later."""
     merged = merge(layers)
-    _known_mode(merged)
+    _unknown_modes(layers, merged)
     try:
         return GatewaySection.model_validate(merged.values.get("gateway", {}))
     except ValidationError:
@@ -184,20 +192,22 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
     return layers
 
 
-def _known_mode(merged: Layer) -> list[str]:
-    """Replace an unknown configured mode by the one that shows least; returns the warning."""
-    gateway = merged.values.get("gateway")
-    if not isinstance(gateway, dict) or "tools_exposure" not in gateway:
-        return []
-    value, modes = gateway["tools_exposure"], [str(known) for known in ExposureMode]
-    if value in modes:
-        return []
-    gateway["tools_exposure"] = ExposureMode.META_ONLY.value
-    origin = merged.origin(_MODE) or DEFAULT_ORIGIN
-    return [
-        f"{origin.location}: gateway.tools_exposure: unknown mode {shown(value, _MODE)}, using meta_only; "
-        f"choose from {', '.join(modes)}{suggestion(value, modes)}"
-    ]
+def _unknown_modes(layers: Sequence[Layer], merged: Layer) -> list[Problem]:
+    """The layers' modes that there are not; the one in force is replaced by the mode that shows least."""
+    modes = [str(known) for known in ExposureMode]
+    problems = []
+    for layer in layers:
+        gateway = layer.values.get("gateway")
+        if not isinstance(gateway, dict) or "tools_exposure" not in gateway or gateway["tools_exposure"] in modes:
+            continue
+        value, origin = gateway["tools_exposure"], layer.origin(_MODE) or DEFAULT_ORIGIN
+        so = "which another source overrules"
+        if origin == merged.origin(_MODE):
+            so = "using meta_only"
+            merged.values["gateway"]["tools_exposure"] = ExposureMode.META_ONLY.value
+        what = f"unknown mode {shown(value, _MODE)}, {so}; choose from {', '.join(modes)}{suggestion(value, modes)}"
+        problems.append(Problem(origin.location, dotted(_MODE), what))
+    return problems
 
 
 def _owned_workflows(merged: Layer) -> list[str]:
@@ -222,7 +232,8 @@ def _owned_workflows(merged: Layer) -> list[str]:
     return warnings
 
 
-def _validated(merged: Layer, known_problems: Sequence[Problem]) -> Settings:
+def _validated(merged: Layer, known_problems: Sequence[Problem], replaced: Sequence[Problem] = ()) -> Settings:
+    """The settings; where they do not load, the error names what was replaced as well."""
     problems = list(known_problems)
     try:
         settings = Settings.model_validate(merged.values)
@@ -230,7 +241,7 @@ def _validated(merged: Layer, known_problems: Sequence[Problem]) -> Settings:
         problems = [*validation_problems(exc, merged), *problems]
     if problems:
         # Outside the handler: a traceback must not carry the input, which may hold secrets.
-        raise configuration_error(problems)
+        raise configuration_error([*problems, *replaced])
     return settings
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, leaves, nodes
-from pml_gateway.config.problems import shaped
+from pml_gateway.config.problems import Problem, shaped
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME
 from pml_gateway.secrets.references import references
+from pml_gateway.text import suggestion
 from pml_gateway.types import MODES, ExposureMode
 
 MAX_INTENT_CHARACTERS = 500
@@ -39,12 +40,13 @@ _FROM_LEAST_LISTED = tuple(MODES)
 
 @dataclass(frozen=True, slots=True)
 class ProjectLayer:
-    """What a project file contributes, and what it asked for in vain."""
+    """What a project file contributes, what it asked for in vain, and what in it means nothing."""
 
     path: Path
     layer: Layer
     is_trusted: bool
     warnings: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
 
 
 def find_project_file(directory: Path) -> Path | None:
@@ -85,7 +87,7 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
     for key_path, value in leaves(written.values):
         narrowed.consider(key_path, value)
     layer = Layer("project", narrowed.values, narrowed.origins(written))
-    return ProjectLayer(path, layer, False, narrowed.warnings(path))
+    return ProjectLayer(path, layer, False, narrowed.warnings(path), narrowed.problems(written))
 
 
 def _ignored(path: Path, reason: str) -> ProjectLayer:
@@ -99,6 +101,7 @@ class _Narrowed:
     gateway: GatewaySection
     values: dict[str, Any] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    unknown: dict[KeyPath, str] = field(default_factory=dict)
     widening: list[str] = field(default_factory=list)
 
     def consider(self, path: KeyPath, value: Any) -> None:
@@ -137,6 +140,14 @@ class _Narrowed:
         texts += [f"{path}: ignored {text}: {remedy}" for text in self.widening]
         return tuple(texts)
 
+    def problems(self, written: Layer) -> tuple[Problem, ...]:
+        """What means nothing, trusted or not."""
+        origins = {path: written.origin(path) for path in self.unknown}
+        return tuple(
+            Problem(origin.location if (origin := origins[path]) else "", dotted(path), message)
+            for path, message in self.unknown.items()
+        )
+
     def _set(self, path: KeyPath, value: Any) -> None:
         section = self.values
         for key in path[:-1]:
@@ -153,7 +164,11 @@ class _Narrowed:
 
     def _mode(self, path: KeyPath, value: Any) -> None:
         if value not in list(ExposureMode):
-            self.widening.append("gateway.tools_exposure, which names no mode")
+            modes = [str(known) for known in ExposureMode]
+            # Its words are not repeated.
+            self.unknown[path] = (
+                f"names no mode and was ignored; choose from {', '.join(modes)}{suggestion(value, modes)}"
+            )
             return
         current = self.gateway.tools_exposure
         if current is ExposureMode.HYBRID and not self.gateway.hybrid.expose_underlying_tools:

@@ -23,11 +23,13 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.paths import Paths
 from pml_gateway.serve.http import serve_http
 from pml_gateway.serve.runtime import open_runtime
-from pml_gateway.text import shortened
+from pml_gateway.text import first_sentence, shortened
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 INTENT = "keep notes about a project and search its files"
 START_SECONDS = 30.0
+READABLE = 70
+"""Characters of what a tool does that fit on a line of a usual terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,10 @@ async def walk_through(url: str) -> DemoReport:
         by_name = await client.call_tool(
             "call_tool", {"name": "calc__evaluate_expression", "arguments": {"expression": "(17 + 25) * 100 / 7"}}
         )
-    hits = "\n".join(f"{hit['score']:.2f}  {hit['signature']}" for hit in _data(found)["hits"])
+    hits = "\n".join(
+        f"{hit['score']:.2f}  {hit['name']}\n      {first_sentence(hit['description'], READABLE)}"
+        for hit in _data(found)["hits"]
+    )
     steps = [
         TourStop("A search", 'search_tools(query="monthly payment for a mortgage", limit=3)', hits),
         TourStop(

@@ -35,6 +35,7 @@ from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import Store
 from pml_gateway.telemetry.events import Events
 from pml_gateway.telemetry.observe import logged_events
+from pml_gateway.text import counted
 from pml_gateway.trust.admission import Judge
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
@@ -380,6 +381,13 @@ class Gateway:
     def _publish_news(self) -> None:
         for event in self.warden.take_news():
             self.events.publish(event)
+
+    def tell_in_flight(self, seconds: float) -> None:
+        """Say for whose calls an end is put off, and for how long at most."""
+        calls = {name: upstream.in_flight for name, upstream in self.pool.upstreams.items() if upstream.in_flight}
+        if calls:
+            shown = ", ".join(f"{name} ({counted(number, 'call')})" for name, number in calls.items())
+            logger.info("finishing calls in flight, at most %g s: %s", seconds, shown)
 
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""

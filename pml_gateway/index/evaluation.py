@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.names import squash
-from pml_gateway.index.text import UNSPACED, ToolDocument
+from pml_gateway.index.text import UNSPACED, ToolDocument, split_words
+from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 
 TOOL_LAYOUT = 'a tool is {"id", "name", "server"?, "title"?, "description"?, "input_schema"?}'
@@ -230,6 +231,23 @@ class HardTool:
     missed: int
     asked: int
     reasons: tuple[str, ...]
+
+
+def missed_none(outcome: QueryOutcome) -> bool:
+    """Whether all that the query needs is in an answer of the usual length."""
+    return recall([key for key, _ in outcome.scored[:FOUND_WITHIN]], outcome.query) == 1
+
+
+def own_words(name: str, description: str) -> str:
+    """What a tool says of itself in a sentence: the query that `pml eval init` starts with."""
+    return first_sentence(description).rstrip(".") or split_words(name) or name
+
+
+def descriptions(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcome]) -> int:
+    """How many queries are what one of their tools says of itself, so that finding it proves little."""
+    said = {each.key: own_words(each.name, each.description or each.title) for each in documents}
+    queries = [outcome.query for outcome in outcomes]
+    return sum(any(said.get(key) == query.text for group in query.groups for key in group) for query in queries)
 
 
 def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcome]) -> list[HardTool]:

@@ -15,8 +15,8 @@ import sys
 import time
 
 STEPS: tuple[tuple[signal.Signals | None, float], ...] = (
-    (None, 2.0),
-    (signal.SIGTERM, 2.0),
+    (None, 0.6),
+    (signal.SIGTERM, 0.4),
     (signal.SIGKILL, 1.0),
 )
 """What is sent, and the seconds it is given: as the gateway itself does at an orderly end."""

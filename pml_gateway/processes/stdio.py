@@ -21,8 +21,11 @@ from pml_gateway.processes.framing import Lines, Skipped, read_line
 
 logger = get_logger(__name__)
 
-EXIT_SECONDS = 2.0
-"""What a child is given to end by itself once its stdin is closed, and again after each signal."""
+LEAVE_SECONDS = 0.6
+"""What a child is given to end by itself once its stdin is closed: one that heeds it needs half of that at most."""
+
+TERMINATE_SECONDS = 0.4
+"""What it is given after SIGTERM, before it is killed: with all else, a gateway is to stop within two seconds."""
 
 FLUSH_SECONDS = 0.5
 """What is waited for messages on their way in, and for the last words on stderr."""
@@ -55,11 +58,13 @@ async def open_child(
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         written, logged = anyio.Event(), anyio.Event()
+        # Also while everything is cancelled: a server says why it ends on its way out.
+        listening = anyio.CancelScope(shield=True)
         with children.watched(process.pid):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes)
                 tasks.start_soon(_write, process, outgoing, incoming, written)
-                tasks.start_soon(_keep_log, process, log, logged)
+                tasks.start_soon(_keep_log, process, log, logged, listening)
                 try:
                     yield received, sent
                 finally:
@@ -72,6 +77,7 @@ async def open_child(
                         await _within(FLUSH_SECONDS, logged)
                         for stream in (received, sent, incoming, outgoing):
                             stream.close()
+                    listening.cancel()
                     _close_transport(process)
                     tasks.cancel_scope.cancel()
 
@@ -130,10 +136,12 @@ async def _write(
         written.set()
 
 
-async def _keep_log(process: anyio.abc.Process, log: ChildLog, logged: anyio.Event) -> None:
+async def _keep_log(
+    process: anyio.abc.Process, log: ChildLog, logged: anyio.Event, listening: anyio.CancelScope
+) -> None:
     assert process.stderr is not None
     taken, second = 0, anyio.current_time()
-    with suppress(*_BROKEN):
+    with listening, suppress(*_BROKEN):
         while True:
             content = await process.stderr.receive()
             log.write(content)
@@ -150,22 +158,22 @@ async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
     assert process.stdout is not None
     with suppress(*_BROKEN):
         await process.stdin.aclose()
-    await _exited(process)
+    await _exited(process, LEAVE_SECONDS)
     if sys.platform == "win32":
         with suppress(ProcessLookupError):
             process.kill()
     else:
         # Also after the child itself has ended: its own children are not to outlive it.
-        await terminate_posix_process_tree(process, EXIT_SECONDS)
-    if not await _exited(process):
+        await terminate_posix_process_tree(process, TERMINATE_SECONDS)
+    if not await _exited(process, TERMINATE_SECONDS):
         logger.warning("%s: process %d survived its kill", upstream_id, process.pid)
     with suppress(*_BROKEN):
         await process.stdout.aclose()
 
 
-async def _exited(process: anyio.abc.Process) -> bool:
+async def _exited(process: anyio.abc.Process, seconds: float) -> bool:
     """Whether the process ends in time; `wait` would also wait for whoever inherited its pipes."""
-    deadline = anyio.current_time() + EXIT_SECONDS
+    deadline = anyio.current_time() + seconds
     while process.returncode is None and anyio.current_time() < deadline:  # noqa: ASYNC110  # no event says it
         await anyio.sleep(0.01)
     return process.returncode is not None

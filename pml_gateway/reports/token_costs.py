@@ -23,6 +23,45 @@ from pml_gateway.policy.client import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
 
+SAMPLED_INTENTS = 9
+"""Enough for a median, and counted in a third of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Intents that stand in for one that nobody gave: what was searched for, else what tools say of themselves."""
+
+    intents: tuple[str, ...]
+    are_searches: bool
+
+    def as_json(self) -> JsonObject:
+        """The sample for programs."""
+        return {"intents": len(self.intents), "source": "searches" if self.are_searches else "tools"}
+
+    def __str__(self) -> str:
+        what = "recorded searches" if self.are_searches else "tools' own descriptions"
+        return f"the median of a sample of {len(self.intents)} intents ({what})"
+
+
+def sample_intents(state: GatewayState, searches: Sequence[str]) -> Sample | None:
+    """A sample for this catalog; None where there is no tool that an intent could select."""
+    tools = state.view(LOCAL).searchable
+    if not tools:
+        return None
+    asked = tuple(dict.fromkeys(searches))
+    if len(asked) >= SAMPLED_INTENTS:
+        return Sample(asked[-SAMPLED_INTENTS:], are_searches=True)
+    step = max(len(tools) // SAMPLED_INTENTS, 1)
+    return Sample(tuple(_words(tool) for tool in tools[::step][:SAMPLED_INTENTS]), are_searches=False)
+
+
+def _typical(state: GatewayState, mode: ExposureMode, intent: str | None, sample: Sample | None) -> ListCost:
+    """What a list of the mode costs for the intent; without one, the median of the sample where an intent matters."""
+    if intent is not None or sample is None or not state.settings.gateway.selects_by_intent(mode):
+        return list_tokens(state, mode, intent)
+    costs = sorted((list_tokens(state, mode, each) for each in sample.intents), key=lambda cost: cost.tokens)
+    return costs[len(costs) // 2]
+
 
 @dataclass(frozen=True, slots=True)
 class PresetCost:
@@ -31,20 +70,23 @@ class PresetCost:
     preset: str
     tools: int
     tokens: int
+    is_sampled: bool = False
 
 
-async def preset_costs(gateway: Gateway, intent: str | None) -> tuple[PresetCost, ...]:
-    """Every preset, from the fewest listed tools to all of them."""
+async def preset_costs(gateway: Gateway, intent: str | None, sample: Sample | None) -> tuple[PresetCost, ...]:
+    """Every preset, from the fewest listed tools to all of them; without an intent, by the sample."""
     state = await gateway.searchable(60)
-    return tuple([await anyio.to_thread.run_sync(_cost, state, name, intent) for name in PRESET_NAMES])
+    return tuple([await anyio.to_thread.run_sync(_cost, state, name, intent, sample) for name in PRESET_NAMES])
 
 
-def _cost(state: GatewayState, name: str, intent: str | None) -> PresetCost:
+def _cost(state: GatewayState, name: str, intent: str | None, sample: Sample | None) -> PresetCost:
     written = load_preset(name).values["gateway"]
     section = GatewaySection.model_validate(_overlaid(state.settings.gateway.model_dump(), written))
     settings = state.settings.model_copy(update={"gateway": section})
-    cost = list_tokens(replace(state, settings=settings), section.tools_exposure, intent)
-    return PresetCost(name, cost.tools, cost.tokens)
+    mode = section.tools_exposure
+    cost = _typical(replace(state, settings=settings), mode, intent, sample)
+    is_sampled = intent is None and sample is not None and section.selects_by_intent(mode)
+    return PresetCost(name, cost.tools, cost.tokens, is_sampled)
 
 
 def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,9 +142,13 @@ class InstructionsCost:
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What `pml tokens` says; `context_window` is what the lists are measured against."""
+    """What `pml tokens` says; `context_window` is what the lists are measured against.
+
+    Where an intent matters and none is given, the costs of `modes` are those of a `sample`.
+    """
 
     intent: str | None
+    sample: Sample | None
     configured: ExposureMode
     context_window: int
     modes: tuple[ListCost, ...]
@@ -131,6 +177,7 @@ class TokenReport:
             "tokenizer": TOKENIZER,
             "protocol_version": COUNTED_VERSION,
             "intent": self.intent,
+            "sample": None if self.sample is None else self.sample.as_json(),
             "context_window": self.context_window,
             "catalog_tools": self.catalog_tools,
             "modes": [
@@ -158,11 +205,14 @@ class TokenReport:
         }
 
 
-async def token_report(gateway: Gateway, intent: str | None, context_window: int) -> TokenReport:
+async def token_report(
+    gateway: Gateway, intent: str | None, context_window: int, searches: Sequence[str] = ()
+) -> TokenReport:
     """Count everything for whoever runs the command; an index is waited for, since semantic and hybrid need one."""
     state = await gateway.searchable(60)
     intent = intent or state.settings.gateway.intent
-    costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent) for mode in ExposureMode]
+    sample = None if intent is not None else sample_intents(state, searches)
+    costs = [await anyio.to_thread.run_sync(_typical, state, mode, intent, sample) for mode in ExposureMode]
     tools = await anyio.to_thread.run_sync(_tool_costs, state)
     full, meta = (
         next(cost.tokens for cost in costs if cost.mode is mode)
@@ -170,6 +220,7 @@ async def token_report(gateway: Gateway, intent: str | None, context_window: int
     )
     return TokenReport(
         intent,
+        sample,
         state.settings.gateway.tools_exposure,
         context_window,
         tuple(costs),

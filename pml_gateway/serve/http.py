@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,9 +30,11 @@ from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, Connection
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.limits.sessions import Sessions
 from pml_gateway.serve.methods import shown_client
+from pml_gateway.serve.presence import RecentClients
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
-from pml_gateway.serve.signals import stop_on_signals
+from pml_gateway.serve.signals import first_signal
+from pml_gateway.signal import first_of
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -78,6 +80,8 @@ class HttpApp:
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
+        self._sessionless = RecentClients()
+        runtime.presence.count_clients = lambda: len(self._sessions) + len(self._sessionless)
         self._metrics = self._open_metrics(runtime)
         runtime.gateway.on_swap(self._follow_clients)
 
@@ -149,7 +153,9 @@ class HttpApp:
             mode = bound.mode
             if owner == ANONYMOUS.id:
                 client = replace(client, id=f"session:{session_id.decode('latin-1')}")
-        elif not self._sessions.has_room(client.share) and _opens_session(scope):
+        elif not _opens_session(scope):
+            self._sessionless.note(client.share)
+        elif not self._sessions.has_room(client.share):
             await _no_more_sessions()(scope, receive, send)
             return
         query = parse_qs(scope["query_string"].decode("latin-1")).get("query", [None])[0]
@@ -186,10 +192,11 @@ class HttpApp:
         """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
         scope[SCOPE_KEY] = request_scope
         CURRENT.set(request_scope)
-        complete = False
+        has_begun = complete = False
 
         async def passing(message: Message) -> None:
-            nonlocal complete
+            nonlocal has_begun, complete
+            has_begun = True
             if may_open_session and message["type"] == "http.response.start" and message["status"] < 400:
                 await self._bind(message["headers"], request_scope)
             await send(spliced(message, request_scope))
@@ -197,6 +204,9 @@ class HttpApp:
 
         try:
             await self._serve(scope, _whole(receive), passing)
+            if has_begun and not complete:
+                # A stream of notices, which the shutdown ends.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             if request_scope.on_sent is not None:
                 request_scope.on_sent(complete)
@@ -325,7 +335,7 @@ def _session_not_found() -> Response:
 
 
 CHILDREN_SECONDS = 5.0
-"""What closing children may take: two seconds to leave by themselves, two more after SIGTERM, then SIGKILL."""
+"""What closing servers is left of the time to shut down; they usually take a second, and two at most."""
 
 OnListening = Callable[[str], None]
 
@@ -355,9 +365,15 @@ async def serve_http(
     shown = f"[{host}]" if ":" in host else host
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
-        async with open_runtime() as runtime, open_app(runtime, settings, limits) as app:
-            announce = partial(on_listening, f"http://{shown}:{port}/mcp")
-            await _serve(runtime, app, settings, limits, listener, announce, stop)
+        async with (
+            first_signal() as signalled,
+            open_runtime() as runtime,
+            open_app(runtime, settings, limits) as app,
+        ):
+            runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
+            announce = partial(on_listening, runtime.presence.url)
+            stops = (signalled,) if stop is None else (signalled, stop)
+            await _serve(runtime, app, settings, limits, listener, announce, stops)
 
 
 async def _serve(
@@ -367,7 +383,7 @@ async def _serve(
     limits: ConnectionLimits,
     listener: socket.socket,
     announce: Callable[[], None],
-    stop: anyio.Event | None,
+    stops: Sequence[anyio.Event],
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -385,22 +401,19 @@ async def _serve(
     server = _Server(config)
 
     async def shut_down() -> None:
+        await first_of(*stops)
         app.begin_shutdown()
-        await runtime.gateway.drain(max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5))
+        seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)
+        runtime.gateway.tell_in_flight(seconds)
+        await runtime.gateway.drain(seconds)
         server.should_exit = True
-
-    async def shut_down_on_stop() -> None:
-        if stop is not None:
-            await stop.wait()
-            await shut_down()
 
     async def announce_start() -> None:
         await server.listening.wait()
         announce()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stop_on_signals, shut_down)
-        tasks.start_soon(shut_down_on_stop)
+        tasks.start_soon(shut_down)
         tasks.start_soon(announce_start)
         await server.serve(sockets=[listener])
         limits.end_refused()

@@ -25,6 +25,7 @@ from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.serve.control import serve_control
 from pml_gateway.serve.list_changes import Subscribers
+from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.telemetry.events import ListsCounted
@@ -47,6 +48,7 @@ class Runtime:
     caller: Caller
     server: GatewayServer
     usage: Recorder
+    presence: Presence
     metrics: PrometheusMetrics | None = None
 
 
@@ -98,11 +100,12 @@ async def open_runtime(
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
-        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load))
+        presence = Presence("stdio" if one_client else "http")
+        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence)
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
-        yield Runtime(gateway, caller, server, recorder, watching.prometheus)
+        yield Runtime(gateway, caller, server, recorder, presence, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -55,17 +55,26 @@ def exit_code_of(received: signal.Signals) -> int:
     return 128 + received
 
 
-async def stop_on_signals(stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `stop` at the first signal, for as long as it takes; who sends a second does not want to wait."""
+@asynccontextmanager
+async def first_signal() -> AsyncIterator[anyio.Event]:
+    """The event that the first signal sets. Who sends a second does not want to wait: it ends the process at once.
+
+    Entered before all that takes time to end, so that the second is heard until everything has.
+    """
+    signalled = anyio.Event()
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
-            first: signal.Signals | None = None
-            async for received in signals:
-                if first is not None:
-                    _end_at_once(received)
-                first = received
-                logger.info("%s: finishing calls in flight", received.name)
-                tasks.start_soon(stop)
+
+            async def listen() -> None:
+                async for received in signals:
+                    if signalled.is_set():
+                        _end_at_once(received)
+                    logger.info("%s: stopping; a second one ends at once", received.name)
+                    signalled.set()
+
+            tasks.start_soon(listen)
+            yield signalled
+            tasks.cancel_scope.cancel()
 
 
 def _end_at_once(received: signal.Signals) -> None:

@@ -13,10 +13,10 @@ from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest,
 from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, TappedSend
 from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
-from pml_gateway.serve.signals import stop_on_signals
+from pml_gateway.serve.signals import first_signal
 
 DRAIN_SECONDS = 5.0
-"""How long calls in flight may go on after a signal; children then get their own grace, all within ten seconds."""
+"""How long calls in flight may go on after a signal; children then get their own grace."""
 
 
 class Unanswered:
@@ -65,21 +65,21 @@ class Unanswered:
 
 async def serve_stdio(open_runtime: OpenRuntime) -> None:
     """Serve one client. A signal lets calls in flight finish, closes the upstreams and ends the process."""
-    async with stdio_server() as (read, write):
-        signalled, unanswered = False, Unanswered()
+    async with stdio_server() as (read, write), first_signal() as signalled:
+        unanswered = Unanswered()
         async with open_runtime() as runtime, anyio.create_task_group() as tasks:
 
             async def shut_down() -> None:
-                nonlocal signalled
-                signalled = True
+                await signalled.wait()
+                runtime.gateway.tell_in_flight(DRAIN_SECONDS)
                 await unanswered.answered(DRAIN_SECONDS)
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(stop_on_signals, shut_down)
+            tasks.start_soon(shut_down)
             options = runtime.server.create_initialization_options()
             await runtime.server.run(unanswered.read(read), unanswered.write(write), options)
             tasks.cancel_scope.cancel()
-        if signalled:
+        if signalled.is_set():
             # A thread still waits for the client's next line and cannot be interrupted; everything else has ended.
             sys.stdout.flush()
             sys.stderr.flush()

@@ -14,6 +14,7 @@ import anyio.abc
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
+from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
@@ -26,6 +27,11 @@ from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
 
+
+logger = get_logger(__name__)
+
+MOMENT_SECONDS = 0.4
+"""How long upstreams may take to end before it is said which are waited for."""
 
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
@@ -54,6 +60,7 @@ class UpstreamPool:
         self._installs = installs
         self._upstreams: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
+        self._open: dict[str, int] = {}  # also those that a new configuration has replaced
 
     @property
     def upstreams(self) -> Mapping[str, Upstream]:
@@ -100,6 +107,13 @@ class UpstreamPool:
                 await upstream.settled.wait()
         return all(upstream.settled.is_set() for upstream in self._upstreams.values())
 
+    async def tell_waited_for(self) -> None:
+        """Say which upstreams take more than a moment to end, if any do."""
+        await anyio.sleep(MOMENT_SECONDS)
+        slow = [name for name, number in self._open.items() if number]
+        if slow:
+            logger.warning("waiting for %s to end", ", ".join(slow))
+
     def _start(
         self, upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, remembered: Remembered
     ) -> Upstream:
@@ -115,8 +129,12 @@ class UpstreamPool:
         scope = self._scopes[upstream_id] = anyio.CancelScope()
 
         async def run() -> None:
-            with scope:
-                await upstream.run()
+            self._open[upstream_id] = self._open.get(upstream_id, 0) + 1
+            try:
+                with scope:
+                    await upstream.run()
+            finally:
+                self._open[upstream_id] -= 1
 
         self._tasks.start_soon(run, name=f"upstream {upstream_id}")
         return upstream
@@ -150,11 +168,16 @@ async def open_pool(
     What package runners install goes on after it, within its limit.
     """
     with open_children() as children:
-        async with anyio.create_task_group() as tasks:
-            opener = open_streams or partial(open_transport, children=children)
-            # Where tests open the streams, no command is ever started.
-            installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
-            yield UpstreamPool(
-                tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
-            )
-            tasks.cancel_scope.cancel()
+        opener = open_streams or partial(open_transport, children=children)
+        # Where tests open the streams, no command is ever started.
+        installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
+        async with anyio.create_task_group() as telling:
+            async with anyio.create_task_group() as tasks:
+                pool = UpstreamPool(
+                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+                )
+                yield pool
+                # All are asked at once, and end side by side.
+                tasks.cancel_scope.cancel()
+                telling.start_soon(pool.tell_waited_for)
+            telling.cancel_scope.cancel()

@@ -247,6 +247,20 @@ def test_validate_reports_every_problem_and_exits_with_78(config_file: Path) -> 
     assert found["problems"][0]["location"] == f"{config_file}:1"
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["gateway: {tools_exposure: hybird}\n", "clients: {ci: {key: '${env:CI_KEY}', mode: hybird}}\n"],
+)
+def test_validate_refuses_a_mode_that_there_is_not(config_file: Path, written: str) -> None:
+    config_file.write_text(written)
+
+    assert "did you mean hybrid?" in pml("config", "validate", code=78).stderr
+
+    report = pml_json("config", "validate", code=78)
+    assert report["valid"] is False
+    assert [problem["key"].rpartition(".")[2] in ("tools_exposure", "mode") for problem in report["problems"]] == [True]
+
+
 def test_presets_are_listed_with_what_clients_see() -> None:
     result = pml("config", "presets")
 

@@ -83,6 +83,14 @@ def test_a_configuration_that_does_not_load_leaves_the_rest_to_be_looked_at(
     assert [line for line in report.splitlines() if len(line) > 80 and len(line.split()) > 3] == []
 
 
+def test_an_unknown_mode_is_an_error_although_a_gateway_would_serve(home: Path) -> None:
+    private(home, {"gateway": {"tools_exposure": "hybird"}})
+    (found,) = [each for each in findings(code=78) if "mode" in each["what"]]
+    assert found["severity"] == "error"
+    assert "unknown mode 'hybird', using meta_only" in found["what"]
+    assert found["fix"].endswith("did you mean hybrid?")
+
+
 def test_no_servers_are_a_fault_of_the_configuration(home: Path) -> None:
     [fault, _] = findings(code=78)
     assert (fault["what"], fault["fix"]) == ("no servers are configured", "pml init")

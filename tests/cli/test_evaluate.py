@@ -77,10 +77,22 @@ def test_the_lexical_ranking_needs_no_model() -> None:
     assert data["recall@10"] == 1.0
 
 
-def test_people_get_a_table() -> None:
+def test_people_get_every_figure_with_what_it_says() -> None:
     result = run(*FILES)
     assert result.exit_code == 0
-    assert "recall@1" in result.stdout
+    assert "2 of 2 queries find their tools among the first five hits" in result.stdout
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()[2:] if line.strip()}
+    assert rows.keys() >= KEYS
+    assert "100.0%" in rows["recall@1"]
+    assert "needed tools that are the first hit" in rows["recall@1"]
+    assert "tokens of an answer with five hits" in rows["tokens_5_hits"]
+
+
+def test_queries_that_are_the_tools_own_descriptions_are_said_to_prove_little() -> None:
+    assert "own description" not in run(*FILES).stderr
+    rows = [{"query": TOOLS[0]["description"], "gold": ["files:read"]}, *QUERIES]
+    Path("queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "1 query is still the tool's own description" in run(*FILES).stderr
 
 
 @pytest.mark.parametrize(
@@ -208,6 +220,7 @@ def configured(home: Path) -> Path:
 def test_the_own_catalog_gets_a_query_file_and_is_measured_with_it(home: Path, configured: Path) -> None:
     assert report("init") == {"file": str(home / "eval.jsonl"), "queries": 3}
     assert run("init").exit_code == 1
+    assert "the tools' own words, which search finds easily" in run("init", "--force").stderr
     rows = [json.loads(line) for line in (home / "eval.jsonl").read_text().splitlines()]
     assert {"query": "Find notes by the words they contain", "gold": ["notes__search_notes"]} in rows
     rows.append({"query": "compile the kernel", "gold": ["notes__gone\ud83d"]})

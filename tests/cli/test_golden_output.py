@@ -20,6 +20,7 @@ OUTPUTS = {
     "tools-explain": ["tools", "--client", "bot", "--explain"],
     "search-servers": ["search", "*"],
     "search-name": ["search", "calc__date_difference", "--limit", "1"],
+    "search-signature": ["search", "calc__date_difference", "--limit", "1", "--detail", "signature"],
     "schema-markdown": ["schema", "calc__date_difference", "files__search_text"],
     "schema-typescript": ["schema", "calc__date_difference", "--format", "typescript"],
     "call": ["call", "calc__evaluate_expression", "--expression", "6 * 7"],
@@ -30,7 +31,7 @@ OUTPUTS = {
     "docs": ["docs"],
 }
 
-UNWRAPPED = {"search-name", "schema-markdown", "schema-typescript", "call-help", "config-show"}
+UNWRAPPED = {"schema-markdown", "schema-typescript", "call-help", "config-show"}
 """They print a server's or the user's own text, which is copied as it is."""
 
 FAILURES = {

@@ -44,6 +44,18 @@ def test_the_report_is_readable_in_eighty_columns(home: Path) -> None:
     check_golden("tokens.txt", re.sub(r"\b(calc|notes)__\w+", "TOOL", numbers), {})
 
 
+def test_without_an_intent_the_modes_that_select_are_compared_by_a_sample() -> None:
+    found = report()
+    assert found["sample"] == {"intents": 9, "source": "tools"}
+    tokens = {row["mode"]: row["tokens"] for row in found["modes"]}
+    assert tokens["meta_only"] < tokens["semantic"] <= tokens["hybrid"] < tokens["full_proxy"] + tokens["meta_only"]
+    printed = pml("tokens").stdout
+    assert [line.split()[:2] for line in printed.splitlines()[2:4]] == [["semantic", "~"], ["hybrid", "~"]]
+    assert "~ the median of a sample of 9 intents (tools' own descriptions)" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert report("--query", "convert units")["sample"] is None
+
+
 def test_parts_add_up_to_what_the_whole_costs(home: Path) -> None:
     found = report("--context-window", "10000")
     modes = {row["mode"]: row for row in found["modes"]}

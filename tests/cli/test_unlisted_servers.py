@@ -36,7 +36,7 @@ def test_a_call_says_why_the_server_has_no_tools(home: Path, arguments: tuple[st
 
 @pytest.mark.parametrize("arguments", [("tools",), ("search", "dates"), ("tokens",), ("schema", "calc__add_duration")])
 def test_whose_tools_are_missing_is_said_where_people_read(home: Path, arguments: tuple[str, ...]) -> None:
-    said = "nothing is known of the tools of weather; pml upstreams says why"
+    said = "nothing is known of the tools of weather; pml upstreams --probe says why"
     assert said in pml(*arguments).stderr
     assert said not in pml(*arguments, "--json").stderr
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pml_gateway.config.advice import (
+    command_obstacles,
     confusable_ids,
     intent_sources,
     literal_secrets,
@@ -125,6 +127,29 @@ def test_ids_that_cannot_be_told_apart_in_names_are_pointed_out(servers: tuple[s
     warnings = confusable_ids(given)
     assert len(warnings) == len(warned)
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("githb-mcp-server", "github-mcp-server"),
+        ("tesseratc", "tesseract"),
+        ("pythn3", "python3"),
+        # Near in letters, and something else: short names, other beginnings, more than a slip.
+        ("cmd", ""),
+        ("xesseract", ""),
+        ("tessarat", ""),
+    ],
+)
+def test_a_command_is_proposed_for_one_that_is_not_there_only_where_it_is_near(
+    tmp_path: Path, typed: str, meant: str
+) -> None:
+    for name in ("jcmd", "tesseract", "github-mcp-server", "python3"):
+        (tmp_path / name).touch(0o755)
+    definition = Settings.model_validate({"servers": {"x": {"command": typed}}}).servers["x"]
+    (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or []
+    assert found.meant == meant
+    assert ("did you mean" in found.remedy) is bool(meant)
 
 
 def test_references_that_no_client_could_read_are_warned_about() -> None:

@@ -266,6 +266,39 @@ def test_an_unknown_mode_in_a_file_falls_back_to_the_one_that_shows_least(worksp
     assert "did you mean hybrid?" in warning
 
 
+@pytest.mark.parametrize("place", ["user", "trusted project", "project", "environment", "overruled"])
+def test_an_unknown_mode_is_a_problem_wherever_it_stands(workspace: Workspace, place: str) -> None:
+    written, environ = "gateway: {tools_exposure: hybird}\n", {}
+    match place:
+        case "user":
+            workspace.user(written)
+        case "environment":
+            environ = {"PML_GATEWAY__TOOLS_EXPOSURE": "hybird"}
+        case "overruled":
+            workspace.user(written)
+            environ = {"PML_GATEWAY__TOOLS_EXPOSURE": "meta_only"}
+        case _:
+            workspace.in_project(written, is_trusted=place == "trusted project")
+
+    loaded = workspace.load(environ)
+
+    assert loaded.settings.gateway.tools_exposure is ExposureMode.META_ONLY
+    (problem,) = loaded.problems
+    assert problem.key == "gateway.tools_exposure"
+    assert "choose from" in problem.message
+    assert problem.message.endswith("did you mean hybrid?")
+    assert [str(problem)] == [warning for warning in loaded.warnings if "tools_exposure" in warning]
+
+
+def test_an_unknown_mode_is_said_beside_other_errors(workspace: Workspace) -> None:
+    workspace.user("gateway: {tools_exposure: hybird}\nhttp: {port: many}\n")
+
+    text = str(failure(workspace))
+
+    assert "http.port" in text
+    assert "unknown mode 'hybird'" in text
+
+
 def test_an_unknown_mode_or_preset_on_the_command_line_is_an_error(workspace: Workspace) -> None:
     assert "did you mean full_proxy?" in str(failure(workspace, mode="full-proxy"))
     assert "did you mean hybrid_balanced?" in str(failure(workspace, preset="balanced"))

@@ -262,6 +262,29 @@ def test_a_second_sigterm_ends_the_gateway_at_once_and_its_children_soon(tmp_pat
     wait_for(traces.are_gone, "children are gone")
 
 
+def test_a_second_signal_ends_the_gateway_at_once_also_while_it_waits_for_servers(
+    tmp_path: Path, traces: Traces
+) -> None:
+    settings = {"servers": {"up": launched("--stubborn", *traces.arguments)}}
+    with running_gateway(tmp_path / "home", settings) as gateway:
+        wait_for(lambda: "up__slow" in names(gateway.url), "the upstream's tools")
+        gateway.process.send_signal(signal.SIGINT)
+        wait_for(lambda: any("waiting for up to end" in line for line in gateway.log), "the server is waited for")
+        assert gateway.stop(signal.SIGINT) == -signal.SIGINT
+    wait_for(traces.are_gone, "children are gone")
+
+
+def test_a_stop_ends_the_streams_that_clients_listen_on_in_order(tmp_path: Path) -> None:
+    with running_gateway(tmp_path / "home", {"servers": {"up": entry()}}) as gateway:
+        session = HandshakeSession(gateway.url)
+        with httpx2.stream("GET", gateway.url, headers=session.headers, timeout=30) as stream:
+            assert stream.status_code == 200
+            assert gateway.stop(signal.SIGINT) == 0
+            assert [line for line in stream.iter_lines() if line.startswith("data")] == []
+        session.close()
+    assert [line for line in gateway.log if "in flight" in line or "ERROR" in line] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--stubborn",)])
 def test_children_do_not_outlive_a_gateway_that_is_killed(

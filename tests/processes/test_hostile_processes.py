@@ -232,6 +232,12 @@ async def test_a_crash_leaves_the_last_words_in_the_log(tmp_path: Path) -> None:
     assert "fatal: out of cheese" in log_of(tmp_path)
 
 
+async def test_what_a_server_says_when_the_gateway_ends_is_in_the_log(tmp_path: Path) -> None:
+    async with beside(tmp_path, entry("last_words")) as (_, caller):
+        assert text_of(await call(caller)) == "fine"
+    assert "saved everything" in log_of(tmp_path)
+
+
 async def test_a_log_that_grows_without_end_keeps_its_end_in_bounded_space(tmp_path: Path) -> None:
     async with beside(tmp_path, entry("noisy_stderr", 40_000)) as (_, caller):
         assert text_of(await call(caller)) == "fine"

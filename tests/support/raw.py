@@ -108,7 +108,16 @@ class HandshakeSession:
 
     def __exit__(self, *_: object) -> None:
         self._client.request("DELETE", self._url, headers=self._headers)
+        self.close()
+
+    def close(self) -> None:
+        """Leave without a word, as where there is no gateway any more."""
         self._client.close()
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What its requests say of the session."""
+        return self._headers
 
     def send(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> httpx2.Response:
         """One request of this session, to its own URL or another."""

@@ -144,6 +144,8 @@ def main() -> None:
                 on_call(request)
             case _ if "id" in request and "method" in request:
                 answer(request, {})
+    if MODE == "last_words":
+        sys.stderr.write("saved everything\n")
 
 
 if __name__ == "__main__":

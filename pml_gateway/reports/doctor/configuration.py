@@ -14,6 +14,7 @@ from pml_gateway.config.advice import (
     unresolved,
 )
 from pml_gateway.config.load import LoadedSettings, problems_of
+from pml_gateway.config.problems import Problem
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.policy.client import ClientKeys, check_exposure
@@ -28,10 +29,14 @@ INTENT_FIX = "pml config --wizard, or set `gateway: {intent: ...}` in the projec
 def broken(error: ConfigurationError) -> Iterator[Finding]:
     """Every problem of a configuration that does not load."""
     for problem in problems_of(error):
-        where = ": ".join(part for part in (problem.location, problem.key) if part)
-        what, separator, hint = problem.message.partition("; ")
-        fix = hint if separator else f"edit {problem.location}" if problem.location else error.hint
-        yield Finding(Area.CONFIGURATION, Severity.ERROR, where, what, fix)
+        yield _wrong(problem, error.hint)
+
+
+def _wrong(problem: Problem, hint: str = "") -> Finding:
+    where = ": ".join(part for part in (problem.location, problem.key) if part)
+    what, separator, remedy = problem.message.partition("; ")
+    fix = remedy if separator else f"edit {problem.location}" if problem.location else hint
+    return Finding(Area.CONFIGURATION, Severity.ERROR, where, what, fix)
 
 
 def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
@@ -44,8 +49,10 @@ def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
     if not settings.servers:
         yield Finding(Area.CONFIGURATION, Severity.ERROR, "servers", "no servers are configured", "pml init")
     about_intent = set(intent_sources(settings))
+    yield from map(_wrong, loaded.problems)
+    told = {*about_intent, *map(str, loaded.problems)}
     for warning in loaded.warnings:
-        if warning not in about_intent:
+        if warning not in told:
             yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)
     for warning in (*literal_secrets(settings), *foreign_variables(settings)):
         yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)

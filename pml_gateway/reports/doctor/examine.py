@@ -26,16 +26,12 @@ from pml_gateway.reports.doctor.search import index, manifest, model
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
 from pml_gateway.reports.doctor.tools import checked_shallowly, kept_away, tools
 from pml_gateway.reports.doctor.trust import trust
+from pml_gateway.reports.status import Progress, tell_waiting
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
-from pml_gateway.text import counted
-from pml_gateway.upstreams.lifecycle import UpstreamState
 
 SOCKET_SECONDS = 5.0
 INDEX_SECONDS = 60.0
-PROGRESS_SECONDS = 0.2
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
     ) as gateway:
         waited = case.timeout or _slowest(gateway)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_report_progress, gateway, progress)
+            tasks.start_soon(tell_waiting, gateway, progress)
             await gateway.refresh(waited)
             tasks.cancel_scope.cancel()
         found += servers(gateway, last_words, waited, explained)
@@ -133,20 +129,3 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
 
 def _slowest(gateway: Gateway) -> float:
     return max(upstream.longest_start for upstream in gateway.pool.upstreams.values()) + 1
-
-
-async def _report_progress(gateway: Gateway, progress: Progress) -> None:
-    upstreams = gateway.pool.upstreams
-    over = (UpstreamState.READY, UpstreamState.FAILED)
-    while True:
-        waiting = [
-            f"{name} (installing)" if upstream.state is UpstreamState.INSTALLING else name
-            for name, upstream in upstreams.items()
-            if upstream.state not in over
-        ]
-        names = ", ".join(waiting[:3]) + (" and more" if len(waiting) > 3 else "")
-        progress(
-            f"asking {counted(len(upstreams), 'server')} for their tools"
-            + (f"; waiting for {names}" if waiting else "")
-        )
-        await anyio.sleep(PROGRESS_SECONDS)

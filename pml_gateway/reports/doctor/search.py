@@ -13,7 +13,7 @@ from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.index.models import load_embedder
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
-from pml_gateway.text import counted
+from pml_gateway.text import counted, span
 from pml_gateway.types import Ranking
 
 PROBE = "a tool"
@@ -64,15 +64,10 @@ def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
 def _age(known: Manifest, settings: Settings) -> Finding:
     entries = {name: entry for name, entry in known.entries.items() if name in settings.servers}
     changed = [name for name, entry in entries.items() if entry.fingerprint != settings.servers[name].fingerprint()]
-    oldest = min((entry.listed_at for entry in entries.values()), default=time.time())
-    what = f"tools of {counted(len(entries), 'server')}, the oldest list {_span(time.time() - oldest)} old"
+    if not entries:
+        return Finding(Area.SEARCH, Severity.OK, "manifest", "no server's tools are known yet; this run asks for them")
+    oldest = min(entry.listed_at for entry in entries.values())
+    what = f"tools of {counted(len(entries), 'server')}, the oldest list {span(time.time() - oldest)} old"
     if changed:
         what += f"; changed since: {', '.join(changed)}"
     return Finding(Area.SEARCH, Severity.OK, "manifest", what)
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

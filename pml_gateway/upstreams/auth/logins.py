@@ -17,6 +17,7 @@ from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.files import lock_if_free, write_atomically
 from pml_gateway.home import AUTH, do_without
 from pml_gateway.log import get_logger
+from pml_gateway.text import quoted
 from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 
 logger = get_logger(__name__)
@@ -203,5 +204,4 @@ def login_needed(upstream_id: str, reason: str, **details: object) -> UpstreamAu
 
 def login_command(upstream_id: str) -> str:
     """What a person types to log in."""
-    is_plain = all(character.isalnum() or character in "-_.@/:" for character in upstream_id)
-    return f"pml upstreams login {upstream_id if is_plain else repr(upstream_id)}"
+    return f"pml upstreams login {quoted(upstream_id)}"

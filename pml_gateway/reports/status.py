@@ -1,0 +1,151 @@
+"""The state of every server in a line, and what mends it: of running gateways, or as it was last seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from pml_gateway.catalog.manifest import ManifestEntry, ManifestFile
+from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.config.advice import hindrances
+from pml_gateway.config.document import is_there
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.listing import Offers
+from pml_gateway.paths import Paths
+from pml_gateway.text import counted, first_sentence, quoted, span
+from pml_gateway.trust.pins import PinsFile
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.gateway.gateway import Gateway
+
+NOT_RUNNING = "not_running"
+"""The state of a server while no gateway runs."""
+
+INSTALLING = "installing"
+"""`UpstreamState.INSTALLING`, whose module takes the whole server stack."""
+
+MAX_WHAT = 160
+"""Characters of a fault; `pml upstreams` shows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is wrong with a server, and the command that mends it or says how."""
+
+    what: str
+    command: str
+
+
+def need_of(row: JsonObject) -> Need | None:
+    """What a server of a status needs, the most pressing first; None where all is well."""
+    server: str = row["server"]
+    if row["auth"]["state"] == "login_needed":
+        return Need("needs a login", f"pml upstreams login {quoted(server)}")
+    if row["error"] and row["state"] != INSTALLING:
+        hint = str(row.get("hint") or "")
+        what = str(row["error"]).removesuffix(f" ({hint})").removeprefix(f"{server}: ")
+        command = hint.removeprefix("its messages: ")
+        return Need(first_sentence(what, MAX_WHAT), command if command.startswith("pml ") else "pml doctor")
+    waiting = row.get("held_back") or 0
+    if waiting:
+        return Need(f"{counted(waiting, 'definition')} held back", "pml trust list")
+    flagged = row.get("flagged") or 0
+    if flagged:
+        return Need(f"{counted(flagged, 'accepted definition')} may be risky", "pml trust list")
+    return None
+
+
+def in_words(row: JsonObject) -> str:
+    """How a server is, in a few words."""
+    seen = "never seen" if row["age_seconds"] is None else f"seen {span(row['age_seconds'])} ago"
+    tools = counted(row["tools"], "tool")
+    if row["state"] == NOT_RUNNING:
+        return seen if row["age_seconds"] is None else f"{tools}, {seen}"
+    state = str(row["state"]).replace("_", " ")
+    return f"{state}, {tools}{' stale' if row['stale'] else ''}, {seen}"
+
+
+async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObject:
+    """What is known of every enabled server without a gateway, as its status says it; nothing is started or asked."""
+    naming = settings.naming
+    manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load()
+    pins = PinsFile(paths.pins_dir, identity).load()
+    rows = []
+    for name, definition in settings.servers.items():
+        if definition.enabled:
+            known = manifest.entries.get(name)
+            is_same = known is not None and known.fingerprint == definition.fingerprint()
+            row = _row(name, definition, known if is_same else None, await _login(name, definition, paths))
+            obstacle = next(iter(hindrances(settings, name)), None)
+            if obstacle is not None:
+                row |= {"error": f"{name}: {obstacle.what} ({obstacle.remedy})", "hint": obstacle.remedy}
+            own = [each for each in pins.servers.values() if each.server == name]
+            own = [each for each in own if definition.fingerprint() in each.fingerprints]
+            held, flagged = sum(len(each.held) for each in own), sum(f.is_flagged for each in own for f in each.forms)
+            rows.append(row | {"held_back": held, "flagged": flagged})
+    mode, tools = settings.gateway.tools_exposure.value, sum(row["tools"] for row in rows)
+    return {"pid": None, "mode": mode, "tools": tools, "upstreams": rows}
+
+
+def _row(name: str, definition: UpstreamDefinition, known: ManifestEntry | None, login: JsonObject) -> JsonObject:
+    offers = known.offers if known is not None else Offers()
+    return {
+        "server": name,
+        "state": NOT_RUNNING,
+        "transport": definition.resolved_transport.value,
+        "era": known.era if known is not None else None,
+        "tools": len(known.tools) if known is not None else 0,
+        OfferKind.PROMPT.value: len(offers.prompts),
+        OfferKind.RESOURCE.value: len(offers.resources),
+        OfferKind.TEMPLATE.value: len(offers.templates),
+        "stale": False,
+        "latency_seconds": None,
+        "age_seconds": round(time.time() - known.listed_at, 3) if known is not None else None,
+        "in_flight": 0,
+        "auth": login,
+        "breaker": {"state": "closed"},
+        "error": None,
+        "hint": None,
+        "repaired": [],
+    }
+
+
+async def _login(name: str, definition: UpstreamDefinition, paths: Paths) -> JsonObject:
+    """How the login stands by what is stored; whether a server asks for one is not known where none is."""
+    if definition.url is None or definition.has_authorization_header:
+        return {"state": "not_needed" if definition.url is None else "headers"}
+    if definition.auth is None and not (is_there(paths.auth_dir) and any(paths.auth_dir.iterdir())):
+        return {"state": "not_needed"}
+    # The OAuth client takes 0.7 s to import.
+    from pml_gateway.upstreams.auth.authorization import Authorization
+    from pml_gateway.upstreams.auth.logins import LoginStore
+
+    authorization = Authorization(name, definition, LoginStore(paths.auth_dir), lambda _: None)
+    await authorization.read()
+    return authorization.status()
+
+
+Progress = Callable[[str], None]
+
+PROGRESS_SECONDS = 0.2
+
+
+async def tell_waiting(gateway: Gateway, progress: Progress) -> None:
+    """Say again and again which servers have neither listed their tools nor failed, until cancelled."""
+    upstreams = gateway.pool.upstreams
+    while True:
+        waiting = [
+            f"{name} (installing)" if upstream.state == INSTALLING else name
+            for name, upstream in upstreams.items()
+            if not upstream.settled.is_set()
+        ]
+        names = ", ".join(waiting[:3]) + (" and more" if len(waiting) > 3 else "")
+        asked = f"asking {counted(len(upstreams), 'server')} for their tools"
+        progress(f"{asked}; waiting for {names}" if waiting else asked)
+        await anyio.sleep(PROGRESS_SECONDS)

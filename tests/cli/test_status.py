@@ -1,0 +1,154 @@
+"""`pml status` and `pml upstreams`: what runs, how every server is and what mends it, without starting anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import keyring
+import pytest
+from keyring.backends.null import Keyring as NoKeyring
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.transport import open_streams
+from pml_gateway.serve.control import ask_gateways
+from pml_gateway.upstreams.auth.login import log_in
+from pml_gateway.upstreams.auth.logins import LoginStore
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from tests.support.authorization import protected
+from tests.support.command_line import home_of, pml, run_here
+from tests.support.memory import paths_in
+from tests.support.process import write_settings
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.serving import serving
+from tests.support.waiting import until
+
+CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
+MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
+
+
+@pytest.fixture(autouse=True)
+def without_a_keyring() -> Iterator[None]:
+    """The keys of tests stay out of the keyring of whoever runs them."""
+    before = keyring.get_keyring()
+    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
+    yield
+    keyring.set_keyring(before)
+
+
+def test_without_a_gateway_the_last_known_state_is_shown_and_no_server_is_started(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    servers = {
+        "calc": CALC,
+        "marking": {"command": sys.executable, "args": ["-c", MARKING, str(mark)]},
+        "gone": {"command": "no-such-command-of-pml"},
+        "linear": {"url": "http://127.0.0.1:1/mcp", "auth": {"type": "oauth"}},
+        "token": {**CALC, "env": {"TOKEN": "${env:PML_TEST_MISSING}"}},
+    }
+    with home_of(tmp_path, {"servers": {"calc": CALC}}) as home:
+        pml("tools", "--json")
+        write_settings(home, {"servers": servers})
+
+        shown = pml("status")
+        lines = [line.rstrip().split("  ") for line in shown.stdout.splitlines()[2:]]
+        assert "no gateway runs with" in shown.stdout
+        assert max(map(len, shown.stdout.splitlines()[1:])) <= 80
+        assert [(line[0].strip(), line[-1].strip()) for line in lines[1:4]] == [
+            ("gone", "pml doctor"),
+            ("linear", "pml upstreams login linear"),
+            ("token", "pml doctor"),
+        ]
+        report = json.loads(pml("status", "--json").stdout)
+        by_name = {row["server"]: row for row in report["servers"]}
+        assert report["gateways"] == []
+        assert (by_name["calc"]["state"], by_name["calc"]["needs"]) == ("not_running", None)
+        assert by_name["calc"]["tools"] > 5
+        assert by_name["marking"]["age_seconds"] is None
+
+        known = json.loads(pml("upstreams", "--json").stdout)["gateways"][0]
+        assert known["pid"] is None
+        assert {row["state"] for row in known["upstreams"]} == {"not_running"}
+        table = pml("upstreams")
+        assert "not running" in table.stdout
+        assert "--probe" in table.stderr
+        assert not mark.exists()
+
+        probed = pml("upstreams", "--probe", "--timeout", "20")
+        assert mark.exists()
+        assert "ready" in probed.stdout
+        assert "again in" not in probed.stdout
+
+
+def test_a_limit_for_what_is_not_asked_is_refused(tmp_path: Path) -> None:
+    with home_of(tmp_path, {"servers": {"calc": CALC}}):
+        pml("upstreams", "--timeout", "3", code=2)
+
+
+async def status(home: Path, *arguments: str) -> Any:
+    done = await anyio.to_thread.run_sync(partial(run_here, home, "status", *arguments))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+@pytest.mark.anyio
+async def test_a_running_gateway_tells_how_it_is_reached_and_by_how_many(tmp_path: Path) -> None:
+    upstreams = {"fine": ScriptedServer([tool("t")]), "down": ScriptedServer([tool("t")], refuse=True)}
+    async with serving(tmp_path, upstreams) as served:
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        await served.gateway.refresh(20)
+        async with served.handshake():
+            await served.names()
+            report = await status(tmp_path, "--json")
+            shown = await status(tmp_path)
+    (gateway,) = report["gateways"]
+    assert (gateway["transport"], gateway["url"], gateway["clients"]) == ("http", served.url, 2)
+    assert gateway["age_seconds"] > 0
+    assert max(map(len, shown.splitlines())) <= 80
+    said, _, table = shown.partition("\n\n")
+    assert f", {served.url}, for " in " ".join(said.split())
+    assert ", 2 clients, mode meta_only, 1 tool" in " ".join(said.split())
+    names = [line.split()[0] for line in table.splitlines()[1:]]
+    assert names == ["down", "fine"]
+    (down, fine) = sorted(report["servers"], key=lambda row: str(row["server"]))
+    assert down["needs"]["command"].startswith("pml ")
+    assert (fine["state"], fine["tools"], fine["needs"]) == ("ready", 1, None)
+
+
+@pytest.mark.anyio
+async def test_a_login_is_asked_for_with_one_command_and_afterwards_the_gateway_connects_by_itself(
+    tmp_path: Path,
+) -> None:
+    async with protected() as stand:
+        settings = Settings.model_validate({"servers": {"remote": {"url": stand.url}}})
+        async with serving(tmp_path, {}, settings, open_streams=open_streams) as served:
+            upstream = served.gateway.pool.upstreams["remote"]
+            await until(lambda: upstream.state is UpstreamState.FAILED)
+            await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+            (row,) = (await status(tmp_path, "--json"))["servers"]
+            assert row["needs"] == {"what": "needs a login", "command": "pml upstreams login remote"}
+            error = (await served.call("remote__whoami"))["structuredContent"]["error"]
+            assert (error["code"], error["hint"]) == ("UPSTREAM_AUTH", "pml upstreams login remote")
+
+            definition = settings.servers["remote"]
+            await log_in("remote", definition, LoginStore(tmp_path / "auth"), stand.browse, timeout=20)
+            # What `pml upstreams login` says to every gateway on this home once it is done.
+            await ask_gateways(paths_in(tmp_path), "reconnect", server="remote")
+            await until(lambda: len(served.gateway.state.catalog.tools) == 2)
+            (row,) = (await status(tmp_path, "--json"))["servers"]
+    assert (row["login"], row["tools"], row["needs"]) == ("logged_in", 2, None)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_doctor_names_the_command_of_a_login_that_is_missing(tmp_path: Path) -> None:
+    async with protected() as stand:
+        write_settings(tmp_path, {"servers": {"remote": {"url": stand.url}}, "http": {"port": 0}})
+        done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, "doctor", "--json"))
+    (found,) = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "remote"]
+    assert (found["severity"], found["fix"]) == ("error", "pml upstreams login remote")
