@@ -28,7 +28,8 @@ from pml_gateway.config.problems import SECRET_SECTIONS, Problem, configuration_
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.paths import CONFIG_NAME
-from pml_gateway.secrets.masking import as_of_a_server, mask_keys, masked_texts
+from pml_gateway.secrets.judgement import Keys, Secret, mapped, shown
+from pml_gateway.secrets.masking import mask_keys
 
 INDENT = 2
 
@@ -265,16 +266,27 @@ def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
         ConfigurationError: the text is broken YAML.
     """
     root = compose(text, path)
-    splices: dict[int, tuple[int, str]] = {}
+    judged: dict[int, tuple[int, str]] = {}
+
+    def judge(scalar: str, find: Callable[[], tuple[Secret, ...]], _: Keys) -> str:
+        assert isinstance(scalar, _Written)
+        start, end = scalar.node.start_mark.index, scalar.node.end_mark.index
+        secrets = find()
+        judged[start] = (end, _in_its_style(scalar, shown(scalar, secrets)) if secrets else text[start:end])
+        return scalar
+
     if isinstance(root, MappingNode):
         for key, section in root.value:
             if key.value in _SECTIONS:
-                splices |= dict(map(_splice, masked_texts(_values(section, set()), as_of_a_server)))
-    for start in sorted(splices, reverse=True):
-        end, masked = splices[start]
-        eol = "\n" if text[start:end].endswith("\n") else ""
-        text = f"{text[:start]}{masked}{eol}{text[end:]}"
-    return mask_keys(text)
+                mapped(_values(section, set()), judge)
+    parts: list[str] = []
+    at = 0
+    for start in sorted(judged):
+        end, scalar = judged[start]
+        # What lies between, as comments, nobody has named.
+        parts += [mask_keys(text[at:start]), scalar]
+        at = end
+    return "".join([*parts, mask_keys(text[at:])])
 
 
 class _Written(str):
@@ -304,12 +316,9 @@ def _written(node: ScalarNode) -> _Written:
     return text
 
 
-def _splice(pair: tuple[str, str]) -> tuple[int, tuple[int, str]]:
-    """Where a replacement starts, where it ends, and what it is."""
-    text, masked = pair
-    assert isinstance(text, _Written)
-    node = text.node
-    return node.start_mark.index, (node.end_mark.index, f'"{masked}"' if node.style else masked)
+def _in_its_style(scalar: _Written, masked: str) -> str:
+    eol = "\n" if scalar.node.style in ("|", ">") else ""
+    return f'"{masked}"{eol}' if scalar.node.style else masked
 
 
 KEPT_BACKUPS = 10
