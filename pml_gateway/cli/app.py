@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway import __version__
+from pml_gateway.cli.backups import backups_app
 from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app, show_reference
@@ -63,6 +64,7 @@ app.command()(init)
 app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
+app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)
 app.command()(serve)

@@ -44,6 +44,16 @@ def known_client_names(incomplete: str) -> list[str]:
     return _starting(CLIENT_NAMES, incomplete)
 
 
+def backup_names(incomplete: str) -> list[str]:
+    """The backups that `pml backups` lists."""
+    from pml_gateway.cli.backups import found_backups
+
+    try:
+        return _starting([backup.name for backup in found_backups()], incomplete)
+    except GatewayError:
+        return []
+
+
 def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The workflows of the configuration."""
     return _starting(_settings(ctx).workflows, incomplete)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pml_gateway.clients.backups import ClientBackups
 from pml_gateway.clients.block import ClientFileError
 from pml_gateway.clients.discover import ClientFile
 from pml_gateway.clients.model import Scope
@@ -58,7 +57,7 @@ class ConnectedFiles:
 
     def __init__(self, paths: Paths) -> None:
         self.path = paths.connections_file
-        self._backups = paths.backups_dir
+        self.backups = ClientBackups(paths)
 
     def get(self, file: ClientFile) -> ConnectedFile | None:
         """What was done to `file`, if anything was.
@@ -84,7 +83,7 @@ class ConnectedFiles:
                 else:
                     self.put(file, known)
             if backup is not None:
-                backup.unlink(missing_ok=True)
+                self.backups.remove([backup])
 
     def drop(self, file: ClientFile) -> None:
         """Forget an edit that was undone."""
@@ -93,14 +92,24 @@ class ConnectedFiles:
             self._write(record)
 
     def back_up(self, file: ClientFile) -> Path | None:
-        """Keep the bytes of `file`, readable for its owner only, and outside a project that others could see."""
+        """Keep the bytes of `file`."""
         if not file.exists:
             return None
-        stem = f"{file.client.name}-{file.scope}-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}" for number in count())
-        backup = next(path for name in names if not (path := self._backups / name).exists())
-        write_atomically(backup, file.text)
-        return backup
+        return self.backups.keep(file.client.name, file.scope, file.path, file.text)
+
+    def needed(self) -> dict[Path, Path]:
+        """The backups that undo a connection, each with the file it is of."""
+        connections = self._read().connections
+        return {each.backup: Path(key.split("|")[0]) for key, each in connections.items() if each.backup is not None}
+
+    def give_up(self, backups: Collection[Path]) -> None:
+        """Forget the connections that these backups would undo; `pml disconnect` takes out the gateway's entry then."""
+        with locked(self.path):
+            record = self._read()
+            left = {key: each for key, each in record.connections.items() if each.backup not in backups}
+            if left != record.connections:
+                record.connections = left
+                self._write(record)
 
     def _read(self) -> _Record:
         if not self.path.exists():
@@ -110,7 +119,7 @@ class ConnectedFiles:
         except (ValidationError, OSError) as exc:
             raise ConfigurationError(
                 f"{self.path} is damaged",
-                hint=f"move it away; the backups of your clients' files are in {self._backups}",
+                hint=f"move it away; the backups of your clients' files are in {self.backups.folder}",
             ) from exc
 
     def _write(self, record: _Record) -> None:
@@ -269,7 +278,7 @@ def disconnected(file: ClientFile, http: HttpSettings, connections: ConnectedFil
 
 
 def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
-    """Write the edit, whole or not at all; returns where the bytes from before are.
+    """Write the edit, whole or not at all; returns where the bytes from before are, as long as they are needed.
 
     Raises:
         ConfigurationError: the file changed since it was read, or cannot be written.
@@ -296,11 +305,13 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
                 raise
             if edit.how in ("restored", "undone"):
                 connections.drop(file)
+            needed = connections.needed()
+            connections.backups.forget(target, needed)
     except OSError as exc:
         raise ConfigurationError(
             f"{file.path} cannot be written: {exc.strerror}", hint="check its owner and mode"
         ) from exc
-    return backup
+    return backup if backup in needed else None
 
 
 def _mode(file: ClientFile, target: Path) -> int:

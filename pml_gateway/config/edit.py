@@ -423,6 +423,11 @@ def _backups(path: Path) -> list[tuple[str, int, Path]]:
     return sorted(found)
 
 
+def file_backups(path: Path) -> list[Path]:
+    """The backups beside a configuration file, oldest first."""
+    return [backup for *_, backup in _backups(path)] if path.parent.is_dir() else []
+
+
 def _forget_old(path: Path) -> None:
     for *_, old in _backups(path)[:-KEPT_BACKUPS]:
         # One that cannot be removed is no reason to refuse the edit.

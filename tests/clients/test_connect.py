@@ -290,7 +290,7 @@ def test_broken_files_and_changes_in_between_are_refused(machine: Machine) -> No
 def test_backups_are_for_the_owner_alone(machine: Machine) -> None:
     connect(machine, fixture(machine, "claude-code", Scope.PROJECT))
 
-    (backup,) = machine.paths.backups_dir.iterdir()
+    (backup,) = machine.paths.backups_dir.glob("claude-code-*")
     assert SECRET in backup.read_text()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert stat.S_IMODE(machine.paths.backups_dir.stat().st_mode) == 0o700
