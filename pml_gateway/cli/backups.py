@@ -13,10 +13,10 @@ import typer
 
 from pml_gateway.cli.completion import backup_names
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked
-from pml_gateway.clients.backups import Backup, all_backups, chosen, prune, restore, to_prune
-from pml_gateway.clients.connect import ConnectedFiles
+from pml_gateway.clients.backups import Backup, chosen, prune, restore, to_prune
+from pml_gateway.clients.connect import ConnectedFiles, backups_here
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.paths import PROJECT_NAME, Paths
+from pml_gateway.paths import Paths
 from pml_gateway.text import counted
 
 backups_app = typer.Typer(name="backups", no_args_is_help=False)
@@ -27,12 +27,6 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, 
 
 _AGE = re.compile(r"(\d{1,5})([dhw])")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-
-
-def found_backups() -> list[Backup]:
-    """Every backup of this home and of the project one stands in."""
-    paths = Paths.from_environ()
-    return all_backups(paths, ConnectedFiles(paths).needed(), [paths.config_file, Path.cwd() / PROJECT_NAME])
 
 
 @backups_app.callback(invoke_without_command=True)
@@ -47,7 +41,7 @@ def backups(context: typer.Context, as_json: JsonOption = False) -> None:
     if context.invoked_subcommand is not None:
         return
     try:
-        found = found_backups()
+        found = backups_here(Paths.from_environ(), Path.cwd())
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     if as_json:
@@ -76,7 +70,7 @@ def restore_backup(
     Example: pml backups restore config.yaml.bak-20260301-101500 --dry-run
     """
     try:
-        change = restore(chosen(found_backups(), name), Paths.from_environ())
+        change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
         if not as_json:
             print_diff(change.diff)
         may_ask = not as_json and sys.stdin.isatty()
@@ -129,7 +123,7 @@ def prune_backups(
     before = _before(older_than)
     paths = Paths.from_environ()
     try:
-        gone = to_prune(found_backups(), everything=everything, before=before)
+        gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
         if not as_json:
             _show(gone)
         may_ask = not as_json and sys.stdin.isatty()

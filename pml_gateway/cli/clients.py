@@ -243,6 +243,8 @@ def _carry_out(
     if not edit.has_changed:
         return _Outcome()
     if not as_json:
+        if not edit.file.exists:
+            note(f"{edit.file.path} is not there yet and will be made:")
         print_diff(edit.diff)
         for warning in warnings:
             warn(warning)

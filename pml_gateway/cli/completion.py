@@ -46,10 +46,10 @@ def known_client_names(incomplete: str) -> list[str]:
 
 def backup_names(incomplete: str) -> list[str]:
     """The backups that `pml backups` lists."""
-    from pml_gateway.cli.backups import found_backups
+    from pml_gateway.clients.connect import backups_here
 
     try:
-        return _starting([backup.name for backup in found_backups()], incomplete)
+        return _starting([backup.name for backup in backups_here(Paths.from_environ(), Path.cwd())], incomplete)
     except GatewayError:
         return []
 

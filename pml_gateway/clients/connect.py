@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pml_gateway.clients.backups import ClientBackups
+from pml_gateway.clients.backups import Backup, ClientBackups, all_backups
 from pml_gateway.clients.block import ClientFileError
 from pml_gateway.clients.discover import ClientFile
 from pml_gateway.clients.model import Scope
@@ -25,7 +25,7 @@ from pml_gateway.config.edit import merged
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
-from pml_gateway.paths import Paths
+from pml_gateway.paths import PROJECT_NAME, Paths
 
 
 class ConnectedFile(BaseModel):
@@ -124,6 +124,11 @@ class ConnectedFiles:
 
     def _write(self, record: _Record) -> None:
         write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+
+
+def backups_here(paths: Paths, folder: Path) -> list[Backup]:
+    """Every backup of this home, and of the project in `folder`."""
+    return all_backups(paths, ConnectedFiles(paths).needed(), [paths.config_file, folder / PROJECT_NAME])
 
 
 def text_hash(text: str) -> str:

@@ -29,7 +29,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.paths import CONFIG_NAME
 from pml_gateway.secrets.judgement import Keys, Secret, mapped, shown
-from pml_gateway.secrets.masking import mask_keys
+from pml_gateway.secrets.masking import mask_keys, mask_text
 
 INDENT = 2
 
@@ -348,9 +348,17 @@ class FileEdit:
     def diff(self) -> str:
         """The change as a unified diff, with credentials masked."""
         name = str(self.path)
-        before, after = (masked_yaml(text, self.path).splitlines(keepends=True) for text in (self.before, self.after))
+        before, after = (_shown(text, self.path).splitlines(keepends=True) for text in (self.before, self.after))
         lines = difflib.unified_diff(before, after, name, name)
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _shown(text: str, path: Path) -> str:
+    try:
+        return masked_yaml(text, path)
+    except ConfigurationError:
+        # A broken text that a backup replaces, of which nobody knows what stands where.
+        return "".join(mask_text(line) for line in text.splitlines(keepends=True))
 
 
 def edit_file(path: Path, change: Callable[[str], str], *, dry_run: bool = False) -> FileEdit:

@@ -23,7 +23,8 @@ _URL = re.compile(
     re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+    # Not where the value is an object with names of its own.
+    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 
 Judge = Callable[[Any, Keys], Any]

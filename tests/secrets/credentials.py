@@ -43,7 +43,8 @@ def rows() -> Iterator[Row]:
         place, name, marked = line.split("\t")
         digest = hashlib.sha256(line.encode()).digest()
         chance = random.Random(digest)
-        marked = _TEMPLATE.sub(lambda match, chance=chance: _characters(match[1], match[2], chance), marked)
+        while match := _TEMPLATE.search(marked):
+            marked = marked[: match.start()] + _characters(match[1], match[2], chance) + marked[match.end() :]
         secrets = tuple(re.findall("«(.*?)»", marked))
         yield Row(place, name, marked.replace("«", "").replace("»", ""), secrets, digest[0] % 2 == 1)
 
