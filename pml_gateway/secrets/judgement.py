@@ -79,6 +79,8 @@ _ASSIGNMENT = re.compile(
     r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)[\"']?\s*(?P<sign>[=:])\s*"
     r"(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<plain>[^\s,;&\"'{}\[\]]+))"
 )
+_CODE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|lambda\b|None\b")
+"""Lines of programs assign as well: `token = os.environ["TOKEN"]`."""
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _WITH_SCHEME = re.compile(r"(?:Bearer|Basic|ApiKey)\s+(?P<value>[^\s\"',;]{8,})", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_\-+/=.~%]{20,}")
@@ -373,7 +375,8 @@ def _assigned(text: str, wish: _Wish) -> Iterator[_Part]:
         group = next(group for group in ("double", "single", "plain") if match[group] is not None)
         value, name = match[group], match["name"].lstrip("-")
         is_said = group != "plain" or match["sign"] == "=" or not value.isalpha()
-        if is_secret_name(name) and is_said and not value.startswith("//"):
+        is_code = group == "plain" and _CODE.match(value) is not None
+        if is_secret_name(name) and is_said and not is_code and not value.startswith("//"):
             parts = [*_of_named(name, value, _Wish(wish.of(name)[0], wish.is_variable))]
             yield from _moved(iter(parts), match.start(group))
             at = max(match.end(group), match.start() + 1)
