@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pml_gateway import __version__
+from pml_gateway.cli.backups import backups_app
 from pml_gateway.cli.call import CallCommand, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app, show_reference
@@ -101,6 +102,7 @@ app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
 app.command()(status)
+app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)
 app.command()(serve)

@@ -415,6 +415,8 @@ def _carry_out(
     changes = [edit for edit in edits if edit.has_changed]
     if not as_json:
         for edit in changes:
+            if not edit.file.exists:
+                note(f"{edit.file.path} is not there yet and will be made:")
             print_diff(edit.diff)
         for warning in [*warnings, *(_misfortune(edit) for edit in changes if edit.how == "replaced")]:
             warn(warning)

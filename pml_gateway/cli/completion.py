@@ -45,6 +45,16 @@ def known_client_names(incomplete: str) -> list[str]:
     return _starting(CLIENT_NAMES, incomplete)
 
 
+def backup_names(incomplete: str) -> list[str]:
+    """The backups that `pml backups` lists."""
+    from pml_gateway.clients.connect import backups_here
+
+    try:
+        return _starting([backup.name for backup in backups_here(Paths.from_environ(), Path.cwd())], incomplete)
+    except GatewayError:
+        return []
+
+
 def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The workflows of the configuration."""
     return _starting(_settings(ctx).workflows, incomplete)

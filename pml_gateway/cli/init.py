@@ -86,6 +86,8 @@ def _init(
     preview = _edit(plan, paths, dry_run=True)
     if not as_json:
         show_plan(plan, left, chosen, paths)
+        if preview.has_changed and not preview.path.exists():
+            note(f"{preview.path} is not there yet and will be made:")
         print_diff(preview.diff)
     is_wanted = yes or (
         is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
@@ -188,9 +190,9 @@ def show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[Cli
     if plan.secrets:
         note(counted(len(plan.secrets), "credential becomes a reference", "credentials become references") + ":")
         for secret in plan.secrets:
-            place = (
-                f"its value goes to {paths.secrets_file}" if secret.is_stored else "is set already to the same value"
-            )
+            made = "" if paths.secrets_file.exists() else ", which will be made"
+            stored = f"its value goes to {paths.secrets_file}{made}"
+            place = stored if secret.is_stored else "is set already to the same value"
             note(f"  ${{env:{secret.variable}}}  {', '.join(secret.used_by)}; {place}")
     if plan.missing:
         note("these variables are needed and not set; export them where the gateway starts, or add lines")

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
+from pml_gateway.secrets.judgement import MASK, Keys
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK, Keys, mask_tree
+from pml_gateway.secrets.masking import mask_tree
 from pml_gateway.text import escaped, escaped_json, first_sentence
 
 GAP = 2

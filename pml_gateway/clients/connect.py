@@ -8,13 +8,13 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pml_gateway.clients.backups import Backup, ClientBackups, all_backups
 from pml_gateway.clients.block import ClientFileError
 from pml_gateway.clients.discover import PROJECTS, ClientFile, of_project, read_place, with_text
 from pml_gateway.clients.jsonc import BOM
@@ -26,7 +26,7 @@ from pml_gateway.clients.translate import EntryOrigin, covers, same_server, tran
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
-from pml_gateway.paths import Paths
+from pml_gateway.paths import PROJECT_NAME, Paths
 
 
 class ConnectedFile(BaseModel):
@@ -62,7 +62,7 @@ class ConnectedFiles:
 
     def __init__(self, paths: Paths) -> None:
         self.path = paths.connections_file
-        self._backups = paths.backups_dir
+        self.backups = ClientBackups(paths)
 
     def get(self, file: ClientFile) -> ConnectedFile | None:
         """What was done to `file`, if anything was.
@@ -88,7 +88,7 @@ class ConnectedFiles:
                 else:
                     self.put(file, known)
             if backup is not None:
-                backup.unlink(missing_ok=True)
+                self.backups.remove([backup])
 
     def projects(self, path: Path) -> tuple[str, ...]:
         """The projects for which servers were taken out of the file at `path`, by their folders."""
@@ -103,14 +103,22 @@ class ConnectedFiles:
             self._write(record)
 
     def back_up(self, file: ClientFile, text: str | None) -> Path | None:
-        """Keep a text of `file`, readable for its owner only, and outside a project that others could see."""
-        if text is None:
-            return None
-        stem = f"{file.client.name}-{file.scope}-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}{f'-{number}' if number else ''}-{file.path.name.lstrip('.')}" for number in count())
-        backup = next(path for name in names if not (path := self._backups / name).exists())
-        write_atomically(backup, text)
-        return backup
+        """Keep a text of `file`."""
+        return None if text is None else self.backups.keep(file.client.name, file.scope, file.path, text)
+
+    def needed(self) -> dict[Path, Path]:
+        """The backups that undo a connection, each with the file it is of."""
+        connections = self._read().connections
+        return {each.backup: Path(key.split("|")[0]) for key, each in connections.items() if each.backup is not None}
+
+    def give_up(self, backups: Collection[Path]) -> None:
+        """Forget the connections that these backups would undo; `pml disconnect` takes out the gateway's entry then."""
+        with locked(self.path):
+            record = self._read()
+            left = {key: each for key, each in record.connections.items() if each.backup not in backups}
+            if left != record.connections:
+                record.connections = left
+                self._write(record)
 
     def _read(self) -> _Record:
         if not self.path.exists():
@@ -120,11 +128,16 @@ class ConnectedFiles:
         except (ValidationError, OSError) as exc:
             raise ConfigurationError(
                 f"{self.path} is damaged",
-                hint=f"move it away; the backups of your clients' files are in {self._backups}",
+                hint=f"move it away; the backups of your clients' files are in {self.backups.folder}",
             ) from exc
 
     def _write(self, record: _Record) -> None:
         write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+
+
+def backups_here(paths: Paths, folder: Path) -> list[Backup]:
+    """Every backup of this home, and of the project in `folder`."""
+    return all_backups(paths, ConnectedFiles(paths).needed(), [paths.config_file, folder / PROJECT_NAME])
 
 
 def text_hash(text: str) -> str:
@@ -402,7 +415,7 @@ def _is_same(file: ClientFile, before: ClientFile, name: str, surroundings: Surr
 
 
 def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
-    """Write the edit, whole or not at all; returns where the bytes from before are.
+    """Write the edit, whole or not at all; returns where the bytes from before are, as long as they are needed.
 
     Raises:
         ConfigurationError: the file changed since it was read, or cannot be written.
@@ -433,11 +446,13 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
                 raise
             if edit.how in ("restored", "undone"):
                 connections.drop(file)
+            needed = connections.needed()
+            connections.backups.forget(target, needed)
     except OSError as exc:
         raise ConfigurationError(
             f"{file.path} cannot be written: {exc.strerror}", hint="check its owner and mode"
         ) from exc
-    return backup
+    return backup if backup in needed else None
 
 
 def _replace(edit: ClientEdit, target: Path, connections: ConnectedFiles) -> Path | None:

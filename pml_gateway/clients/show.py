@@ -6,16 +6,15 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pml_gateway.clients.block import Block, ClientFileError
-from pml_gateway.secrets.masking import MASK, Keys, as_of_a_server, mask_text, masked_texts
+from pml_gateway.secrets.judgement import MASK, Keys, Secret, mapped, shown
+from pml_gateway.secrets.masking import mask_text
 
 CONTEXT_LINES = 3
 
-_CLIENT_VARIABLE = re.compile(r"(?:(?:Bearer|Basic|Token)\s+)?\$\{?[A-Za-z_][\w:-]*\}?\Z")
 _HUNK = re.compile(r"(?<=\A@@ )(-)(\d+)((?:,\d+)? \+)(\d+)")
 _WITH_ESCAPES = re.compile(r'"(?=[^"\n]*\\)(?:\\.|[^"\\\n])*"')
 
@@ -25,20 +24,35 @@ def masked_diff(
 ) -> str:
     """The change as a unified diff; of `secrets` nothing is shown wherever it stands, and `plain` texts are shown."""
     text = _diff(name, before, after)
-    shown = _Shown(text, _escaped(text), plain)
-    pairs: dict[str, str] = {}
+    there = _There(text, _escaped(text), plain)
+    found: dict[tuple[str, str], str] = {}
+
+    def judge(value: str, find: Callable[[], tuple[Secret, ...]], at: Keys) -> str:
+        if there.has(value) and (secrets := find()):
+            found[at[-1] if at else "", value] = shown(value, secrets)
+        return value
+
     for whole in (before, after):
         try:
-            pairs |= dict(masked_texts(block.values(whole), shown.judge))
+            mapped(block.values(whole), judge)
         except ClientFileError:
             text = "".join(mask_text(line) for line in text.splitlines(keepends=True))
-    for original in sorted(pairs, key=len, reverse=True):
-        for written in shown.written(original):
-            text = text.replace(written, written[0] + pairs[original] + written[-1])
-    text = _without_lines(text, [line.strip() for original in pairs for line in _lines(original)])
+    for (key, original), masked in sorted(found.items(), key=lambda item: len(item[0][1]), reverse=True):
+        for written, put in there.written(original, masked).items():
+            text = _replaced(text, key, written, put)
+    text = _without_lines(text, [line.strip() for _, original in found for line in _lines(original)])
     for secret in secrets:
         text = text.replace(json.dumps(secret)[1:-1], MASK).replace(secret, MASK)
     return text
+
+
+def _replaced(text: str, key: str, written: str, masked: str) -> str:
+    """`text` with a value masked where it stands under its key; wherever it stands, if that is not to be seen."""
+    # An item of a list has a number for its key, which is not written.
+    lead = r"^[ +-][ \t]*|[\[,]\s*" if key.isdecimal() else rf"{re.escape(key)}[\"']?[\s+-]*[:=][\s+-]*"
+    there = re.compile(rf"({lead}){re.escape(written)}", re.MULTILINE)
+    changed, count = there.subn(lambda match: match[1] + masked, text)
+    return changed if count else text.replace(written, masked)
 
 
 def _diff(name: str, before: str, after: str) -> str:
@@ -67,32 +81,26 @@ def _moved(match: re.Match[str], lines: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _There:
     """A diff, the texts that stand in it in an unusual way, and those that are known to be no secret."""
 
     text: str
     escaped: Mapping[str, set[str]]
     plain: Collection[str] = ()
 
-    def written(self, text: str) -> set[str]:
-        """How a text can stand between its quotes in a file."""
-        usual = {json.dumps(text, ensure_ascii=False), json.dumps(text), f"'{text}'"}
-        return usual | self.escaped.get(text, set())
+    def written(self, text: str, masked: str = "") -> dict[str, str]:
+        """How a text can stand between its quotes in a file, and how what is shown of it then does."""
+        quoted = json.dumps(masked, ensure_ascii=False)
+        unusual = dict.fromkeys(self.escaped.get(text, ()), quoted)
+        return unusual | {
+            json.dumps(text): json.dumps(masked),
+            json.dumps(text, ensure_ascii=False): quoted,
+            f"'{text}'": f"'{masked}'",
+        }
 
     def has(self, text: str) -> bool:
         """Whether a text stands there that may be a secret."""
         return text not in self.plain and any(written in self.text for written in [*self.written(text), *_lines(text)])
-
-    def judge(self, value: Any, at: Keys) -> Any:
-        """What stands there is judged as in a server; a reference in the client's own notation is no credential."""
-        match value:
-            case str() if _CLIENT_VARIABLE.match(value) or not self.has(value):
-                return value
-            case list():
-                there = [item if not isinstance(item, str) or self.has(item) else "" for item in value]
-                return [shown or item for item, shown in zip(value, as_of_a_server(there, at), strict=True)]
-            case _:
-                return as_of_a_server(value, at)
 
 
 def _lines(text: str) -> list[str]:

@@ -17,7 +17,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, ReferenceSettings, Settings
 from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import read_env_file
-from pml_gateway.secrets.masking import MASK, is_secret_name, mask_secret, without_defaults
+from pml_gateway.secrets.judgement import keys_of_secrets
+from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import MODES, SEPARATORS, ExposureMode
@@ -174,11 +175,11 @@ def unreadable_env_files(settings: Settings, environ: Mapping[str, str] = os.env
 
 
 def literal_secrets(settings: Settings) -> tuple[str, ...]:
-    """Variables, headers and URLs that hold a credential instead of a reference to it."""
+    """Variables, headers, arguments and URLs that hold a credential instead of a reference to it."""
     keys = [
-        key
-        for key, name, text in _server_variables(settings)
-        if is_secret_name(name) and mask_secret(text) == MASK and "${" not in text
+        f"servers.{server}.{key}"
+        for server, definition in settings.servers.items()
+        for key in keys_of_secrets(definition.model_dump(mode="json", exclude_defaults=True))
     ]
     store = settings.references.store
     if store.startswith("redis") and "@" in store and "${" not in store:
@@ -189,19 +190,18 @@ def literal_secrets(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _server_variables(settings: Settings) -> Iterator[tuple[str, str, str]]:
+def _server_variables(settings: Settings) -> Iterator[tuple[str, str]]:
     for server, definition in settings.servers.items():
         for section, values in (("env", definition.env), ("headers", definition.headers)):
             for name, text in values.items():
-                yield f"servers.{server}.{section}.{name}", name, text
+                yield f"servers.{server}.{section}.{name}", text
         if definition.auth is not None and definition.auth.client_secret is not None:
-            yield f"servers.{server}.auth.client_secret", "client_secret", definition.auth.client_secret
+            yield f"servers.{server}.auth.client_secret", definition.auth.client_secret
 
 
 def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
     enabled = {name: definition for name, definition in settings.servers.items() if definition.enabled}
-    for key, _, text in _server_variables(settings.model_copy(update={"servers": enabled})):
-        yield key, text
+    yield from _server_variables(settings.model_copy(update={"servers": enabled}))
     for server, definition in enabled.items():
         for field, value in (("command", definition.command), ("url", definition.url), ("cwd", definition.cwd)):
             if value is not None:

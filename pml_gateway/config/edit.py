@@ -28,7 +28,8 @@ from pml_gateway.config.problems import SECRET_SECTIONS, Problem, configuration_
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, write_atomically
 from pml_gateway.paths import CONFIG_NAME
-from pml_gateway.secrets.masking import as_of_a_server, mask_keys, masked_texts
+from pml_gateway.secrets.judgement import Keys, Secret, mapped, shown
+from pml_gateway.secrets.masking import mask_keys, mask_text
 
 INDENT = 2
 
@@ -273,16 +274,27 @@ def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
         ConfigurationError: the text is broken YAML.
     """
     root = compose(text, path)
-    splices: dict[int, tuple[int, str]] = {}
+    judged: dict[int, tuple[int, str]] = {}
+
+    def judge(scalar: str, find: Callable[[], tuple[Secret, ...]], _: Keys) -> str:
+        assert isinstance(scalar, _Written)
+        start, end = scalar.node.start_mark.index, scalar.node.end_mark.index
+        secrets = find()
+        judged[start] = (end, _in_its_style(scalar, shown(scalar, secrets)) if secrets else text[start:end])
+        return scalar
+
     if isinstance(root, MappingNode):
         for key, section in root.value:
             if key.value in _SECTIONS:
-                splices |= dict(map(_splice, masked_texts(_values(section, set()), as_of_a_server)))
-    for start in sorted(splices, reverse=True):
-        end, masked = splices[start]
-        eol = "\n" if text[start:end].endswith("\n") else ""
-        text = f"{text[:start]}{masked}{eol}{text[end:]}"
-    return mask_keys(text)
+                mapped(_values(section, set()), judge)
+    parts: list[str] = []
+    at = 0
+    for start in sorted(judged):
+        end, scalar = judged[start]
+        # What lies between, as comments, nobody has named.
+        parts += [mask_keys(text[at:start]), scalar]
+        at = end
+    return "".join([*parts, mask_keys(text[at:])])
 
 
 class _Written(str):
@@ -312,12 +324,9 @@ def _written(node: ScalarNode) -> _Written:
     return text
 
 
-def _splice(pair: tuple[str, str]) -> tuple[int, tuple[int, str]]:
-    """Where a replacement starts, where it ends, and what it is."""
-    text, masked = pair
-    assert isinstance(text, _Written)
-    node = text.node
-    return node.start_mark.index, (node.end_mark.index, f'"{masked}"' if node.style else masked)
+def _in_its_style(scalar: _Written, masked: str) -> str:
+    eol = "\n" if scalar.node.style in ("|", ">") else ""
+    return f'"{masked}"{eol}' if scalar.node.style else masked
 
 
 KEPT_BACKUPS = 10
@@ -347,9 +356,17 @@ class FileEdit:
     def diff(self) -> str:
         """The change as a unified diff, with credentials masked."""
         name = str(self.path)
-        before, after = (masked_yaml(text, self.path).splitlines(keepends=True) for text in (self.before, self.after))
+        before, after = (_shown(text, self.path).splitlines(keepends=True) for text in (self.before, self.after))
         lines = difflib.unified_diff(before, after, name, name)
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _shown(text: str, path: Path) -> str:
+    try:
+        return masked_yaml(text, path)
+    except ConfigurationError:
+        # A broken text that a backup replaces, of which nobody knows what stands where.
+        return "".join(mask_text(line) for line in text.splitlines(keepends=True))
 
 
 def edit_file(path: Path, change: Callable[[str], str], *, dry_run: bool = False) -> FileEdit:
@@ -420,6 +437,11 @@ def _backups(path: Path) -> list[tuple[str, int, Path]]:
         if name is not None and candidate.name.startswith(path.name):
             found.append((name["time"], int(name["number"] or 0), candidate))
     return sorted(found)
+
+
+def file_backups(path: Path) -> list[Path]:
+    """The backups beside a configuration file, oldest first."""
+    return [backup for *_, backup in _backups(path)] if path.parent.is_dir() else []
 
 
 def _forget_old(path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
-from pml_gateway.secrets.masking import as_of_a_server, is_secret_name, mask_arguments, mask_tree
+from pml_gateway.secrets.judgement import Keys, Secret, mapped, masked
+from pml_gateway.secrets.masking import mask_tree
 from pml_gateway.types import JsonObject
 
 
@@ -22,10 +23,7 @@ def masked_settings(settings: Settings) -> JsonObject:
 
 def masked_server(definition: UpstreamDefinition) -> JsonObject:
     """One server without its defaults and without its credentials."""
-    shown: JsonObject = {}
-    for key, value in definition.model_dump(mode="json", exclude_defaults=True).items():
-        is_launch = key in ("env", "headers", "args")
-        shown[key] = mask_tree(value, as_of_a_server, (key,)) if is_launch else mask_tree(value)
+    shown: JsonObject = masked(definition.model_dump(mode="json", exclude_defaults=True))
     return shown
 
 
@@ -44,18 +42,21 @@ def literal_credentials(settings: Settings) -> Iterator[str]:
 
 
 def _of_server(definition: UpstreamDefinition) -> Iterator[str]:
+    found: list[str] = []
+
+    def note(text: str, find: Callable[[], tuple[Secret, ...]], at: Keys) -> str:
+        secrets = find()
+        found.extend(secret.value for secret in secrets)
+        # Of a line for logs more may be missing than what is secret in it.
+        found.extend([text, text.partition("=")[2], text.partition(":")[2]] if secrets and at[0] == "args" else [])
+        found.extend(_of_url(text) if at[0] in ("args", "url") else [])
+        return text
+
+    mapped(definition.model_dump(mode="json", exclude_defaults=True), note)
     for name, text in definition.headers.items():
-        if is_secret_name(name) or name.lower().startswith("x-"):
-            yield text
-            yield text.partition(" ")[2]
-    yield from (text for name, text in definition.env.items() if is_secret_name(name))
-    for argument, shown in zip(definition.args, mask_arguments(definition.args), strict=True):
-        if shown != argument:
-            yield argument
-            yield argument.partition("=")[2]
-            yield argument.partition(":")[2]
-            yield from _of_url(argument)
-    yield from _of_url(definition.url or "")
+        if name.lower().startswith("x-"):
+            found += [text, text.partition(" ")[2]]
+    yield from found
 
 
 def _of_url(url: str) -> Iterator[str]:

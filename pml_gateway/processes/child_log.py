@@ -14,7 +14,9 @@ from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import LOGS, do_without
 from pml_gateway.secrets.env_file import read_env_file
-from pml_gateway.secrets.masking import MASK, is_secret_name, mask_text
+from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.masking import mask_text
+from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.secrets.references import references, resolve
 
 MAX_LOG_BYTES = 1024 * 1024

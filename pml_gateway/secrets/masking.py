@@ -1,54 +1,31 @@
-"""Masks credentials in text, command lines and trees of values; references to secrets stay as they are."""
+"""Masks credentials in text that others wrote, as log lines, and in trees of values; references stay as they are.
+
+Here more is masked than `secrets/judgement.py` would: of foreign text nobody knows what stands where.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-MASK = "***"
-
-_SECRET_NAME = re.compile(
-    # Not in longer words that mean something else: secretive, secretary, tokenizer, author, authentic, cookiecutter.
-    r"token(?!i[sz])|secret(?!iv|ar)|passw(or)?d|passphrase|api[-_]?key|(access|private|auth|signing)[-_]?key|credential|"
-    r"auth(?!or(?!i)|entic(?!at))|bearer|cookie(?!cutter)|session|dsn|pwd|connection[-_]?string|(^|[-_])(key|pat)s?$",
-    re.IGNORECASE,
-)
-KNOWN_CREDENTIAL = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|sk[-_]|[rp]k_(?:live|test)_|xox[a-z]-|xapp-|AKIA|ASIA|AIza|"
-    r"ya29\.|hf_|npm_|pypi-|dop_v1_|lin_(?:api|oauth)_|ntn_|secret_|figd_|tvly-|fc-|gsk_|r8_|SG\.|eyJ|shp(?:at|ss)_|"
-    r"sntry[su]_|dckr_pat_|ATATT|atlasv1\.|EAA|key-|pat[-_])(?=[A-Za-z_\-./+=]*\d)[A-Za-z0-9_\-./+=]{8,}"
-)
-RANDOM = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|"
-    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?![A-Za-z0-9])"
-)
-"""Words of package and tool names are shorter or have no digits; keys and identifiers in URLs look like this."""
+from pml_gateway.secrets.judgement import KNOWN_CREDENTIAL, MASK, RANDOM, SCHEME, Keys
+from pml_gateway.secrets.names import is_secret_name
 
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 _DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-(?!default\})[^{}]*\}")
 PLACEHOLDER = "..."
 """What a remedy writes where a value belongs; it writes `default` where a default does."""
 
-SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
     r"(?P<query>\?[^#\s]*)?(?P<fragment>#\S*)?",
     re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+    # Not where the value is an object with names of its own.
+    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
-_NAME = re.compile(r"[\w.-]+")
-FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
-
-HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
-ENV_FLAGS = frozenset({"-e", "--env"})
-LOGIN_FLAGS = frozenset({"-u", "--user"})
-_SECRET_SECTIONS = frozenset({"env", "environment", "headers", "http_headers"})
-
-Keys = tuple[str, ...]
-"""The keys under which a value of a tree stands; the items of a list stand under its keys."""
 
 Judge = Callable[[Any, Keys], Any]
 """What of a value may be shown: a text or the texts of a list masked, anything else as it is or a mask for it."""
@@ -74,16 +51,6 @@ def mask_text(text: str, plain: Container[str] = ()) -> str:
     return mask_keys(text)
 
 
-def mask_arguments(arguments: Iterable[str]) -> list[str]:
-    """Command line arguments without the values of secret options, headers and variables."""
-    shown: list[str] = []
-    before = ""
-    for argument in arguments:
-        shown.append(_argument(argument, before))
-        before = argument
-    return shown
-
-
 def by_name(value: Any, at: Keys) -> Any:
     """A text is masked whole where its key names a secret, else where it looks like one."""
     match value:
@@ -95,18 +62,6 @@ def by_name(value: Any, at: Keys) -> Any:
             return value
 
 
-def as_of_a_server(value: Any, at: Keys) -> Any:
-    """As `by_name`, but variables and headers are masked whole whatever they are called, and lists as command lines."""
-    match value:
-        case str() if not _SECRET_SECTIONS.isdisjoint(at[-2:-1]):
-            return mask_secret(value)
-        case list():
-            masked = mask_arguments(item if isinstance(item, str) else "" for item in value)
-            return [shown if isinstance(item, str) else item for item, shown in zip(value, masked, strict=True)]
-        case _:
-            return by_name(value, at)
-
-
 def mask_tree(value: Any, judge: Judge = by_name, at: Keys = ()) -> Any:
     """The same tree as it may be shown: `judge` is asked for every value in it."""
     match judge(value, at):
@@ -116,48 +71,6 @@ def mask_tree(value: Any, judge: Judge = by_name, at: Keys = ()) -> Any:
             return [item if isinstance(item, str) else mask_tree(item, judge, at) for item in items]
         case shown:
             return shown
-
-
-def masked_texts(tree: Any, judge: Judge) -> Iterator[tuple[str, str]]:
-    """Each text of a tree that may not be shown as it is, and what may."""
-    return _differences(tree, mask_tree(tree, judge))
-
-
-def _differences(value: Any, shown: Any) -> Iterator[tuple[str, str]]:
-    match value:
-        case str() if value != shown:
-            yield value, shown
-        case Mapping():
-            for key, item in value.items():
-                yield from _differences(item, shown[key])
-        case list():
-            for item, mask in zip(value, shown, strict=True):
-                yield from _differences(item, mask)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, option or key of this name usually holds a credential."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def _argument(argument: str, before: str) -> str:
-    if before in HEADER_FLAGS:
-        name, colon, value = argument.partition(":")
-        gap = value[: len(value) - len(value.lstrip())]
-        return f"{name}{colon}{gap}{mask_secret(value.strip())}" if colon else mask_secret(argument)
-    if before in ENV_FLAGS:
-        name, sign, value = argument.partition("=")
-        return f"{name}{sign}{mask_secret(value)}"
-    if before in LOGIN_FLAGS and ":" in argument:
-        return mask_secret(argument)
-    if FLAG.match(before) and is_secret_name(before.lstrip("-")) and not argument.startswith("--"):
-        return mask_secret(argument)
-    if argument.lstrip().startswith("{") and _SECRET_NAME.search(argument):
-        return mask_secret(argument)
-    name, sign, value = argument.partition("=")
-    if sign and _NAME.fullmatch(name) and is_secret_name(name):
-        return f"{name}={mask_secret(value)}"
-    return mask_text(argument)
 
 
 def _masked_url(match: re.Match[str]) -> str:

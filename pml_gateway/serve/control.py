@@ -24,8 +24,8 @@ from pml_gateway.home import RUN, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.results.lineage import lineage
+from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import IO
 
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.log import ROOT
+from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK, mask_text
+from pml_gateway.secrets.masking import mask_text
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import escaped, escaped_json
 

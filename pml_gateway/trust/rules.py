@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pml_gateway.secrets.masking import KNOWN_CREDENTIAL, RANDOM
+from pml_gateway.secrets.judgement import KNOWN_CREDENTIAL, RANDOM
 from pml_gateway.trust.lexicon import Kind, Reading
 from pml_gateway.trust.verdict import RiskClass
 

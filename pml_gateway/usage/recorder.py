@@ -23,8 +23,10 @@ from pml_gateway.config.settings import UsageSettings
 from pml_gateway.home import USAGE, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
+from pml_gateway.secrets.judgement import MASK, Keys
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK, Keys, is_secret_name, mask_text, mask_tree
+from pml_gateway.secrets.masking import mask_text, mask_tree
+from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.types import JsonObject
 from pml_gateway.usage.database import open_for_writing, prune
 

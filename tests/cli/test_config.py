@@ -28,7 +28,7 @@ gateway:
 servers:
   # source code
   gh: {{command: npx, args: [-y, gh, --token, {SECRET}], env: {{GITHUB_TOKEN: {SECRET}, OTHER: "${{env:OTHER}}"}}}}
-  linear: {{url: "https://me:{SECRET}@linear.test/mcp?key={SECRET}", headers: {{X-Any: {SECRET}}}}}
+  linear: {{url: "https://me:{SECRET}@linear.test/mcp?key={SECRET}", headers: {{X-Auth: {SECRET}}}}}
 clients:
   ci: {{key: "${{env:CI_KEY}}", deny: ["*:delete_*"]}}
 """
@@ -219,7 +219,7 @@ def test_the_json_of_show_has_settings_origins_warnings_and_files(config_file: P
 
     assert set(shown) == {"settings", "origins", "warnings", "files"}
     assert shown["origins"]["gateway.tools_exposure"] == {"source": "user", "location": f"{config_file}:3"}
-    assert shown["settings"]["servers"]["linear"]["url"] == "https://***@linear.test/mcp?key=***"
+    assert shown["settings"]["servers"]["linear"]["url"] == "https://me:***@linear.test/mcp?key=***"
     assert shown["files"] == [str(config_file)]
 
 
@@ -231,7 +231,7 @@ def test_validate_passes_a_sound_configuration_and_points_out_what_is_missing(co
     assert "clients.ci.key: environment variable CI_KEY is not set" in result.stderr
     assert "servers.gh.env.GITHUB_TOKEN holds a literal secret" in result.stderr
     found = pml_json("config", "validate")
-    assert (found["valid"], found["problems"], len(found["warnings"])) == (True, [], 3)
+    assert (found["valid"], found["problems"], len(found["warnings"])) == (True, [], 6)
 
 
 def test_validate_reports_every_problem_and_exits_with_78(config_file: Path) -> None:

@@ -22,6 +22,9 @@ WITHOUT_JSON = {"pml serve"}
 """It answers clients, not programs; its log is `--log-format json`."""
 
 WITHOUT_CONFIGURATION = {
+    "pml backups",
+    "pml backups prune",
+    "pml backups restore",
     "pml config",
     "pml config presets",
     "pml config reference",

@@ -78,8 +78,14 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     file = claude_code(home)
     before = file.read_bytes()
 
+    preview = pml("init", "--dry-run")
     done = pml("init", "--yes")
 
+    # What was shown is what is written, and a path that is not there yet is said to be.
+    shown = "".join(line[1:] for line in preview.stdout.splitlines(keepends=True) if line[0] == "+" != line[1])
+    assert shown == (home / ".pml" / "config.yaml").read_text()
+    assert f"{home}/.pml/config.yaml is not there yet and will be made" in preview.stderr
+    assert f"{home}/.pml/secrets.env, which will be made" in preview.stderr
     assert "command pythonn3 is not found; did you mean python3?" in done.stderr
     assert "export GITHUB_PAT=..." in done.stderr
     assert "${env:A_TOKEN}" in done.stderr

@@ -291,7 +291,7 @@ def test_broken_files_and_changes_in_between_are_refused(machine: Machine) -> No
 def test_backups_are_for_the_owner_alone(machine: Machine) -> None:
     connect(machine, fixture(machine, "claude-code", Scope.PROJECT))
 
-    (backup,) = machine.paths.backups_dir.iterdir()
+    (backup,) = machine.paths.backups_dir.glob("claude-code-*")
     assert SECRET in backup.read_text()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert stat.S_IMODE(machine.paths.backups_dir.stat().st_mode) == 0o700
@@ -397,12 +397,12 @@ def test_a_kill_during_a_write_leaves_the_old_or_the_new_file(tmp_path: Path) ->
 
 @pytest.mark.parametrize("escaped", ["hunter2\\u0073ecret", "postgres:\\/\\/u:hunter2@h", "\\u0068unter2"])
 def test_a_preview_masks_credentials_however_they_are_escaped(escaped: str) -> None:
-    before = f'{{"mcpServers": {{\n  "db": {{"command": "x", "env": {{"URL": "{escaped}"}}}}\n}}}}'
+    before = f'{{"mcpServers": {{\n  "db": {{"command": "x", "env": {{"DB_PASS": "{escaped}"}}}}\n}}}}'
     block = Block(FileFormat.JSON, ("mcpServers",))
     after = block.changed(before, (), {"pml": {"command": "pml"}})
     shown = masked_diff("mcp.json", before, after, block)
     assert "unter2" not in shown
-    assert '"URL": "***"' in shown
+    assert '"DB_PASS": ' in shown
 
 
 @pytest.mark.parametrize("quotes", ['"""', "'''"])

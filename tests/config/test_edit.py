@@ -328,7 +328,7 @@ def test_a_diff_does_not_show_credentials(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
         "# old key: ghp_hunter2hunter2hunter2\n"
-        "servers: {gh: {command: npx, args: [--token, hunter2], env: {A: 'hunter2', B: hunter2, C: '${env:C}'}}}\n"
+        "servers: {gh: {command: x, args: [--token, hunter2], env: {PIN: 'hunter2', A_PW: hunter2, C: '${env:C}'}}}\n"
         "clients: {}\n"
     )
 

@@ -6,7 +6,8 @@ from pml_gateway.config.edit import masked_yaml
 from pml_gateway.config.masked import masked_server, masked_settings
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
-from pml_gateway.secrets.masking import mask_arguments, mask_secret, mask_text
+from pml_gateway.secrets.judgement import masked
+from pml_gateway.secrets.masking import mask_secret, mask_text
 
 KEY = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 
@@ -60,13 +61,16 @@ def test_credentials_inside_a_text_are_masked_and_the_rest_stays(text: str, show
         (["--token", "hunter2", "-y"], ["--token", "***", "-y"]),
         (["--api-key=hunter2"], ["--api-key=***"]),
         (["--api-key=${env:K}"], ["--api-key=${env:K}"]),
-        (["-e", "ANY=hunter2", "-e", "B=${env:B}"], ["-e", "ANY=***", "-e", "B=${env:B}"]),
+        (
+            ["-e", "MODE=fast", "-e", "DB_PASS=hunter2", "-e", "B=${env:B}"],
+            ["-e", "MODE=fast", "-e", "DB_PASS=***", "-e", "B=${env:B}"],
+        ),
         (["-e", "PASSED_THROUGH"], ["-e", "PASSED_THROUGH"]),
-        (["--header", "Authorization: Bearer hunter2"], ["--header", "Authorization: ***"]),
+        (["--header", "Authorization: Bearer hunter2"], ["--header", "Authorization: Bearer ***"]),
         (["--header", "Authorization:${env:AUTH}"], ["--header", "Authorization:${env:AUTH}"]),
         (["key=hunter2"], ["key=***"]),
-        (["-u", "me:hunter2"], ["-u", "***"]),
-        (['{"apiKey": "hunter2"}'], ["***"]),
+        (["-u", "me:hunter2"], ["-u", "me:***"]),
+        (['{"apiKey": "hunter2"}'], ['{"apiKey": "***"}']),
         (["-c", "export TOKEN=hunter2; run"], ["-c", "export TOKEN=***; run"]),
         (["--key", "${env:K}"], ["--key", "${env:K}"]),
         (["--token", "--verbose"], ["--token", "--verbose"]),
@@ -75,16 +79,17 @@ def test_credentials_inside_a_text_are_masked_and_the_rest_stays(text: str, show
     ],
 )
 def test_arguments_that_carry_secrets_are_masked(arguments: list[str], shown: list[str]) -> None:
-    assert mask_arguments(arguments) == shown
+    assert masked(arguments) == shown
 
 
-def test_every_literal_variable_and_header_of_a_server_is_masked() -> None:
-    server = UpstreamDefinition(command="npx", args=("-y", "x"), env={"MODE": "hunter2", "T": "${env:T}"}, cwd="/srv")
+def test_of_a_server_secrets_are_masked_and_everything_else_is_shown() -> None:
+    environment = {"MODE": "fast", "DB_PASS": "hunter2", "T": "${env:T}"}
+    server = UpstreamDefinition(command="npx", args=("-y", "x"), env=environment, cwd="/srv")
 
     assert masked_server(server) == {
         "command": "npx",
         "args": ["-y", "x"],
-        "env": {"MODE": "***", "T": "${env:T}"},
+        "env": {"MODE": "fast", "DB_PASS": "***", "T": "${env:T}"},
         "cwd": "/srv",
     }
 
@@ -98,8 +103,8 @@ def test_no_part_of_the_settings_shows_a_credential() -> None:
             },
             "references": {"store": "redis://:hunter2@cache/0"},
             "servers": {
-                "a": {"url": "https://hunter2@x.test/?k=hunter2", "headers": {"X-Any": "hunter2"}},
-                "b": {"command": "sh", "args": ["--password", "hunter2"], "env": {"A": "hunter2"}},
+                "a": {"url": "https://hunter2@x.test/?key=hunter2", "headers": {"X-Auth": "hunter2"}},
+                "b": {"command": "sh", "args": ["--password", "hunter2"], "env": {"PIN": "hunter2"}},
             },
             "clients": {"ci": {"key": "${env:CI}"}},
             "workflows": {"w": {"steps": [{"arguments": {"token": "hunter2", "url": "https://u:hunter2@x.test"}}]}},
@@ -121,8 +126,9 @@ def test_a_masked_text_keeps_its_layout() -> None:
         "  a:\n"
         "    command: [npx, --token, hunter2]  # why\n"
         "    env:\n"
-        "      A: 'hunter2'   # quoted\n"
-        "      B: |\n"
+        "      A_PASS: 'hunter2'   # quoted\n"
+        "      A: 'shown'\n"
+        "      B_KEY: |\n"
         "        hunter2\n"
         "      C: ${env:C}\n"
         "clients: {ci: {key: hunter2}}\n"
@@ -136,8 +142,9 @@ def test_a_masked_text_keeps_its_layout() -> None:
         "  a:\n"
         "    command: [npx, --token, ***]  # why\n"
         "    env:\n"
-        '      A: "***"   # quoted\n'
-        '      B: "***"\n'
+        '      A_PASS: "***"   # quoted\n'
+        "      A: 'shown'\n"
+        '      B_KEY: "***"\n'
         "      C: ${env:C}\n"
         "clients: {ci: {key: ***}}\n"
         "gateway: {hybrid: {max_tokens: 500}}\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pml_gateway.errors import GatewayError
+from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import MASK
 
 
 class Severity(StrEnum):

@@ -1,0 +1,192 @@
+"""`pml backups`: what is kept of files that pml changed, why, and how it comes back or goes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pml_gateway.cli.completion import backup_names
+from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked
+from pml_gateway.clients.backups import Backup, chosen, prune, restore, to_prune
+from pml_gateway.clients.connect import ConnectedFiles, backups_here
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.paths import Paths
+from pml_gateway.text import counted
+
+backups_app = typer.Typer(name="backups", no_args_is_help=False)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")]
+
+_AGE = re.compile(r"(\d{1,5})([dhw])")
+_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+
+@backups_app.callback(invoke_without_command=True)
+def backups(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the backups of files that pml changed: of which file, since when, why they are kept.
+
+    Backups of clients' files go by themselves once `pml disconnect` has undone the change. They may hold secrets, and
+    only you can read them.
+
+    Example: pml backups
+    """
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        found = backups_here(Paths.from_environ(), Path.cwd())
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"backups": [_object(backup) for backup in found]})
+        return
+    if not found:
+        note("there are no backups")
+        return
+    _show(found)
+    unneeded = to_prune(found, everything=False, before=None)
+    if unneeded:
+        note(f"{counted(len(unneeded), 'backup')} that nothing needs: pml backups prune")
+
+
+@backups_app.command("restore")
+def restore_backup(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `pml backups` lists it.", autocompletion=backup_names)
+    ],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a backup back in the place of its file. What stands there now is kept, so that this can be undone.
+
+    Example: pml backups restore config.yaml.bak-20260301-101500 --dry-run
+    """
+    try:
+        change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
+        if not as_json:
+            print_diff(change.diff)
+        may_ask = not as_json and sys.stdin.isatty()
+        is_unasked = change.has_changed and not (dry_run or yes or may_ask)
+        is_wanted = change.has_changed and not dry_run and not is_unasked
+        is_written = is_wanted and (yes or typer.confirm(f"Write {change.file}?", default=True))
+        kept = change.write() if is_written else None
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json(
+            {
+                "file": str(change.file),
+                "changed": change.has_changed,
+                "written": is_written,
+                "backup": str(kept) if kept else None,
+                "diff": change.diff,
+            }
+        )
+    elif is_written:
+        note(f"wrote {change.file}")
+        if kept:
+            note(f"undo: pml backups restore {kept.name}")
+    elif not change.has_changed:
+        note(f"{change.file} says this already")
+    elif not is_unasked:
+        note("nothing was written")
+    if is_unasked:
+        refuse_unasked(as_json=as_json)
+
+
+@backups_app.command("prune")
+def prune_backups(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that an undo needs, which is then no longer exact.")
+    ] = False,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Only older ones: 30d, 12h, 4w.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove backups that nothing needs: no undo, and of configuration files not the last texts.
+
+    With --older-than, also old texts of configuration files; with --all, every backup there is.
+
+    Example: pml backups prune --older-than 30d --dry-run
+    """
+    before = _before(older_than)
+    paths = Paths.from_environ()
+    try:
+        gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
+        if not as_json:
+            _show(gone)
+        may_ask = not as_json and sys.stdin.isatty()
+        is_unasked = bool(gone) and not (dry_run or yes or may_ask)
+        is_wanted = bool(gone) and not dry_run and not is_unasked
+        is_done = is_wanted and (yes or typer.confirm(f"Remove {counted(len(gone), 'backup')}?", default=False))
+        if is_done:
+            # First: a connection whose backup is gone could not be undone at all.
+            ConnectedFiles(paths).give_up([backup.path for backup in gone])
+            prune(gone, paths)
+    except ConfigurationError as error:
+        fail(error, as_json=as_json)
+    if as_json:
+        print_json({"backups": [_object(backup) for backup in gone], "removed": is_done})
+    elif is_done:
+        note(f"removed {counted(len(gone), 'backup')}")
+    elif not gone:
+        note("there is nothing to remove")
+    elif not is_unasked:
+        note("nothing was removed")
+    if is_unasked:
+        refuse_unasked(as_json=as_json)
+
+
+def _before(age: str | None) -> datetime | None:
+    if age is None:
+        return None
+    match = _AGE.fullmatch(age)
+    if match is None:
+        raise typer.BadParameter(f"{age!r} is no age; write 30d, 12h or 4w", param_hint="--older-than")
+    return datetime.now() - int(match[1]) * _UNITS[match[2]]
+
+
+def _show(found: Sequence[Backup]) -> None:
+    if found:
+        print_table(
+            ("BACKUP", "OF", "KB", "KEPT"),
+            [
+                (
+                    backup.name,
+                    _short(backup.file) if backup.file else "not known",
+                    f"{max(1, round(backup.size / 1024)):,}",
+                    f"{backup.at:%Y-%m-%d %H:%M}, {backup.why}",
+                )
+                for backup in found
+            ],
+        )
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _object(backup: Backup) -> dict[str, object]:
+    return {
+        "name": backup.name,
+        "path": str(backup.path),
+        "kind": backup.kind,
+        "file": str(backup.file) if backup.file else None,
+        "client": backup.client or None,
+        "at": backup.at.isoformat(timespec="seconds"),
+        "bytes": backup.size,
+        "why": backup.why,
+        "needed": backup.is_needed,
+    }

@@ -1,0 +1,166 @@
+"""What a name says of the value under it: names are read as words, of which the last says what the value is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+from itertools import pairwise
+
+
+class Says(Enum):
+    """What the name of a variable, header, option or key says of its value."""
+
+    SECRET = "secret"
+    """It is one, whatever it looks like."""
+
+    PERHAPS = "perhaps"
+    """It is one unless it is a plain word, a number or a path: a `session` may be a token or a name."""
+
+    PLAIN = "plain"
+    """It is something else: a path, an id, a mode."""
+
+    NOTHING = "nothing"
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_GLUED = re.compile(
+    # PGPASSWORD, apikey, smtppass, clientid; and not monkey, compass or tokenizer.
+    r"(?P<first>.+?)(?P<last>passw(?:or)?ds?|passphrase|passcode|secrets?|tokens?|apikeys?|credentials?|creds|pwd|"
+    r"sess(?:ion)?id|connectionstring)|"
+    r"(?P<owner>api|auth|access|secret|private|public|master|signing|encryption|licen[cs]e|app|admin|account|user|"
+    r"service|subscription|storage|shared|session)(?P<key>keys?)|"
+    r"(?P<login>db|smtp|imap|mysql|pg|redis|user|root|admin|my|ftp|mail|mongo|proxy|http|basic|ldap|wifi|ssh|login|"
+    r"app|rpc)(?P<pass>pass)|"
+    r"(?P<what>client|user|team|account|project|tenant|app|zone|org|page|chat|channel|guild)(?P<id>ids?)"
+)
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRETS = _set(
+    """
+    password passwords passwd passphrase passphrases passcode passcodes secret secrets token tokens credential
+    credentials creds apikey apikeys jwt bearer authorization pwd sessid sessionid connectionstring connstr
+    mnemonic
+    """
+)
+"""Words that make a secret of whatever they stand in, unless its last word says something else."""
+
+_LAST_SECRETS = _set(
+    """
+    key keys pass pin pincode pat pats pw otp totp cookie cookies dsn signature sig sas hmac pepper salt seed
+    cred
+    """
+)
+"""Words that do so as the last one: not in PIN_MEMORY or KEY_PREFIX."""
+
+_LAST_PERHAPS = _set(
+    """
+    auth authentication session sessions webhook webhooks login
+    """
+)
+
+_PAIRS = frozenset(
+    {
+        *(
+            (owner, "key")
+            for owner in ("api", "access", "secret", "private", "auth", "signing", "encryption", "master")
+        ),
+        *(("connection", "string"), ("conn", "string"), ("conn", "str"), ("session", "string"), ("api", "hash")),
+        *(("secret", "id"), ("session", "id"), ("sess", "id")),
+    }
+)
+_TRIPLES = frozenset({("access", "key", "id"), ("totp", "secret", "seed")})
+
+_OF_NO_SECRET = _set(
+    """
+    public pub publishable project space issue partition sort primary foreign cache group object site file index
+    shortcut hot registry idempotency row column map bind
+    """
+)
+"""What stands before `key` where it is none that opens something."""
+
+_ADDED = _set(
+    """
+    value values string str data json b64 base64 raw text pem header prod dev test live default
+    """
+)
+"""Words behind a secret that say no more than how it is written, or which one it is."""
+
+_OTHERWISE = _set(
+    """
+    path paths file files filename dir dirs directory directories folder root home name names id ids sid uid
+    guid uuid url urls uri uris host hosts hostname port ports region zone env environment type types mode kind
+    method methods flow scheme provider providers timeout ttl expiry expires expiration lifetime age interval
+    limit limits max min count size length len budget enabled disabled required optional algorithm algorithms
+    alg algo format encoding prefix suffix field param parameter scope scopes audience issuer realm domain
+    server servers endpoint version level layout command cmd helper store storage backend manager policy
+    rotation cache through strategy profile user users username email account team org organization project
+    workspace database db table bucket model language locale timezone tz hint label description title status
+    state schema var variable variables sock socket seconds minutes hours days ms refresh retry retries filter
+    verify usage parallelism sha commit digest checksum revision ref branch tag arn addr address ca cert certs
+    certificate certificates
+    """
+)
+"""Last words that say what the value is, and it is no secret."""
+
+_COUNTED = _set(
+    """
+    max min minimum maximum num number n count total output input prompt completion thinking budget limit per
+    chunk context overlap reasoning
+    """
+)
+"""What stands beside `tokens` where those are counted."""
+
+_ASKS = _set(
+    """
+    no enable enabled disable disabled use allow require requires skip is has should
+    """
+)
+"""First words of names whose values are yes or no."""
+
+WEBHOOK = re.compile(r"webhooks?(?:[-_ ]?ur[li])?\Z", re.IGNORECASE)
+"""Names of addresses that are secret as a whole: whoever knows one may post."""
+
+
+@lru_cache(maxsize=4096)
+def said_by(name: str) -> Says:
+    """What `name` says."""
+    words = tuple(_words(name))
+    if not words or words[0] in _ASKS:
+        return Says.PLAIN if words else Says.NOTHING
+    last = words[-1]
+    if words[-2:] in _PAIRS or words[-3:] in _TRIPLES:
+        return Says.SECRET
+    if WEBHOOK.search(name):
+        return Says.PERHAPS
+    if last in _OTHERWISE or (last in ("token", "tokens") and not _COUNTED.isdisjoint(words)):
+        return Says.PLAIN
+    if not _SECRETS.isdisjoint(words) or not _PAIRS.isdisjoint(pairwise(words)):
+        # AUTH_TOKEN_HEADER names a header, or is one.
+        return Says.PERHAPS if last == "header" else Says.SECRET
+    while len(words) > 1 and words[-1] in _ADDED:
+        words = words[:-1]
+    if words[-1] in ("key", "keys") and not _OF_NO_SECRET.isdisjoint(words[-2:-1]):
+        return Says.PLAIN
+    if words[-1] in _LAST_SECRETS:
+        return Says.SECRET
+    return Says.PERHAPS if words[-1] in _LAST_PERHAPS else Says.NOTHING
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, option or key of this name usually holds a credential."""
+    return said_by(name) in (Says.SECRET, Says.PERHAPS)
+
+
+def _words(name: str) -> Iterator[str]:
+    for found in _WORDS.findall(name):
+        word = found.lower()
+        if glued := _GLUED.fullmatch(word):
+            yield from (part for part in glued.groups() if part)
+        elif len(word) > 1:
+            yield word
