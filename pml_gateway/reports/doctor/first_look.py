@@ -13,8 +13,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.paths import Paths
-from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.serve.control import ask_gateways
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
