@@ -106,10 +106,16 @@ class Block:
         def by_name() -> str:
             return self._put_back(self._edited(text, remove, {}), names, original)
 
+        if self._says(text, expected):
+            return text
         for way in (by_merging, by_name) if written else (by_name,):
             with suppress(TomlEditError, ClientFileError):
                 found = way()
-                if found is not None and self._says(found, expected):
+                if (
+                    found is not None
+                    and self._says(found, expected)
+                    and jsonc.is_strict(found) >= jsonc.is_strict(text)
+                ):
                     return found
         return self.changed(text, remove, {name: known[name] for name in names})
 

@@ -63,6 +63,15 @@ def parse(text: str) -> Any:
         return _Parser(text).document()
 
 
+def is_strict(text: str) -> bool:
+    """Whether text is JSON without comments and trailing commas, which not every reader takes."""
+    try:
+        json.loads(text.removeprefix(BOM))
+    except ValueError:
+        return False
+    return True
+
+
 def members(text: str, position: int) -> list[Member]:
     """The members of the object that starts at `position` of a text that `parse` accepts."""
     return list(_members(text, position))
