@@ -1,4 +1,4 @@
-"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers."""
+"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers, an extra."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from pml_gateway.errors import ModelError
 from pml_gateway.index.calibration import Calibration, shipped_calibration, shipped_directory
 from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.installation import TRANSFORMERS, adding
 
 MODEL_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
@@ -96,9 +98,10 @@ class TransformerEmbedder:
 
     def __init__(self, model: str) -> None:
         """Load the model, from the local cache if it is there; raises ModelError when it cannot be had."""
-        import sentence_transformers  # imported late: see pml_gateway/index/__init__.py
-
+        require_library(model)
         try:
+            import sentence_transformers  # imported late: see pml_gateway/index/__init__.py
+
             self._model: Any = _load(sentence_transformers.SentenceTransformer, model)
         except Exception as exc:
             raise ModelError(
@@ -149,6 +152,25 @@ def _load(model_class: Any, model: str) -> Any:
 BUILTIN = "builtin"
 
 
+def require_library(model: str) -> None:
+    """See, without loading anything, whether what serves `model` is installed.
+
+    Raises:
+        ModelError: naming the command that installs it.
+    """
+    if model != BUILTIN and not _is_exported(model) and find_spec("sentence_transformers") is None:
+        raise ModelError(
+            f"search.model {model!r} needs sentence-transformers, which is not installed",
+            hint=f"add it with: {adding(TRANSFORMERS)} and restart the gateway, or use `builtin`; "
+            "`pml docs search` says how to do without CUDA",
+            details={"model": model},
+        )
+
+
+def _is_exported(model: str) -> bool:
+    return (Path(model).expanduser() / MODEL_FILE).is_file()
+
+
 def load_embedder(model: str) -> Embedder:
     """Load `builtin`, a directory made by `models/build_model.py`, or any sentence-transformers model by name or path.
 
@@ -158,6 +180,6 @@ def load_embedder(model: str) -> Embedder:
     if model == BUILTIN:
         return OnnxEmbedder(shipped_directory())
     directory = Path(model).expanduser()
-    if (directory / MODEL_FILE).is_file():
+    if _is_exported(model):
         return OnnxEmbedder(directory)
     return TransformerEmbedder(str(directory) if directory.is_dir() else model)
