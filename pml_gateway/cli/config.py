@@ -205,7 +205,7 @@ def _model_warnings(settings: Settings) -> list[str]:
     try:
         require_library(settings.search.model)
     except ModelError as error:
-        return [f"{error}; searches answer from words alone"]
+        return [f"{error.message}, and searches answer from words alone; {error.hint}"]
     return []
 
 

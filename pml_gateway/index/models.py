@@ -161,8 +161,8 @@ def require_library(model: str) -> None:
     if model != BUILTIN and not _is_exported(model) and find_spec("sentence_transformers") is None:
         raise ModelError(
             f"search.model {model!r} needs sentence-transformers, which is not installed",
-            hint=f"add it with: {adding(TRANSFORMERS)} and restart the gateway, or use `builtin`; "
-            "`pml docs search` says how to do without CUDA",
+            hint="use `builtin`, or add it and restart the gateway (`pml docs search` says how to do without CUDA): "
+            + adding(TRANSFORMERS),
             details={"model": model},
         )
 
