@@ -1,4 +1,4 @@
-"""What the README's two commands take to install, before a commit and after it: time, size, and whether it fits together.
+"""What the README's two commands install, before a commit and after it: in what time, how much, and fitting together?
 
     python -m benchmarks.run_install --before COMMIT [--python python3.13]
 
