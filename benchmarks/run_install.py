@@ -5,7 +5,8 @@
 Each round lays both commits out in folders of their own and runs their own README's commands there in turns, the other
 commit first each time: the first command whole, with its demo, and what the test command installs, without its tests.
 The home is empty and pip keeps no cache; how fast the index answers is part of the time, which is why ratios of one run
-are told. `pip check` says whether the installed packages agree.
+are told. Where other programs keep the machine busy, the ratio of processor time says more. `pip check` says whether
+the installed packages agree.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shlex
 import subprocess
 import tarfile
@@ -39,6 +41,7 @@ class Installed:
     commit: str
     command: str
     seconds: float
+    cpu_seconds: float
     steps: Mapping[str, float]
     mib: float
     packages: int
@@ -86,6 +89,7 @@ def install(commit: str, command: str, python: str, folder: Path) -> Installed:
     }
     steps = readme_commands((checkout / "README.md").read_text(encoding="utf-8"))[command]
     seconds: dict[str, float] = {}
+    worked = cpu_seconds()
     for step in steps:
         started = time.monotonic()
         done = subprocess.run(
@@ -94,6 +98,7 @@ def install(commit: str, command: str, python: str, folder: Path) -> Installed:
         seconds[step] = time.monotonic() - started
         if done.returncode != 0:
             raise SystemExit(f"{commit}: {step!r} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+    worked = cpu_seconds() - worked
     made = checkout / environment_of(steps)
     pip = [str(made / "bin" / "python"), "-m", "pip", "--no-color"]
     checked = subprocess.run([*pip, "check"], env=variables, capture_output=True, text=True)
@@ -104,11 +109,18 @@ def install(commit: str, command: str, python: str, folder: Path) -> Installed:
         commit,
         command,
         sum(seconds.values()),
+        worked,
         seconds,
         sum(each.lstat().st_size for each in made.rglob("*")) / MIB,
         len(listed.stdout.splitlines()),
         checked.stdout.strip(),
     )
+
+
+def cpu_seconds() -> float:
+    """What the ended children of this process, and theirs, have worked."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def rounds(commits: Sequence[str], commands: Sequence[str], python: str, count: int) -> Iterator[Installed]:
@@ -129,12 +141,16 @@ def rows(measured: Sequence[Installed], before: str, after: str) -> list[dict[st
             for commit in (before, after)
         ]
         old, new = (median([each.seconds for each in side]) for side in sides)
+        old_cpu, new_cpu = (median([each.cpu_seconds for each in side]) for side in sides)
         found.append(
             {
                 "command": command,
                 "before s": old,
                 "after s": new,
                 "ratio": new / old,
+                "before cpu s": old_cpu,
+                "after cpu s": new_cpu,
+                "cpu ratio": new_cpu / old_cpu,
                 "before MiB": round(sides[0][0].mib),
                 "after MiB": round(sides[1][0].mib),
                 "before packages": sides[0][0].packages,
@@ -171,7 +187,10 @@ def main() -> None:
     measured = []
     for each in rounds((arguments.before, arguments.after), commands, python, arguments.rounds):
         measured.append(each)
-        print(f"{each.commit} {each.command}: {each.seconds:.1f} s, {each.mib:.0f} MiB", flush=True)
+        print(
+            f"{each.commit} {each.command}: {each.seconds:.1f} s, {each.cpu_seconds:.1f} s of work, {each.mib:.0f} MiB",
+            flush=True,
+        )
     figures = rows(measured, arguments.before, arguments.after)
     print(table(figures))
     if not arguments.no_save:

@@ -20,8 +20,9 @@ def test_the_first_command_needs_no_torch() -> None:
 
 def test_medians_of_both_commits_are_compared() -> None:
     def run(commit: str, seconds: float, mib: float) -> Installed:
-        return Installed(commit, "first", seconds, {}, mib, 10, "No broken requirements found.")
+        return Installed(commit, "first", seconds, seconds / 2, {}, mib, 10, "No broken requirements found.")
 
     (row,) = rows([run("a", 10, 100), run("b", 4, 50), run("b", 5, 50), run("b", 90, 50), run("a", 10, 100)], "a", "b")
     assert (row["before s"], row["after s"], row["ratio"]) == (10, 5, 0.5)
+    assert (row["before cpu s"], row["after cpu s"], row["cpu ratio"]) == (5, 2.5, 0.5)
     assert (row["before MiB"], row["after MiB"]) == (100, 50)
