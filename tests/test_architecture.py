@@ -43,7 +43,20 @@ STAGES = (
 """The folders in the order of the data's flow: each imports only those before it."""
 
 SHARED = frozenset(
-    {"errors", "files", "foreign_json", "home", "hosts", "log", "paths", "shares", "signal", "text", "types"}
+    {
+        "errors",
+        "files",
+        "foreign_json",
+        "home",
+        "hosts",
+        "installation",
+        "log",
+        "paths",
+        "shares",
+        "signal",
+        "text",
+        "types",
+    }
 )
 """Modules at the root that every folder may use, and that use no folder."""
 

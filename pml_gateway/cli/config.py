@@ -21,9 +21,10 @@ from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.problems import configuration_error
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.errors import ConfigurationError, ModelError, SecretError
 from pml_gateway.reports.settings import markdown_reference, reference
 from pml_gateway.text import suggestion
+from pml_gateway.types import Ranking
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
 
@@ -150,7 +151,7 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
         raise typer.Exit(exit_code(error)) from None
     warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
     warnings += [*foreign_variables(loaded.settings), *unreadable_env_files(loaded.settings)]
-    warnings += _store_warnings(loaded.settings)
+    warnings += [*_store_warnings(loaded.settings), *_model_warnings(loaded.settings)]
     warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
     files = [str(path) for path in loaded.files]
     if as_json:
@@ -194,6 +195,20 @@ def _store_warnings(settings: Settings) -> list[str]:
         return []
     except ConfigurationError as error:
         return [f"{error.message}; {error.hint}"]
+    return []
+
+
+def _model_warnings(settings: Settings) -> list[str]:
+    """What keeps the embedding model from being loaded, as far as it shows without loading it."""
+    # numpy takes 0.1 s to import, which `pml config` never needs otherwise.
+    from pml_gateway.index.models import require_library
+
+    if settings.search.ranking is Ranking.LEXICAL:
+        return []
+    try:
+        require_library(settings.search.model)
+    except ModelError as error:
+        return [f"{error.message}, and searches answer from words alone; {error.hint}"]
     return []
 
 

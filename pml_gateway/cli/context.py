@@ -74,7 +74,7 @@ class Command:
         if not loaded.settings.servers:
             raise ConfigurationError(
                 f"no servers are configured in {self.identity}",
-                hint="add a `servers:` section, or see it work first: pml demo",
+                hint="bring in those of your clients: pml init; or see it work first: pml demo",
             )
         return loaded
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ import typer
 
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import messages, note, print_json, print_table, say
+from pml_gateway.clients.own import pml_command
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
@@ -72,17 +75,40 @@ def _show(report: DemoReport, *, keep: bool) -> None:
         for line in step.answer.splitlines():
             say(f"  {line}")
     say()
-    say("Connect a client to your own servers (pml serve reads ~/.pml/config.yaml)", style="bold")
-    for client, how in connecting("http://127.0.0.1:8765/mcp" if not keep else report.url):
-        say(f"  {client}")
+    if keep:
+        say("Point a client at it", style="bold")
+        _show_steps(pointing(report.url))
+    else:
+        say("Bring your own servers", style="bold")
+        _show_steps(next_steps())
+
+
+def _show_steps(steps: Sequence[tuple[str, str]]) -> None:
+    for what, how in steps:
+        say(f"  {what}")
         say(f"    {how}", style="cyan")
 
 
-def connecting(url: str) -> list[tuple[str, str]]:
-    """How each client is pointed at the gateway."""
+def pointing(url: str) -> list[tuple[str, str]]:
+    """How clients are pointed at a gateway that runs over HTTP."""
     return [
-        ("Claude Code, stdio", "claude mcp add pml -- pml serve"),
-        ("Claude Code, HTTP", f"claude mcp add --transport http pml {url}"),
-        ("Cursor, in ~/.cursor/mcp.json", '{"mcpServers": {"pml": {"command": "pml", "args": ["serve"]}}}'),
+        ("Claude Code", f"claude mcp add --transport http pml {url}"),
         ("VS Code", f"""code --add-mcp '{{"name": "pml", "type": "http", "url": "{url}"}}'"""),
+        ("Cursor, in ~/.cursor/mcp.json", f'{{"mcpServers": {{"pml": {{"url": "{url}"}}}}}}'),
     ]
+
+
+def next_steps() -> list[tuple[str, str]]:
+    """From the demo to a gateway in front of one's own servers."""
+    pml = shlex.join(typed_command())
+    return [
+        ("take over the servers of your clients into ~/.pml/config.yaml", f"{pml} init"),
+        ("put the gateway into a client, here Claude Code", f"{pml} connect claude-code"),
+    ]
+
+
+def typed_command() -> list[str]:
+    """What a person types to start this installation: its name, where the shell finds it by that."""
+    command = pml_command()
+    found = shutil.which("pml")
+    return ["pml"] if found is not None and Path(found).resolve() == Path(command[0]).resolve() else command

@@ -1,4 +1,4 @@
-"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers."""
+"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers, an extra."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from pml_gateway.errors import ModelError
 from pml_gateway.index.calibration import Calibration, shipped_calibration, shipped_directory
 from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.installation import TRANSFORMERS, adding
 
 MODEL_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
@@ -95,9 +97,9 @@ class TransformerEmbedder:
 
     def __init__(self, model: str) -> None:
         """Load the model, from the local cache if it is there; raises ModelError when it cannot be had."""
-        sentence_transformers = library("sentence_transformers")
+        require_library(model)
         try:
-            self._model: Any = _load(sentence_transformers.SentenceTransformer, model)
+            self._model: Any = _load(library("sentence_transformers").SentenceTransformer, model)
         except Exception as exc:
             raise ModelError(
                 f"the embedding model {model!r} in search.model cannot be loaded: {exc}",
@@ -147,6 +149,25 @@ def _load(model_class: Any, model: str) -> Any:
 BUILTIN = "builtin"
 
 
+def require_library(model: str) -> None:
+    """See, without loading anything, whether what serves `model` is installed.
+
+    Raises:
+        ModelError: naming the command that installs it.
+    """
+    if model != BUILTIN and not _is_exported(model) and find_spec("sentence_transformers") is None:
+        raise ModelError(
+            f"search.model {model!r} needs sentence-transformers, which is not installed",
+            hint="use `builtin`, or add it and restart the gateway (`pml docs search` says how to do without CUDA): "
+            + adding(TRANSFORMERS),
+            details={"model": model},
+        )
+
+
+def _is_exported(model: str) -> bool:
+    return (Path(model).expanduser() / MODEL_FILE).is_file()
+
+
 def load_embedder(model: str) -> Embedder:
     """Load `builtin`, a directory made by `models/build_model.py`, or any sentence-transformers model by name or path.
 
@@ -156,6 +177,6 @@ def load_embedder(model: str) -> Embedder:
     if model == BUILTIN:
         return OnnxEmbedder(shipped_directory())
     directory = Path(model).expanduser()
-    if (directory / MODEL_FILE).is_file():
+    if _is_exported(model):
         return OnnxEmbedder(directory)
     return TransformerEmbedder(str(directory) if directory.is_dir() else model)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pml_gateway.cli.output import ExitCode, exit_code, fail, print_table, warn
 from pml_gateway.cli.trust import trust_app
 from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError
+from pml_gateway.installation import TRANSFORMERS, adding
 
 SECRET = "hunter2"
 
@@ -232,6 +234,19 @@ def test_validate_passes_a_sound_configuration_and_points_out_what_is_missing(co
     assert "servers.gh.env.GITHUB_TOKEN holds a literal secret" in result.stderr
     found = pml_json("config", "validate")
     assert (found["valid"], found["problems"], len(found["warnings"])) == (True, [], 6)
+
+
+def test_validate_names_the_command_that_adds_what_the_model_needs(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    needing = "search.model 'nobody/model' needs sentence-transformers"
+    config_file.write_text("search: {model: nobody/model}\n")
+    (warning,) = pml_json("config", "validate")["warnings"]
+    assert needing in warning
+    assert adding(TRANSFORMERS) in warning
+    config_file.write_text("search: {model: nobody/model, ranking: lexical}\n")
+    assert pml_json("config", "validate")["warnings"] == []
 
 
 def test_validate_reports_every_problem_and_exits_with_78(config_file: Path) -> None:

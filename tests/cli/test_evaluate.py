@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
+from pml_gateway.installation import TRANSFORMERS, adding
 from tests.index.test_evaluation import KEYS
 
 TOOLS = [
@@ -75,6 +76,15 @@ def test_the_lexical_ranking_needs_no_model() -> None:
     data = report(*FILES, "--ranking", "lexical")
     assert (data["model"], data["ranking"]) == ("none", "lexical")
     assert data["recall@10"] == 1.0
+
+
+def test_a_model_whose_library_is_missing_ends_it_with_the_command_that_adds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    failed = run(*FILES, "--model", "nobody/model")
+    assert failed.exit_code == 78
+    assert adding(TRANSFORMERS) in " ".join(failed.stderr.split())
 
 
 def test_people_get_every_figure_with_what_it_says() -> None:

@@ -156,6 +156,8 @@ def test_a_broken_configuration_ends_it_with_78_and_says_where(name: str, home: 
 
 
 def test_no_servers_is_a_matter_of_configuration() -> None:
-    assert "no servers are configured" in pml("tools", code=78).stderr
+    said = pml("tools", code=78).stderr
+    assert "no servers are configured" in said
+    assert said.index("pml init") < said.index("pml demo")
     error = json.loads(pml("tools", "--json", code=78).stdout)["error"]
     assert set(error) == {"code", "message", "hint", "details"}

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import sys
 
 import pytest
 
 from benchmarks.token_figures import SYSTEMS
 from pml_gateway.config.settings import KNOWN_META_TOOLS
-from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
+from pml_gateway.exposure.token_count import (
+    TOKENIZER,
+    VOCABULARY,
+    _counter,
+    count_definition_tokens,
+    count_tokens,
+    rs_bpe_counter,
+    tiktoken_counter,
+)
 from tests.support.meta import meta_tool_definitions
 
 
@@ -21,6 +32,40 @@ def test_known_texts_have_their_known_number_of_tokens(text: str, count: int) ->
     assert TOKENIZER == "o200k_base"
     assert count_tokens(text) == count
     assert count_definition_tokens(text.encode()) == count
+
+
+def test_the_shipped_vocabulary_is_the_published_one() -> None:
+    (file,) = [place for place in VOCABULARY if place.is_file()]
+    published = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+    assert hashlib.sha256(gzip.decompress(file.read_bytes())).hexdigest() == published
+
+
+def test_both_libraries_count_alike() -> None:
+    pytest.importorskip("tiktoken")
+    count, expected = tiktoken_counter(), rs_bpe_counter()
+    definitions = [json.dumps(definition) for definition in meta_tool_definitions(KNOWN_META_TOOLS, SYSTEMS)]
+    hard = [
+        "<|endoftext|>",
+        " " * 999 + "x",
+        "a" * 5_000,
+        "1" * 1_001,
+        "\r\n\t \n",
+        "I'LL don't",
+        "e\u0301 ß İ 𝒳 👩‍👩‍👧",
+        "漢" * 300,
+    ]
+    for text in (*definitions, *hard):
+        assert count(text) == expected(text), text[:40]
+
+
+def test_python_without_the_first_library_counts_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tiktoken")
+    monkeypatch.setitem(sys.modules, "rs_bpe", None)
+    _counter.cache_clear()
+    try:
+        assert count_tokens("antidisestablishmentarianism") == 6
+    finally:
+        _counter.cache_clear()
 
 
 def test_search_schema_and_call_cost_at_most_450_tokens_with_twelve_systems_named() -> None:

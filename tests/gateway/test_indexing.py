@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.index import ToolIndex
+from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import Ranking
 from tests.catalog.listings import listing, raw_tool
 
@@ -83,3 +85,25 @@ async def test_one_edited_description_in_a_large_catalog_is_one_embedding(tmp_pa
 async def test_a_small_catalog_keeps_embeddings_and_no_index(tmp_path: Path) -> None:
     await indexed(tmp_path, catalog(), limit=1_000)
     assert folders(tmp_path) == ["embeddings"]
+
+
+async def test_a_model_whose_library_is_missing_leaves_words_and_a_warning_and_the_way_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    indexer, indexes = Indexer(tmp_path, "configuration"), list[ToolIndex]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(indexer.run, indexes.append)
+        for model, ranking in (
+            ("builtin", Ranking.FUSED),
+            ("nobody/no-such-model", Ranking.LEXICAL),
+            ("builtin", Ranking.FUSED),
+        ):
+            indexer.request(Settings.model_validate({"search": {"model": model}}), catalog())
+            assert await indexer.wait(60)
+            assert indexes[-1].search("rename a page", limit=1).ranking is ranking
+        tasks.cancel_scope.cancel()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "nobody/no-such-model" in warning
+    assert adding(TRANSFORMERS) in warning
+    assert "words alone" in warning

@@ -24,6 +24,7 @@ from pml_gateway.types import Ranking
 from tests.index.tools import OFFICE, REPOSITORY, SHARED_DATA, labelled_tools, read_rows, tool
 
 HEAVY = ("onnxruntime", "tokenizers", "faiss", "Stemmer", "sentence_transformers", "torch", "scipy", "transformers")
+EXTRA = ("sentence_transformers", "transformers", "torch", "scipy", "sklearn", "safetensors")
 MODEL_FILES = {"model.onnx", "tokenizer.json", "config.json", "calibration.json"}
 
 
@@ -273,6 +274,18 @@ def test_a_tool_is_read_by_server_name_title_and_description(shipped: Embedder) 
         ("rain", "weather__get"),
     ):
         assert index.search(query, limit=1).hits[0].key == expected
+
+
+def test_the_shipped_model_is_loaded_and_searched_with_without_what_the_extra_brings() -> None:
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({EXTRA}))\n"
+        "from pml_gateway.index import ToolDocument, ToolIndex, load_embedder\n"
+        "tools = [ToolDocument(f'a__{name}', 'a', name, '', name, ()) for name in ('read_file', 'send_email')]\n"
+        "print(ToolIndex.build(tools, load_embedder('builtin')).search('open a document', limit=1).hits[0].key)"
+    )
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "a__read_file"
 
 
 @pytest.mark.parametrize("owners", [{}, {"ORT_DISABLE_TELEMETRY": ""}, {"ORT_DISABLE_TELEMETRY": "0"}], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from pml_gateway.errors import ModelError
 from pml_gateway.index import Embedder, ToolIndex, load_embedder
+from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import embed_query
 from pml_gateway.index.models import library
+from pml_gateway.installation import TRANSFORMERS, adding
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE
 
@@ -75,6 +78,39 @@ def test_a_model_trained_further_in_its_directory_gets_another_id(tiny_model: Pa
     assert load_embedder(str(tiny_model)).model_id == before
     (tiny_model / "README.md").write_text("trained further")
     assert load_embedder(str(tiny_model)).model_id != before
+
+
+@pytest.fixture
+def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where `pml-gateway` was installed without `[sentence-transformers]`."""
+    for name in ("sentence_transformers", "transformers", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_the_extra")
+def test_without_the_library_the_error_names_the_command_that_adds_it(tmp_path: Path) -> None:
+    for model in ("nobody/no-such-model", str(tmp_path)):
+        with pytest.raises(ModelError, match="sentence-transformers, which is not installed") as caught:
+            load_embedder(model)
+        assert adding(TRANSFORMERS) in caught.value.hint
+        assert "builtin" in caught.value.hint
+        assert caught.value.details == {"model": model}
+
+
+@pytest.mark.usefixtures("without_the_extra")
+def test_without_the_library_the_shipped_model_and_its_like_load() -> None:
+    assert load_embedder(str(shipped_directory())).model_id == load_embedder("builtin").model_id
+
+
+def test_a_library_that_cannot_be_imported_is_an_error_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "sentence_transformers.py"
+    broken.write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModelError, match=r"nobody/model.*libcudart"):
+        load_embedder("nobody/model")
 
 
 def test_a_model_that_cannot_be_had_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

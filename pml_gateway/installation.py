@@ -1,0 +1,25 @@
+"""This installation: the command that adds to it what was left out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+TRANSFORMERS = "sentence-transformers>=5"
+"""What the extra of this name brings: every embedding model but the shipped one."""
+
+
+def adding(*requirements: str) -> str:
+    """The command that adds packages to the environment that runs this, by the program that made it.
+
+    The packages and not an extra of ours: the name of the gateway would be looked up, and the installation may come
+    from a folder.
+    """
+    prefix = Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").is_file():
+        return shlex.join(["pipx", "inject", prefix.name, *requirements])
+    if find_spec("pip") is None:  # uv makes environments without
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *requirements])
+    return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
