@@ -7,8 +7,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-TRANSFORMERS = "sentence-transformers>=5"
-"""What the extra of this name brings: every embedding model but the shipped one."""
+EXTRAS = {
+    "sentence-transformers": ("sentence-transformers>=5",),
+    "otel": ("opentelemetry-sdk>=1.37", "opentelemetry-exporter-otlp-proto-http>=1.37"),
+    "chart": ("pillow>=11",),
+    "redis": ("py-key-value-aio[redis]>=0.4.4,<0.5",),
+}
+"""What each extra brings, as `pyproject.toml` has it too."""
+
+TRANSFORMERS, *_ = EXTRAS["sentence-transformers"]
+"""Every embedding model but the shipped one."""
 
 
 def adding(*requirements: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.installation import TRANSFORMERS, adding
+from pml_gateway.installation import EXTRAS, adding
 from tests.support.documents import REPOSITORY
 
 
@@ -40,9 +40,9 @@ def project() -> dict[str, list[str]]:
     return {"": read["dependencies"], **read["optional-dependencies"]}
 
 
-def test_the_extra_of_other_models_is_what_the_message_names() -> None:
+def test_the_extras_are_what_messages_name() -> None:
     needed = project()
-    assert needed["sentence-transformers"] == [TRANSFORMERS]
+    assert {extra: tuple(needed[extra]) for extra in EXTRAS} == EXTRAS
     assert "pml-gateway[sentence-transformers]" in needed["dev"]
 
 

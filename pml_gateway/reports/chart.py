@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from io import BytesIO
 
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.text import shortened
 
 WIDTH = 800
@@ -106,7 +107,7 @@ def png(chart: Chart) -> bytes:
     if find_spec("PIL") is None:
         raise ConfigurationError(
             "PNG charts need Pillow, which is not installed",
-            hint='install it with: pip install "pml-gateway[chart]", or name an .svg file',
+            hint=f"install it with: {adding(*EXTRAS['chart'])}, or name an .svg file",
         )
     # An optional dependency, and 0.1 s to import.
     from PIL import Image, ImageDraw, ImageFont

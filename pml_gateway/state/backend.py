@@ -15,6 +15,7 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import make_private
 from pml_gateway.home import RESULTS, do_without, obstacle
+from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
@@ -51,7 +52,7 @@ def check_store(settings: ReferenceSettings) -> None:
     if find_spec("redis") is None:
         raise ConfigurationError(
             "references.store names a Redis server, and the redis package is not installed",
-            hint='install it with: pip install "pml-gateway[redis]"',
+            hint=f"install it with: {adding(*EXTRAS['redis'])}",
         )
 
 

@@ -12,6 +12,7 @@ from opentelemetry import metrics, trace
 from pml_gateway import __version__
 from pml_gateway.config.environment import OtlpTarget
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.telemetry.events import (
     INPUT_REQUIRED,
     OK,
@@ -35,7 +36,7 @@ try:
 except ImportError as missing:
     raise ConfigurationError(
         "an OpenTelemetry endpoint is configured, and the OpenTelemetry SDK is not installed",
-        hint='pip install "pml-gateway[otel]", or remove telemetry.otlp_endpoint and the OTEL_* variables',
+        hint=f"{adding(*EXTRAS['otel'])}, or remove telemetry.otlp_endpoint and the OTEL_* variables",
     ) from missing
 
 EXPORT_SECONDS = 5.0

@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind
 
 from pml_gateway.config.environment import OtlpTarget, otlp_target
 from pml_gateway.config.settings import TelemetrySettings
+from pml_gateway.installation import EXTRAS, adding
 from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -225,4 +226,4 @@ def test_a_missing_sdk_is_an_error_that_names_the_extra(tmp_path: Path) -> None:
     python_path = f"{tmp_path}:{Path(__file__).parents[2]}"
     done = run_pml(tmp_path, "serve", "--http", "--port", "0", extra={"PYTHONPATH": python_path})
     assert done.returncode == 78, done.stderr
-    assert 'pip install "pml-gateway[otel]"' in done.stderr
+    assert adding(*EXTRAS["otel"]) in done.stderr
