@@ -142,10 +142,16 @@ async def _open_stdio(
     parameters = process_parameters(upstream_id, definition)
     log_file = log_path(logs_dir, upstream_id)
     begun = log_size(log_file)
+    run = package_run(parameters.command, parameters.args)
     try:
         with nullcontext(given) if given is not None else open_children() as children:
             async with open_child(
-                upstream_id, parameters, log_file=log_file, max_bytes=max_bytes, children=children
+                upstream_id,
+                parameters,
+                log_file=log_file,
+                max_bytes=max_bytes,
+                children=children,
+                may_install=run is not None,
             ) as streams:
                 yield streams
     except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
@@ -155,7 +161,6 @@ async def _open_stdio(
         ) from exc
     # Whatever the connection ended with: the server's last words may say more.
     except Exception as exc:
-        run = package_run(parameters.command, parameters.args)
         broken = npx_cache.broken(upstream_id, last_words(log_file, begun), run)
         if broken is None:
             raise

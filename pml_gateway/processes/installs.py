@@ -30,6 +30,9 @@ SPAWN_SECONDS = 10.0
 GRACE_SECONDS = 20.0
 """What the process may take beyond its limit, in which it ends what it started."""
 
+LEFT_SECONDS = 16.0
+"""How long a start that was given up may still be at taking back what it had begun (orphan_reaper.py)."""
+
 AT_ONCE = max(4, os.cpu_count() or 1)
 """Installations of one gateway side by side: twenty at once on a small machine would all reach their limit."""
 
@@ -44,12 +47,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FirstStarted:
-    """How a first start ended, and when; `said` is the end of what was written to stderr."""
+    """How a first start ended, and when; `said` is the end of what was written to stderr.
+
+    Before `free_at`, another process may still be at it.
+    """
 
     outcome: Outcome
     at: float = 0.0
     exit_code: int | None = None
     said: bytes = b""
+    free_at: float = 0.0
 
 
 INSTALLED = FirstStarted(Outcome.INSTALLED)
@@ -103,7 +110,8 @@ class Installs:
 
     async def doubt(self, run: PackageRun, parameters: StdioServerParameters) -> None:
         """Take the next start for a first one: this one took too long for a server that was only to start."""
-        late = json.dumps({"outcome": Outcome.LATE, "at": time.time()})
+        now = time.time()
+        late = json.dumps({"outcome": Outcome.LATE, "at": now, "free_at": now + LEFT_SECONDS})
         with suppress(OSError):
             await anyio.to_thread.run_sync(write_atomically, self._file(run, parameters), late)
 
@@ -125,6 +133,8 @@ class Installs:
             return None
         try:
             last = _read(file)
+            if last is not None and 0 < last.free_at - time.time() <= LEFT_SECONDS:
+                return None
             is_new = last is not None and last.at >= began
             if last is not None and (is_new or last.outcome is Outcome.INSTALLED):
                 return self._settled(last, file, has_whole(run, parameters.env or {}))
@@ -167,7 +177,11 @@ def _read(file: Path) -> FirstStarted | None:
     try:
         raw = json.loads(file.read_bytes())
         return FirstStarted(
-            Outcome(raw["outcome"]), float(raw["at"]), raw.get("exit_code"), str(raw.get("said", "")).encode()
+            Outcome(raw["outcome"]),
+            float(raw["at"]),
+            raw.get("exit_code"),
+            str(raw.get("said", "")).encode(),
+            float(raw.get("free_at", 0)),
         )
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import StdioServerParameters
 from mcp.os.posix.utilities import terminate_posix_process_tree
@@ -41,11 +45,20 @@ _BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceErr
 
 @asynccontextmanager
 async def open_child(
-    upstream_id: str, parameters: StdioServerParameters, *, log_file: Path, max_bytes: int, children: Children
+    upstream_id: str,
+    parameters: StdioServerParameters,
+    *,
+    log_file: Path,
+    max_bytes: int,
+    children: Children,
+    may_install: bool = False,
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
+
+    One that may install something at its start is not killed before it has answered: it is left to a process that gives
+    it time to take back what it has begun.
 
     Raises:
         OSError: the command cannot be started.
@@ -60,9 +73,16 @@ async def open_child(
         written, logged = anyio.Event(), anyio.Event()
         # Also while everything is cancelled: a server says why it ends on its way out.
         listening = anyio.CancelScope(shield=True)
-        with children.watched(process.pid):
+        answered = anyio.Event()
+
+        def on_answer() -> None:
+            answered.set()
+            if may_install:
+                children.answered(process.pid)
+
+        with children.watched(process.pid, may_install=may_install):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes)
+                tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, on_answer)
                 tasks.start_soon(_write, process, outgoing, incoming, written)
                 tasks.start_soon(_keep_log, process, log, logged, listening)
                 try:
@@ -73,7 +93,8 @@ async def open_child(
                         received.close()
                         sent.close()
                         await _within(FLUSH_SECONDS, written)
-                        await _stop(upstream_id, process)
+                        if not may_install or answered.is_set() or not await _left(process, children):
+                            await _stop(upstream_id, process)
                         await _within(FLUSH_SECONDS, logged)
                         for stream in (received, sent, incoming, outgoing):
                             stream.close()
@@ -88,10 +109,11 @@ async def _read(
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     log: ChildLog,
     max_bytes: int,
+    on_answer: Callable[[], None],
 ) -> None:
-    """Hand on the messages on stdout until the child closes it."""
+    """Hand on the messages on stdout until the child closes it; `on_answer` is called at the first one."""
     assert process.stdout is not None
-    lines, skipped = Lines(max_bytes), 0
+    lines, skipped, is_first = Lines(max_bytes), 0, True
     async with incoming:
         with suppress(*_BROKEN):
             while True:
@@ -101,6 +123,9 @@ async def _read(
                         skipped += 1
                         _note(upstream_id, message, skipped, log)
                     elif message is not None:
+                        if is_first:
+                            is_first = False
+                            on_answer()
                         await incoming.send(message)
     # A child that still writes could not end with a full pipe.
     with suppress(*_BROKEN):
@@ -152,6 +177,24 @@ async def _keep_log(
     logged.set()
 
 
+async def _left(process: anyio.abc.Process, children: Children) -> bool:
+    """Leave a child that may be installing to a process that gives it more time than is here; whether that was done."""
+    started = _transport(process).get_extra_info("subprocess")
+    if sys.platform == "win32" or started is None or process.returncode is not None:
+        return False
+    assert process.stdin is not None
+    with suppress(*_BROKEN):
+        await process.stdin.aclose()
+    try:
+        pipes = [started.stdout.fileno(), started.stderr.fileno()]
+        await anyio.to_thread.run_sync(children.leave, process.pid, pipes)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    # The event loop kills what it takes to be running when it closes the pipes.
+    started.returncode = -signal.SIGTERM
+    return True
+
+
 async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
     """End the child as the protocol says: close stdin, wait, then signal it and its descendants."""
     assert process.stdin is not None
@@ -186,7 +229,10 @@ async def _within(seconds: float, event: anyio.Event) -> None:
 
 def _close_transport(process: anyio.abc.Process) -> None:
     """Close what the event loop keeps open while a surviving descendant holds a pipe; nothing public does."""
-    close = getattr(getattr(getattr(process, "_process", None), "_transport", None), "close", None)
-    if callable(close):
-        with suppress(PermissionError):
-            close()
+    with suppress(PermissionError):
+        _transport(process).close()
+
+
+def _transport(process: anyio.abc.Process) -> asyncio.SubprocessTransport:
+    transport: asyncio.SubprocessTransport = process._process._transport  # type: ignore[attr-defined]
+    return transport

@@ -81,7 +81,8 @@ _ASSIGNMENT = re.compile(
 )
 _CODE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|lambda\b|None\b")
 """Lines of programs assign as well: `token = os.environ["TOKEN"]`."""
-_OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
+_OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)=(?P<value>(?!=*\Z).*)", re.DOTALL)
+"""One that has a value: base64 ends with `=` as well."""
 _WITH_SCHEME = re.compile(r"(?:Bearer|Basic|ApiKey)\s+(?P<value>[^\s\"',;]{8,})", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_\-+/=.~%]{20,}")
 _KIND = re.compile(r"(?P<lower>[a-z])|(?P<upper>[A-Z])|(?P<digit>\d)")
@@ -276,7 +277,7 @@ def _of_argument(argument: str, before: str) -> Iterator[_Part]:
         name = rest.partition("=")[0]
         lead = start + len(name) + 1
         return _moved(_of_named(name, argument[lead:], _Wish(name, is_variable=True)), lead)
-    if flag in LOGIN_FLAGS and ":" in rest:
+    if flag in LOGIN_FLAGS and ":" in rest and not rest.replace(":", "").isdecimal():
         return iter([_Part(start + rest.index(":") + 1, len(argument), ("password", False))])
     if option is not None:
         name = flag.lstrip("-")
@@ -313,7 +314,7 @@ def is_plain(value: str, name: str) -> bool:
         return True
     if said_by(name) is Says.PERHAPS and _is_harmless(value):
         return True
-    if name.lower().endswith("tokens") and _NUMBER.fullmatch(value):
+    if name.lower().endswith(("tokens", "seed")) and _NUMBER.fullmatch(value):
         return True
     return _is_path(value) and "pass" not in name.lower()
 

@@ -45,7 +45,7 @@ _SECRETS = _set(
     """
     password passwords passwd passphrase passphrases passcode passcodes secret secrets token tokens credential
     credentials creds apikey apikeys jwt bearer authorization pwd sessid sessionid connectionstring connstr
-    mnemonic
+    mnemonic passwort kennwort contrasena senha
     """
 )
 """Words that make a secret of whatever they stand in, unless its last word says something else."""
@@ -64,6 +64,7 @@ _LAST_PERHAPS = _set(
     """
 )
 
+_CODES = ("code", "codes")
 _PAIRS = frozenset(
     {
         *(
@@ -72,9 +73,11 @@ _PAIRS = frozenset(
         ),
         *(("connection", "string"), ("conn", "string"), ("conn", "str"), ("session", "string"), ("api", "hash")),
         *(("secret", "id"), ("session", "id"), ("sess", "id")),
+        *((which, "phrase") for which in ("seed", "recovery")),
+        *((which, code) for which in ("access", "auth", "backup", "mfa", "otp", "pin", "unlock") for code in _CODES),
     }
 )
-_TRIPLES = frozenset({("access", "key", "id"), ("totp", "secret", "seed")})
+_TRIPLES = frozenset({("access", "key", "id"), ("mot", "de", "passe"), ("totp", "secret", "seed")})
 
 _OF_NO_SECRET = _set(
     """

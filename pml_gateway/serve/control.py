@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,16 +117,30 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence
         path, unready = paths.run_dir / f"{name}.sock", paths.run_dir / f"{name}.new"
         with _reachable(unready) as address:
             listener = await anyio.create_unix_listener(address, mode=OWNER_ONLY)
-        async with listener:
+        async with listener, anyio.create_task_group() as tasks:
             try:
                 # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
                 unready.rename(path)
                 await _clear_dead(paths)
-                await listener.serve(lambda stream: _answer(gateway, reload, presence, stream))
+                answer = partial(_answer, gateway, reload, presence)
+                tasks.start_soon(_accept, listener, answer, tasks)
+                await anyio.sleep_forever()
             finally:
                 path.unlink(missing_ok=True)
+                with anyio.CancelScope(shield=True):
+                    await listener.aclose()
     except OSError as error:
         do_without(RUN, paths.run_dir, error)
+
+
+async def _accept(
+    listener: anyio.abc.Listener[anyio.abc.SocketStream],
+    answer: Callable[[anyio.abc.SocketStream], Awaitable[None]],
+    tasks: anyio.abc.TaskGroup,
+) -> None:
+    """Accept until the listener is closed; asyncio does not stand a cancellation as somebody connects."""
+    with anyio.CancelScope(shield=True), suppress(anyio.ClosedResourceError):
+        await listener.serve(answer, tasks)
 
 
 async def _clear_dead(paths: Paths) -> None:

@@ -67,6 +67,37 @@ def test_references_are_no_secrets_and_what_stands_beside_them_is(text: str, sho
     assert masked({"env": {"API_TOKEN": text}}) == {"env": {"API_TOKEN": shown}}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_secret"),
+    [
+        *((name, "apple banana cherry dog egg fish", True) for name in ("SEED_PHRASE", "RECOVERY_PHRASE")),
+        *((name, "991245", True) for name in ("MFA_CODE", "PIN_CODE", "ACCESS_CODE", "BACKUP_CODES", "OTP_CODE")),
+        *((name, "x", True) for name in ("IMAP_PASSWORT", "KENNWORT", "CONTRASENA", "SENHA", "MOT_DE_PASSE")),
+        *((name, "42", False) for name in ("SEED", "RANDOM_SEED", "sampling.seed", "COUNTRY_CODE", "PHRASE")),
+        ("TOTP_SEED", "JBSWY3DPEHPK3PXP", True),
+        ("SESSION_SEED", "424242424242", True),
+    ],
+)
+def test_phrases_codes_and_passwords_in_other_languages_are_secrets(name: str, value: str, is_secret: bool) -> None:
+    assert bool(secrets_of(value, ("env", name))) is is_secret
+
+
+@pytest.mark.parametrize(
+    ("before", "argument", "shown"),
+    [
+        ("--user", "1000:1000", "1000:1000"),
+        ("-u", "0:0", "0:0"),
+        ("-u", "bob:1000", f"bob:{MASK}"),
+        ("--config", "eyJhcGlLZXkiOiAiYWJjMTIzIn0=", MASK),
+        ("--blob", "Zk9sQ1F3N0xrMlZiNVRuOFJjNEhkNkpzMQ==", MASK),
+        ("--token", "TOKEN=", MASK),
+        ("", "TOKEN=", "TOKEN="),
+    ],
+)
+def test_users_of_containers_and_padded_base64_as_arguments(before: str, argument: str, shown: str) -> None:
+    assert masked({"args": [before, argument]}) == {"args": [before, shown]}
+
+
 @pytest.mark.parametrize("part", ["a", "a=", "a://", "https://", "-", "${env:", "key: ", "eyJ", "A1", '"a":'])
 def test_long_texts_are_judged_in_time_by_their_length(part: str) -> None:
     text = part * (5_000 // len(part))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
-from pml_gateway.serve.control import ask_sockets
+from pml_gateway.serve.control import ask_sockets, serve_control
 from tests.support.memory import paths_in
 from tests.support.process import running_gateway
 from tests.support.scripted_server import ScriptedServer, tool
@@ -61,6 +63,23 @@ async def test_a_socket_that_is_found_listens(tmp_path: Path) -> None:
                 await until(lambda: [*(tmp_path / "run").glob("*.sock")])
         enough.set()
     assert refused == []
+
+
+async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_path: Path) -> None:
+    loop, broken = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: broken.append(context))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve_control, cast("Any", None), paths_in(tmp_path), cast("Any", None), cast("Any", None))
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        await anyio.wait_all_tasks_blocked()
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(str(next((tmp_path / "run").glob("*.sock"))))
+            # The loop finds both in its next round, the end first.
+            loop.call_soon(tasks.cancel_scope.cancel)
+            await anyio.sleep_forever()
+    await anyio.lowlevel.checkpoint()
+    assert broken == []
+    assert not [*(tmp_path / "run").iterdir()]
 
 
 async def test_what_a_killed_gateway_leaves_is_gone_after_the_next_start(tmp_path: Path) -> None:

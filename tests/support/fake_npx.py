@@ -1,7 +1,7 @@
 """`npx` as far as its cache goes: installs as long as a test wants, and breaks what it had begun when it is killed.
 
 Put on PATH under the name `npx` (`runner_in`). What happens is told in a journal, a word a line: `begun`, `done`,
-`killed`, `served`, `left`.
+`killed`, `served`, `left`; and for one that fetches a new version (`update`), `updating`, `terminated`, `taken-back`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,16 @@ def journal(folder: Path) -> list[str]:
 def let_finish(folder: Path) -> None:
     """Let the installation that runs, and all that follow, come to their end."""
     (folder / "go").touch()
+
+
+def update(folder: Path) -> None:
+    """Let starts from now on fetch a new version, for longer than any test; a SIGTERM makes them take that back."""
+    (folder / "update").touch()
+
+
+def let_take_back(folder: Path) -> None:
+    """Let what was terminated while it fetched a new version come to its end."""
+    (folder / "take-back").touch()
 
 
 def broken_cache(folder: Path) -> Path:
@@ -88,6 +98,8 @@ def _main() -> None:
         (folder / "node_modules" / "zod").mkdir()
         (folder / "package.json").write_text(json.dumps({"_npx": {"packages": [package]}}), encoding="utf-8")
         note("done")
+    if (home / "update").exists():
+        _update(home, note)
     if not (folder / "node_modules" / "zod").exists():
         sys.exit(
             "Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'zod' imported from "
@@ -102,6 +114,23 @@ def _main() -> None:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": _answer(message)}) + "\n")
             sys.stdout.flush()
     note("left")
+
+
+def _update(home: Path, note: Callable[[str], None]) -> None:
+    def terminated(*_: object) -> None:
+        note("terminated")
+        while not (home / "take-back").exists():
+            time.sleep(0.01)
+        # As npm does, which cannot go on where nobody reads it.
+        sys.stderr.write("npm error signal SIGTERM\n")
+        sys.stderr.flush()
+        note("taken-back")
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, terminated)
+    note("updating")
+    while True:
+        time.sleep(0.01)
 
 
 def _answer(message: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.processes import npx_cache
 from pml_gateway.serve.control import gateway_status
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from tests.support.fake_npx import broken_cache, entry, journal, let_finish, runner_in
+from tests.support.fake_npx import broken_cache, entry, journal, let_finish, let_take_back, runner_in, update
 from tests.support.memory import paths_in
 from tests.support.waiting import until
 
@@ -151,3 +151,34 @@ async def test_a_home_that_cannot_be_written_keeps_no_server_from_starting(tmp_p
     (home / "installs").write_text("in the way", encoding="utf-8")
     async with gateway_with(home, settings_of({"up": entry(runner_in(tmp_path))})) as gateway:
         assert (await settled(gateway)).last_error is None
+
+
+async def installed(folder: Path) -> Settings:
+    """The settings of a server whose package is installed, and whose next start fetches a new version."""
+    let_finish(folder)
+    settings = settings_of({"up": entry(runner_in(folder), connect_timeout=3)})
+    async with gateway_with(folder / "home", settings) as gateway:
+        await settled(gateway)
+    await until(lambda: journal(folder).count("left") == 2)
+    update(folder)
+    return settings
+
+
+async def test_a_stop_lets_a_start_that_fetches_a_new_version_take_it_back(tmp_path: Path) -> None:
+    settings = await installed(tmp_path)
+    async with gateway_with(tmp_path / "home", settings):
+        await until(lambda: "updating" in journal(tmp_path))
+    await until(lambda: "terminated" in journal(tmp_path))
+    let_take_back(tmp_path)
+    await until(lambda: "taken-back" in journal(tmp_path))
+
+
+async def test_a_connect_timeout_lets_it_take_that_back_before_it_is_tried_again(tmp_path: Path) -> None:
+    settings = await installed(tmp_path)
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        upstream = gateway.pool.upstreams["up"]
+        await until(lambda: "terminated" in journal(tmp_path))
+        await until(lambda: upstream.state is UpstreamState.INSTALLING)
+        let_take_back(tmp_path)
+        await until(lambda: "taken-back" in journal(tmp_path))
+        assert journal(tmp_path).count("updating") == 1
