@@ -161,9 +161,10 @@ def test_what_somebody_else_adds_meanwhile_is_not_written_over(home: Path, monke
 def test_what_a_new_name_opens_is_said_before_it_is_asked_for(home: Path) -> None:
     (home / "config.yaml").write_text(CONFIG.replace('"calc:add"', '"memo*"'))
 
-    shown = pml("rename", "notes", "memo", "--dry-run").stderr
+    shown = pml("rename", "notes", "memo", "--yes").output
 
-    assert "clients.ci.allow: 'memo*' gives tools of this server under its new name" in shown
+    warning = shown.index("clients.ci.allow: 'memo*' gives tools of this server under its new name")
+    assert warning < shown.index("+  memo:") < shown.index("wrote ")
 
 
 def test_a_name_in_use_is_refused_with_the_remedy(home: Path) -> None:
