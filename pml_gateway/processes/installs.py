@@ -51,6 +51,11 @@ class FirstStarted:
     exit_code: int | None = None
     said: bytes = b""
 
+    @property
+    def has_run(self) -> bool:
+        """Whether there was a process at all: one that ended by itself has an exit code."""
+        return self.outcome is not Outcome.ENDED or self.exit_code is not None
+
 
 INSTALLED = FirstStarted(Outcome.INSTALLED)
 

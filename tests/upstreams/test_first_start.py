@@ -151,3 +151,12 @@ async def test_a_home_that_cannot_be_written_keeps_no_server_from_starting(tmp_p
     (home / "installs").write_text("in the way", encoding="utf-8")
     async with gateway_with(home, settings_of({"up": entry(runner_in(tmp_path))})) as gateway:
         assert (await settled(gateway)).last_error is None
+
+
+async def test_a_runner_that_is_not_there_is_the_fault_of_its_command_and_installs_nothing(tmp_path: Path) -> None:
+    missing = {"command": "uvx", "args": ["server"], "env": {"PATH": str(tmp_path)}}
+    async with gateway_with(tmp_path / "home", settings_of({"up": missing})) as gateway:
+        error = (await settled(gateway)).last_error
+    assert isinstance(error, UpstreamUnusableError)
+    assert "uvx" in error.message
+    assert "first start" not in error.message
