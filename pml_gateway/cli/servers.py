@@ -237,6 +237,8 @@ def _named(name: str | None, target: Sequence[str], command: list[str] | None, g
     """What the command line says, as a file of a client; with nothing to start or reach, what is pasted."""
     url = target[0] if target else None
     written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
+    if command is None and url is None and "://" in (name or "") and written is None:
+        raise UsageError("the server has no name", hint="pml add NAME URL")
     if command is None and (written is not None or url is None):
         file = pasted(written if written is not None else _read(name), None if name == written else name)
         if not given:
@@ -244,8 +246,10 @@ def _named(name: str | None, target: Sequence[str], command: list[str] | None, g
         return replace(file, entries={key: _laid_over(entry, given) for key, entry in file.entries.items()})
     if name is None or command == [] or (command is not None and url is not None):
         raise UsageError("it is not clear what to add", hint="pml add NAME -- COMMAND..., or pml add NAME URL")
-    if url is not None and (len(target) > 1 or ("://" not in url and not url.startswith("${"))):
+    if url is not None and "://" not in url and not url.startswith("${"):
         raise UsageError(f"{url!r} is no URL", hint=f"a command stands behind --: pml add {name} -- {url} ...")
+    if len(target) > 1:
+        raise UsageError(f"there is more behind the URL: {target[1]!r}", hint="pml add NAME URL, and options")
     if command is not None:
         entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
     else:

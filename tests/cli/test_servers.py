@@ -115,6 +115,11 @@ def test_what_is_piped_in_or_given_as_json_is_read(home: Path) -> None:
     assert found["c"] == {"command": "c", "args": [f"{home.parent}/x"], "env": {"X": "1"}}
 
 
+def test_a_url_without_a_name_or_with_more_behind_it_is_told_how_it_is_written(home: Path) -> None:
+    assert "the server has no name" in pml("add", "https://a.test/mcp", "--yes", code=2, stdin="").stderr
+    assert "more behind the URL: 'x'" in pml("add", "a", "https://a.test/mcp", "x", "--yes", code=2).stderr
+
+
 def test_a_server_is_replaced_whatever_differs_and_however_its_name_is_written(home: Path) -> None:
     pml("add", "calc", "--replace", "--timeout", "9", "--no-check", "--yes", "--", "python3")
     assert servers(home)["calc"] == {"command": "python3", "call_timeout": 9.0}
