@@ -46,7 +46,7 @@ from pml_gateway.clients.discover import (
 )
 from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.clients.model import KnownClient, Scope
-from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, stdio_entry
+from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, places_of, stdio_entry
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import Settings
@@ -81,13 +81,13 @@ def clients(
     """
     try:
         settings = load_settings().settings
+        connections = ConnectedFiles(Paths.from_environ())
+        files = client_files(Surroundings.here(Path.cwd()))
+        files += [other for file in files for other in of_other_projects(file, connections)]
+        files.sort(key=lambda file: CLIENT_NAMES.index(file.client.name))
+        found = [(client_status(file, settings.http), connections.get(file)) for file in files]
     except ConfigurationError as error:
         fail(error, as_json=as_json)
-    connections = ConnectedFiles(Paths.from_environ())
-    files = client_files(Surroundings.here(Path.cwd()))
-    files += [other for file in files for other in of_other_projects(file, connections)]
-    files.sort(key=lambda file: CLIENT_NAMES.index(file.client.name))
-    found = [(client_status(file, settings.http), connections.get(file)) for file in files]
     if as_json:
         print_json({"clients": [_status_object(status, known) for status, known in found]})
     else:
@@ -343,8 +343,12 @@ def disconnect(
         for edit, outcome in zip(edits, outcomes, strict=True):
             _say_disconnected(edit, outcome)
         if all(edit.how == "nothing" for edit in edits):
-            first, *_ = chosen.files
-            note(f"{chosen.client.title if all_scopes else first[0].label} is not connected: {first[0].path}")
+            (first, _), *_ = chosen.files
+            note(f"{chosen.client.title if all_scopes else first.label} is not connected: {first.path}")
+            for name, raw in first.entries.items():
+                if own_kind(raw, http):
+                    places = " ".join(f"{key}={text}" for key, text in places_of(raw).items())
+                    note(f"{name} leads to a gateway elsewhere, which undoes it: {places or 'without PML_HOME'}")
         if chosen.client.restart and any(outcome.is_written for outcome in outcomes):
             note(f"{chosen.client.title}: {chosen.client.restart}")
         _say_still_connected(chosen, connections)
@@ -379,6 +383,8 @@ def _say_still_connected(chosen: _Chosen, connections: ConnectedFiles) -> None:
     if left and not chosen.all_scopes:
         scopes = ", ".join(file.label for file in left)
         note(f"still connected: {scopes}; pml disconnect {chosen.client.name} --all-scopes undoes all")
+    for path in connections.others(chosen.client, (file for file, _ in files)):
+        note(f"still connected: {path}; run this again in its project")
 
 
 def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: str | None, write_key: bool) -> OwnEntry:

@@ -17,19 +17,19 @@ from pml_gateway.cli.init import HEAD, plan_report, show_plan
 from pml_gateway.cli.output import ExitCode, fail, messages, note, print_diff, print_json, refuse_unasked, say, warn
 from pml_gateway.clients.block import Block
 from pml_gateway.clients.discover import ClientFile
-from pml_gateway.clients.importing import ImportPlan, plan_import, safe_name
+from pml_gateway.clients.importing import ImportedServer, ImportPlan, plan_import, safe_name
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
 from pml_gateway.clients.paste import pasted
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.document import parse
 from pml_gateway.config.edit import FileEdit, edit_file, set_values
-from pml_gateway.config.entries import section_of, with_new_name, with_texts, without_entry
+from pml_gateway.config.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.rename import references_to
 from pml_gateway.config.servers import UpstreamDefinition, former_ids
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.text import counted, suggestion
@@ -237,6 +237,8 @@ def _named(name: str | None, target: Sequence[str], command: list[str] | None, g
     """What the command line says, as a file of a client; with nothing to start or reach, what is pasted."""
     url = target[0] if target else None
     written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
+    if command is None and url is None and "://" in (name or "") and written is None:
+        raise UsageError("the server has no name", hint="pml add NAME URL")
     if command is None and (written is not None or url is None):
         file = pasted(written if written is not None else _read(name), None if name == written else name)
         if not given:
@@ -244,8 +246,10 @@ def _named(name: str | None, target: Sequence[str], command: list[str] | None, g
         return replace(file, entries={key: _laid_over(entry, given) for key, entry in file.entries.items()})
     if name is None or command == [] or (command is not None and url is not None):
         raise UsageError("it is not clear what to add", hint="pml add NAME -- COMMAND..., or pml add NAME URL")
-    if url is not None and (len(target) > 1 or ("://" not in url and not url.startswith("${"))):
+    if url is not None and "://" not in url and not url.startswith("${"):
         raise UsageError(f"{url!r} is no URL", hint=f"a command stands behind --: pml add {name} -- {url} ...")
+    if len(target) > 1:
+        raise UsageError(f"there is more behind the URL: {target[1]!r}", hint="pml add NAME URL, and options")
     if command is not None:
         entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
     else:
@@ -272,14 +276,12 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
     paths, here = Paths.from_environ(), Path.cwd()
     settings = load_user_settings(paths)
     surroundings = replace(Surroundings.here(here), project=here)
-    plan = plan_import([file], settings, surroundings)
-    taken = [each.entry_name for each in plan.servers if _is_taken(each.entry_name, each.name, each.outcome, settings)]
-    if taken:
-        former = former_ids(settings.servers)
-        if not over or any(name in former for name in taken):
-            raise _in_use(taken[0], former)
-        left = {key: each for key, each in settings.servers.items() if key not in taken}
-        plan = plan_import([file], settings.model_copy(update={"servers": left}), surroundings)
+    wished = {safe_name(entry) for entry in file.entries} if over else set()
+    left = {key: each for key, each in settings.servers.items() if key not in wished}
+    plan = plan_import([file], settings.model_copy(update={"servers": left}), surroundings)
+    for each in plan.servers:
+        _refuse_taken(each, settings)
+    taken = [each.name for each in plan.servers if each.outcome == "added" and each.name in settings.servers]
     if any(each.outcome == "gateway" for each in plan.servers):
         raise UsageError("that is this gateway itself", hint="add the servers that are to stand behind it")
     _finish(plan, settings, taken, later)
@@ -288,9 +290,11 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
     additions = plan.additions
 
     def change(text: str) -> str:
+        for name in set(taken) & _written(text, paths).keys():
+            text = without_entry(text, section_of(text, paths.config_file, name), name, paths.config_file)
+        for name in additions.keys() & _written(text, paths).keys():
+            raise ConfigurationError(f"somebody else has added {name} just now", hint="run it again")
         section = section_of(text, paths.config_file)
-        for name in taken:
-            text = without_entry(text, section, name, paths.config_file)
         return set_values(text or HEAD, {section: additions}, paths.config_file) if additions else text
 
     done = _changed(paths, change, asked, secrets=plan.values)
@@ -304,7 +308,7 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
         if done.is_written and plan.values:
             note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
         if not done.edit.has_changed and not any(each.outcome == "skipped" for each in plan.servers):
-            note("there is nothing to add")
+            note("there is nothing to add; --replace writes a server as it is given here")
         _conclude(done, asked)
         for name, look in looks.items():
             _say(name, look)
@@ -313,17 +317,17 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _is_taken(entry_name: str, name: str, outcome: str, settings: Settings) -> bool:
-    """Whether a new server would get another name than its own, which is one's already."""
-    return (
-        outcome == "added"
-        and name != safe_name(entry_name)
-        and safe_name(entry_name)
-        in {
-            *settings.servers,
-            *former_ids(settings.servers),
-        }
-    )
+def _written(text: str, paths: Paths) -> dict[str, Any]:
+    """The servers of a configuration file by name, whatever their section is called."""
+    values = parse(text, "user", paths.config_file).values
+    return {name: entry for section in SECTIONS for name, entry in (values.get(section) or {}).items()}
+
+
+def _refuse_taken(server: ImportedServer, settings: Settings) -> None:
+    """Refuse a new server that would get another name than its own, which is one's already."""
+    former, name = former_ids(settings.servers), safe_name(server.entry_name)
+    if server.outcome == "added" and server.name != name and name in {*settings.servers, *former}:
+        raise _in_use(name, former)
 
 
 def _in_use(name: str, former: Mapping[str, str]) -> UsageError:
@@ -390,9 +394,8 @@ def remove(
             _known(settings, name)
 
         def change(text: str) -> str:
-            section = section_of(text, paths.config_file)
             for name in dict.fromkeys(names):
-                text = without_entry(text, section, name, paths.config_file)
+                text = without_entry(text, section_of(text, paths.config_file, name), name, paths.config_file)
             return text
 
         done = _changed(paths, change, asked)
@@ -445,14 +448,13 @@ def _switch(names: Sequence[str], asked: Asked, *, is_on: bool) -> None:
         concerned = [name for name in dict.fromkeys(names) if _known(settings, name).enabled is not is_on]
 
         def change(text: str) -> str:
-            section = section_of(text, paths.config_file)
-            written = parse(text, "user", paths.config_file).values.get(section) or {}
-            # An entry that came from a client may say it the other way round.
-            values = {
-                name: {"disabled": not is_on} if "disabled" in (written.get(name) or {}) else {"enabled": is_on}
-                for name in concerned
-            }
-            return set_values(text, {section: values}, paths.config_file) if values else text
+            for name in concerned:
+                # An entry that came from a client may say it the other way round.
+                is_reversed = "disabled" in (_written(text, paths).get(name) or {})
+                value = {"disabled": not is_on} if is_reversed else {"enabled": is_on}
+                section = section_of(text, paths.config_file, name)
+                text = set_values(text, {section: {name: value}}, paths.config_file)
+            return text
 
         done = _changed(paths, change, asked)
     except GatewayError as error:
@@ -487,9 +489,12 @@ def rename(
         _check_new(name, new, settings)
         formerly = [each for each in (*definition.formerly, name) if each != new]
         found = references_to(_values(paths), name, new, settings.naming)
+        wider = _widened(settings, name, new)
+        for place in () if as_json else wider:
+            warn(f"{place} gives tools of this server under its new name, which it did not before")
 
         def change(text: str) -> str:
-            section = section_of(text, paths.config_file)
+            section = section_of(text, paths.config_file, name)
             values = parse(text, "user", paths.config_file).values
             certain = references_to(values, name, new, settings.naming).certain
             text = with_texts(text, certain, paths.config_file)
@@ -499,7 +504,6 @@ def rename(
         done = _changed(paths, change, asked)
     except GatewayError as error:
         fail(error, as_json=as_json)
-    wider = _widened(settings, name, new)
     if as_json:
         print_json(
             {
@@ -513,8 +517,6 @@ def rename(
     else:
         for path in found.left:
             note(f"{dotted(path)} stays as it is, and goes on meaning this server by its former name")
-        for place in wider:
-            warn(f"{place} gives tools of this server under its new name, which it did not before")
         _conclude(done, asked)
         if done.is_written:
             note(f"calls by {name}__... go on working, and say the name of now")

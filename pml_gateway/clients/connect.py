@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,7 +20,7 @@ from pml_gateway.clients.block import ClientFileError
 from pml_gateway.clients.discover import PROJECTS, ClientFile, of_project, read_place, with_text
 from pml_gateway.clients.jsonc import BOM
 from pml_gateway.clients.model import KnownClient, Scope
-from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind
+from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind, own_places, places_of
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.show import masked_diff
 from pml_gateway.clients.translate import EntryOrigin, covers, same_server, translated
@@ -92,9 +93,16 @@ class ConnectedFiles:
 
     def projects(self, path: Path) -> tuple[str, ...]:
         """The projects for which servers were taken out of the file at `path`, by their folders."""
-        start = f"{path.resolve()}|{PROJECTS}|"
+        start = f"{_target(path)}|{PROJECTS}|"
         keys = (key.removeprefix(start) for key in self._read().connections if key.startswith(start))
         return tuple(key.rpartition("|")[0] for key in keys)
+
+    def others(self, client: KnownClient, files: Iterable[ClientFile]) -> list[Path]:
+        """Files of a client that are connected beside these: those of projects that nobody stands in now."""
+        known = {_identity(file) for file in files}
+        connections = self._read().connections
+        left = (key for key, each in connections.items() if each.client == client.name and key not in known)
+        return [Path(key.split("|")[0]) for key in left]
 
     def drop(self, file: ClientFile) -> None:
         """Forget an edit that was undone."""
@@ -146,7 +154,12 @@ def text_hash(text: str) -> str:
 
 
 def _identity(file: ClientFile) -> str:
-    return "|".join((str(file.path.resolve()), *file.block.path))
+    return "|".join((str(_target(file.path)), *file.block.path))
+
+
+def _target(path: Path) -> Path:
+    """What a link leads to; one that leads back to itself stands for itself."""
+    return Path(os.path.realpath(path))
 
 
 How = Literal["connected", "already", "restored", "undone", "replaced", "nothing"]
@@ -336,7 +349,7 @@ def disconnected(
     known = connections.get(file)
     if known is None:
         _refuse_broken(file)
-        own = _own_names(file, http)
+        own = _own_names(file, http, own_places(surroundings.environ))
         if not own:
             return ClientEdit(file, "nothing", file.text if file.exists else None)
         return ClientEdit(file, "undone", _changed(file, own, {}), file.text)
@@ -352,7 +365,7 @@ def disconnected(
         lost = tuple(name for name in known.removed if name not in file.entries)
         return ClientEdit(file, "undone", _changed(file, own, {}), file.text, known, lost=lost)
     if known.after == text_hash(file.text):
-        left = _own_names(before, http)
+        left = _own_names(before, http, places_of(known.entry))
         after = _changed(before, left, {}) if left else before.text
         return ClientEdit(file, "restored", after if before.exists else None, file.text, known, known.removed)
     undone = _undone(file, before, known, http, surroundings)
@@ -421,12 +434,12 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
         ConfigurationError: the file changed since it was read, or cannot be written.
     """
     file = edit.file
-    target = file.path.resolve()
-    if edit.how == "nothing":
-        connections.drop(file)
-        return None
+    target = _target(file.path)
     try:
         with locked(connections.path):
+            if edit.how == "nothing":
+                connections.drop(file)
+                return None
             if edit.how == "replaced":
                 return _replace(edit, target, connections)
             if (target.read_bytes() if target.exists() else b"") != file.text.encode():
@@ -475,7 +488,7 @@ def _replace(edit: ClientEdit, target: Path, connections: ConnectedFiles) -> Pat
 
 
 def _mode(file: ClientFile, target: Path) -> int:
-    if target.exists():
+    if target.is_file():
         return stat.S_IMODE(target.stat().st_mode)
     if file.scope is not Scope.PROJECT:
         return OWNER_ONLY
@@ -494,14 +507,16 @@ def _original(file: ClientFile, known: ConnectedFile) -> ClientFile | None:
 
 
 def _own_now(file: ClientFile, known: ConnectedFile, http: HttpSettings) -> Iterator[str]:
-    """Our entries in a file: those that lead to the gateway, and the one that was written."""
-    yield from _own_names(file, http)
+    """Our entries in a file: those that lead to this gateway, and the one that was written."""
+    yield from _own_names(file, http, places_of(known.entry))
     if known.entry_name and file.entries.get(known.entry_name) == known.entry:
         yield known.entry_name
 
 
-def _own_names(file: ClientFile, http: HttpSettings) -> tuple[str, ...]:
-    return tuple(name for name, raw in file.entries.items() if own_kind(raw, http))
+def _own_names(file: ClientFile, http: HttpSettings, places: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The entries that lead to a gateway, or to the one whose home and configuration lie at `places`."""
+    own = (name for name, raw in file.entries.items() if own_kind(raw, http))
+    return tuple(name for name in own if places is None or places_of(file.entries[name]) == places)
 
 
 def _free_name(file: ClientFile) -> str:

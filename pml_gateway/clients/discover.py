@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -182,7 +183,8 @@ def with_text(file: ClientFile, text: str) -> ClientFile:
 def _content(path: Path) -> tuple[bytes | None, str]:
     try:
         if not path.exists():
-            return None, ""
+            # A link to what is not there yet is fine.
+            return None, "is a link that leads back to itself" if Path(os.path.realpath(path)).is_symlink() else ""
         if not path.is_file():
             return None, "is no regular file"
         with path.open("rb") as stream:

@@ -58,6 +58,21 @@ def _is_endpoint(url: str, http: HttpSettings) -> bool:
     return parts.hostname in hosts and port == http.port and _ENDPOINT.search(parts.path) is not None
 
 
+def places_of(raw: object) -> dict[str, str]:
+    """Where the gateway of an entry has its home and configuration, where the entry says so."""
+    variables = raw.get("env") if isinstance(raw, Mapping) else None
+    return _places(variables) if isinstance(variables, Mapping) else {}
+
+
+def own_places(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same of this gateway: a client does not start servers with the variables of this shell."""
+    return {name: str(Path(text).expanduser().absolute()) for name, text in _places(environ).items()}
+
+
+def _places(variables: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(variables[name]) for name in _PLACES if variables.get(name)}
+
+
 def pml_command(executable: Path | None = None) -> list[str]:
     """What starts this very `pml`, wherever a client starts it from."""
     python = executable or Path(sys.executable)
@@ -84,9 +99,7 @@ def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *,
     if client.shape.stdio_type:
         values["type"] = client.shape.stdio_type
     values |= {"command": command, "args": [*rest, "serve"]}
-    # A client does not start servers with the variables of this shell.
-    places = {name: str(Path(environ[name]).expanduser().absolute()) for name in _PLACES if environ.get(name)}
-    if places:
+    if places := own_places(environ):
         values["env"] = places
     return OwnEntry("stdio", _finished(values, client, pin))
 

@@ -68,7 +68,7 @@ def pasted(text: str, name: str | None = None) -> ClientFile:
 
 def _read(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The values of the first reading that holds servers, and where they stand in it; nowhere for a bare entry."""
-    problem = ""
+    problem, is_read = "", False
     for reading in _readings(text):
         try:
             values = tomllib.loads(reading) if _TABLE.search(reading) else jsonc.parse(reading)
@@ -78,6 +78,7 @@ def _read(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         except jsonc.JsonTextError as error:
             problem = problem or f": {error}"
             continue
+        is_read = True
         if not isinstance(values, dict):
             continue
         block = next((path for path, _ in _BLOCKS if _holds_servers(_at(values, path))), None)
@@ -85,7 +86,10 @@ def _read(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
             return values, block
         if _is_entry(values) or _holds_servers(values):
             return values, ()
-    raise UsageError(f"no server is in what was pasted{problem}", hint=f"it looks like {' or '.join(_SHAPES)}")
+    # What could be read has no server in it, however the other readings of it fail.
+    raise UsageError(
+        f"no server is in what was pasted{'' if is_read else problem}", hint=f"it looks like {' or '.join(_SHAPES)}"
+    )
 
 
 def _readings(text: str) -> Iterator[str]:

@@ -22,10 +22,11 @@ SECTIONS = ("servers", "mcpServers")
 """The section of servers, and how clients call it."""
 
 
-def section_of(text: str, path: Path) -> str:
-    """The key under which a configuration file has its servers."""
+def section_of(text: str, path: Path, name: str = "") -> str:
+    """The key under which a configuration file has its servers, or this one of them: a file can have both."""
     values = parse(text, "user", path).values
-    return next((each for each in SECTIONS if each in values), SECTIONS[0])
+    there = [each for each in SECTIONS if each in values]
+    return next((each for each in there if name in (values[each] or {})), (there or SECTIONS)[0])
 
 
 def without_entry(text: str, section: str, name: str, path: Path) -> str:

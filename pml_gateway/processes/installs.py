@@ -58,6 +58,11 @@ class FirstStarted:
     said: bytes = b""
     free_at: float = 0.0
 
+    @property
+    def has_run(self) -> bool:
+        """Whether there was a process at all: one that ended by itself has an exit code."""
+        return self.outcome is not Outcome.ENDED or self.exit_code is not None
+
 
 INSTALLED = FirstStarted(Outcome.INSTALLED)
 

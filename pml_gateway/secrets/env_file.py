@@ -71,7 +71,7 @@ def store_variables(path: Path, values: Mapping[str, str]) -> None:
     """Add `values` to the secrets file, which only its owner can read; lines of other names stay as they are.
 
     Raises:
-        ConfigurationError: the file cannot be read or written.
+        ConfigurationError: the file cannot be read or written, or holds another value of one of these names.
     """
     if not values:
         return
@@ -79,7 +79,11 @@ def store_variables(path: Path, values: Mapping[str, str]) -> None:
         with locked(path):
             text = _text(path.read_bytes(), str(path)) if path.exists() else HEAD
             text += "" if text.endswith("\n") or not text else "\n"
+            known = parse_env_text(text)
             for name, value in values.items():
+                if known.get(name, value) != value:
+                    # Somebody stored it meanwhile: a server would get the credential of another one.
+                    raise ConfigurationError(f"{path} has another value of {name} by now", hint="run it again")
                 if re.search(_LINE.format(name=re.escape(name)), text) is None:
                     text += f'{name}="{value.translate(_ESCAPES)}"\n'
             write_atomically(path, text)

@@ -50,7 +50,8 @@ class FirstStart:
         self._began = time.monotonic()
         on_begin()
         started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self.limit)
-        if started.outcome is not Outcome.INSTALLED:
+        # Without a process there was nothing to install with: the start that follows says what is wrong.
+        if started.outcome is not Outcome.INSTALLED and started.has_run:
             raise self._failure(found[0], started)
 
     async def is_due(self) -> bool:

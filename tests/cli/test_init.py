@@ -119,6 +119,33 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     assert "is not connected" in pml("disconnect", "claude-code", "--yes").stderr
 
 
+def test_what_is_connected_elsewhere_is_named_and_left_to_be_undone_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude_code(home)
+    (home.parent / "project" / ".mcp.json").write_text('{"mcpServers": {"calc": {"command": "python3"}}}')
+    pml("init", "--yes", "--project")
+    pml("connect", "claude-code", "--all-scopes", "--take-all", "--yes")
+    (other := home.parent / "other").mkdir()
+    monkeypatch.chdir(other)
+
+    shown = pml("disconnect", "claude-code", "--all-scopes", "--yes").stderr
+    assert f"still connected: {home.parent}/project/.mcp.json; run this again in its project" in shown.replace("\n", "")
+
+    pml("connect", "claude-code", "--take-all", "--yes")
+    monkeypatch.setenv("PML_HOME", str(home / "elsewhere"))
+    shown = pml("disconnect", "claude-code", "--yes").stderr
+    assert "pml leads to a gateway elsewhere, which undoes it: without PML_HOME" in shown
+    assert "pml" in json.loads((home / ".claude.json").read_text())["mcpServers"]
+
+
+def test_clients_say_that_the_record_is_damaged(home: Path) -> None:
+    (home / ".pml").mkdir()
+    (home / ".pml" / "connections.json").write_text("{")
+
+    assert "connections.json is damaged" in pml("clients", code=ExitCode.CONFIGURATION).stderr
+
+
 def test_later_runs_only_add_and_keep_every_comment(home: Path) -> None:
     file = claude_code(home)
     pml("init", "--yes")

@@ -115,6 +115,63 @@ def test_what_is_piped_in_or_given_as_json_is_read(home: Path) -> None:
     assert found["c"] == {"command": "c", "args": [f"{home.parent}/x"], "env": {"X": "1"}}
 
 
+def test_a_url_without_a_name_or_with_more_behind_it_is_told_how_it_is_written(home: Path) -> None:
+    assert "the server has no name" in pml("add", "https://a.test/mcp", "--yes", code=2, stdin="").stderr
+    assert "more behind the URL: 'x'" in pml("add", "a", "https://a.test/mcp", "x", "--yes", code=2).stderr
+
+
+def test_a_server_is_replaced_whatever_differs_and_however_its_name_is_written(home: Path) -> None:
+    pml("add", "calc", "--replace", "--timeout", "9", "--no-check", "--yes", "--", "python3")
+    assert servers(home)["calc"] == {"command": "python3", "call_timeout": 9.0}
+
+    pml("add", "a-b", "--no-check", "--yes", "--", "one")
+    assert "there is a server 'a-b' already" in pml("add", "a#b", "--no-check", "--yes", "--", "two", code=2).stderr
+    pml("add", "a#b", "--replace", "--no-check", "--yes", "--", "two")
+    assert servers(home)["a-b"] == {"command": "two"}
+
+    pml("add", "a-b", "--replace", "-t", "nothing", "--no-check", "--yes", "--", "three", code=1)
+    assert servers(home)["a-b"] == {"command": "two"}
+
+
+def test_each_server_is_changed_in_the_section_that_has_it(home: Path) -> None:
+    (home / "config.yaml").write_text(
+        "servers:\n  a: {command: a}\nmcpServers:\n  b: {command: b}\n  c: {command: c}\n"
+    )
+
+    pml("disable", "a", "b", "--yes")
+    pml("rename", "c", "d", "--yes")
+    pml("remove", "a", "--yes")
+    assert config(home).partition("mcpServers:")[2] == (
+        "\n  b: {command: b, enabled: false}\n  d: {command: c, formerly: [c]}\n"
+    )
+
+    pml("remove", "b", "d", "--yes")
+    assert parse(config(home), "user", home).values == {"servers": None, "mcpServers": None}
+
+
+def test_what_somebody_else_adds_meanwhile_is_not_written_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_preview(diff: str) -> None:
+        with monkeypatch.context() as context:
+            context.setattr("pml_gateway.cli.servers.print_diff", lambda _diff: None)
+            pml("add", "new", "--no-check", "--yes", "--", "theirs")
+
+    monkeypatch.setattr("pml_gateway.cli.servers.print_diff", slow_preview)
+
+    done = pml("add", "new", "--no-check", "--yes", "--", "mine", code=78)
+
+    assert "somebody else has added new just now" in done.stderr
+    assert servers(home)["new"] == {"command": "theirs"}
+
+
+def test_what_a_new_name_opens_is_said_before_it_is_asked_for(home: Path) -> None:
+    (home / "config.yaml").write_text(CONFIG.replace('"calc:add"', '"memo*"'))
+
+    shown = pml("rename", "notes", "memo", "--yes").output
+
+    warning = shown.index("clients.ci.allow: 'memo*' gives tools of this server under its new name")
+    assert warning < shown.index("+  memo:") < shown.index("wrote ")
+
+
 def test_a_name_in_use_is_refused_with_the_remedy(home: Path) -> None:
     assert "--replace" in pml("add", "calc", "--yes", "--", "other", code=2).stderr
     assert config(home) == CONFIG

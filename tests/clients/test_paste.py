@@ -86,3 +86,11 @@ def test_whatever_is_pasted_is_read_or_refused(before: str, after: str) -> None:
             assert len(str(error)) < 400
         else:
             assert entries
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '{"mcpServers": {}}', '{"mcpServers": {"e": {}}}'])
+def test_what_can_be_read_and_has_no_server_is_not_called_broken(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        pasted(text)
+
+    assert refused.value.message == "no server is in what was pasted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -391,3 +392,52 @@ def test_an_entry_of_ours_that_became_somebody_else_s_stays(machine: Machine) ->
 
     assert edit.conflicts == ("pml",)
     assert dict(machine.file("zed").entries) == {**file.entries, "pml": {"command": "other"}}
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_two_gateways_at_one_file_each_undo_their_own_edit_alone(machine: Machine, order: str) -> None:
+    file = fixture(machine, "cursor", Scope.USER)
+
+    def at(home: str) -> Machine:
+        machine.environ["PML_HOME"] = str(machine.root / home)
+        return machine
+
+    for home in "ab":
+        connect(at(home), machine.file("cursor"))
+        connected_text = file.path.read_text()
+    assert disconnect(at("stranger"), "cursor").how == "nothing"
+    assert file.path.read_text() == connected_text
+
+    first, last = order
+    disconnect(at(first), "cursor")
+    entry = machine.file("cursor").entries["pml"]
+    assert entry["env"]["PML_HOME"] == str(machine.root / last)
+    disconnect(at(last), "cursor")
+
+    assert machine.file("cursor").entries == file.entries
+    assert order == "ab" or file.path.read_text() == file.text
+
+
+def test_a_folder_in_place_of_the_file_gives_it_no_mode(machine: Machine) -> None:
+    file = fixture(machine, "cursor", Scope.USER)
+    connect(machine, machine.file("cursor"))
+    file.path.unlink()
+    file.path.mkdir(mode=0o755)
+
+    assert disconnect(machine, "cursor").how == "replaced"
+
+    assert file.path.read_text() == file.text
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_a_link_that_leads_back_to_itself_is_broken_and_replaced_by_the_backup(machine: Machine) -> None:
+    file = fixture(machine, "cursor", Scope.USER)
+    connect(machine, machine.file("cursor"))
+    file.path.unlink()
+    file.path.symlink_to(file.path.name)
+    with pytest.raises(ConfigurationError, match="is a link that leads back to itself"):
+        connect(machine, machine.file("cursor"))
+
+    assert disconnect(machine, "cursor").how == "replaced"
+
+    assert file.path.read_text() == file.text

@@ -182,3 +182,12 @@ async def test_a_connect_timeout_lets_it_take_that_back_before_it_is_tried_again
         let_take_back(tmp_path)
         await until(lambda: "taken-back" in journal(tmp_path))
         assert journal(tmp_path).count("updating") == 1
+
+
+async def test_a_runner_that_is_not_there_is_the_fault_of_its_command_and_installs_nothing(tmp_path: Path) -> None:
+    missing = {"command": "uvx", "args": ["server"], "env": {"PATH": str(tmp_path)}}
+    async with gateway_with(tmp_path / "home", settings_of({"up": missing})) as gateway:
+        error = (await settled(gateway)).last_error
+    assert isinstance(error, UpstreamUnusableError)
+    assert "uvx" in error.message
+    assert "first start" not in error.message
