@@ -334,7 +334,7 @@ def _in_use(name: str, former: Mapping[str, str]) -> UsageError:
     if name in former:
         return UsageError(
             f"{name!r} is what the server {former[name]!r} was called before, and calls by that name still mean it",
-            hint=f"choose another name, or take it out of servers.{former[name]}.formerly",
+            hint=f"choose another name; without it in servers.{former[name]}.formerly, rules that say it would end",
         )
     return UsageError(f"there is a server {name!r} already, another one", hint="choose another name, or add --replace")
 

@@ -408,7 +408,7 @@ def test_two_gateways_at_one_file_each_undo_their_own_edit_alone(machine: Machin
     assert disconnect(at("stranger"), "cursor").how == "nothing"
     assert file.path.read_text() == connected_text
 
-    first, last = order
+    first, last = list(order)
     disconnect(at(first), "cursor")
     entry = machine.file("cursor").entries["pml"]
     assert entry["env"]["PML_HOME"] == str(machine.root / last)
