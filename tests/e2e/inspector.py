@@ -33,7 +33,7 @@ class Inspector:
         *,
         era: Literal["legacy", "auto", "modern"] = "legacy",
         headers: Mapping[str, str] | None = None,
-        path: str = "/usr/bin:/bin",
+        path: str | None = None,
     ) -> None:
         self._program = [str(installation.node), str(installation.script("@modelcontextprotocol/inspector")), "--cli"]
         self._options = ["--format", "json", "--quiet", "--protocol-era", era]
@@ -48,7 +48,7 @@ class Inspector:
             case _:
                 self._target = ["--", *target]
         # The inspector keeps its catalog and logins below HOME. It hands a stdio server HOME and PATH, nothing else.
-        self._environment = {"HOME": str(home), "PATH": f"{installation.node.parent}:{path}"}
+        self._environment = {"HOME": str(home), "PATH": path or f"{installation.node.parent}:/usr/bin:/bin"}
 
     def list_tools(self) -> list[dict[str, Any]]:
         """The tools of `tools/list`, as the inspector received them."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support.skipping import unavailable
 
@@ -68,9 +67,10 @@ NOT_CALLED = {
 }
 QUIET = {"DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
-COMMAND_SECONDS = 120
 INSTALL_SECONDS = 300
-"""All servers, side by side; twenty seconds on a fast line."""
+"""All servers, a few side by side; twenty seconds on a fast line."""
+
+COMMAND_SECONDS = INSTALL_SECONDS + 20
 
 START_SECONDS = 120
 """Until a gateway that has just started answers a call: thirteen servers start with it, on a busy machine slowly."""
@@ -238,7 +238,7 @@ def initialise(ada: Ada) -> None:
     config = (ada.home / ".pml" / "config.yaml").read_text(encoding="utf-8")
     assert written["written"]
     assert "".join(re.findall(r"(?m)^\+(?!\+\+ )(.*\n)", shown["diff"])) == config
-    assert yaml.safe_load(config)["servers"].keys() == {name for names in SERVERS.values() for name in names}
+    assert set(re.findall(r"(?m)^  ([\w-]+):$", config)) == {name for names in SERVERS.values() for name in names}
     secrets_file = ada.home / ".pml" / "secrets.env"
     assert stat.S_IMODE(secrets_file.stat().st_mode) == 0o600
     assert dict(re.findall(r'(?m)^(\w+)="(.*)"$', secrets_file.read_text(encoding="utf-8"))) == SECRETS
@@ -269,7 +269,8 @@ def everything_is_installed(ada: Ada) -> None:
     end = time.monotonic() + INSTALL_SECONDS
     listed: set[str] = set()
     while listed != ada_serves(ada) and time.monotonic() < end:
-        listed = {tool["server"] for tool in ada.pml("tools", exit_codes=(0, 1))["tools"]}
+        ada.pml("upstreams", "--probe", exit_codes=(0, 1))
+        listed = {tool["server"] for tool in ada.pml("tools")["tools"]}
     assert listed == ada_serves(ada)
 
 
@@ -349,7 +350,7 @@ EDITS: dict[str, Callable[[str], str]] = {
 
 def added_by_claude(ada: Ada, claude: Path, before: bytes) -> bytes:
     """What its file would be, had Claude Code added a server without `pml connect`; adds it to the real one as well."""
-    command = [claude, "mcp", "add", "--scope", "user", "weather", "--", "uvx", "weather-mcp"]
+    command: list[str | Path] = [claude, "mcp", "add", "--scope", "user", "weather", "--", "uvx", "weather-mcp"]
     file = ada.file("claude-code")
     connected = file.read_bytes()
     file.write_bytes(before)
