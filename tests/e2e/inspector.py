@@ -23,25 +23,32 @@ class InspectorError(Exception):
 
 
 class Inspector:
-    """`inspector --cli` against one server, given as a URL or as a command with arguments."""
+    """`inspector --cli` against one server: a URL, a command with arguments, or `pml` of a client's file."""
 
     def __init__(
         self,
         installation: Installation,
         home: Path,
-        target: str | Sequence[str],
+        target: str | Sequence[str] | Path,
         *,
         era: Literal["legacy", "auto", "modern"] = "legacy",
         headers: Mapping[str, str] | None = None,
+        path: str | None = None,
     ) -> None:
         self._program = [str(installation.node), str(installation.script("@modelcontextprotocol/inspector")), "--cli"]
         self._options = ["--format", "json", "--quiet", "--protocol-era", era]
         for name, value in (headers or {}).items():
             self._options += ["--header", f"{name}: {value}"]
         # Only after `--` does the inspector leave options such as --config to the server's own command.
-        self._target = ["--server-url", target, "--transport", "http"] if isinstance(target, str) else ["--", *target]
+        match target:
+            case str():
+                self._target = ["--server-url", target, "--transport", "http"]
+            case Path():
+                self._target = ["--config", str(target), "--server", "pml"]
+            case _:
+                self._target = ["--", *target]
         # The inspector keeps its catalog and logins below HOME. It hands a stdio server HOME and PATH, nothing else.
-        self._environment = {"HOME": str(home), "PATH": f"{installation.node.parent}:/usr/bin:/bin"}
+        self._environment = {"HOME": str(home), "PATH": path or f"{installation.node.parent}:/usr/bin:/bin"}
 
     def list_tools(self) -> list[dict[str, Any]]:
         """The tools of `tools/list`, as the inspector received them."""

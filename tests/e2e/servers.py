@@ -28,7 +28,7 @@ def real_servers(installation: Installation, folder: Path) -> dict[str, dict[str
     files, repository = folder / "files", folder / "repository"
     files.mkdir(parents=True)
     (files / "hello.txt").write_text("hello from a file\n", encoding="utf-8")
-    _create_repository(repository)
+    create_repository(repository)
     memory = {"MEMORY_FILE_PATH": str(folder / "memory.jsonl")}
     return {
         "everything": _npm_entry(installation, "server-everything", "stdio"),
@@ -70,7 +70,8 @@ def _python_entry(installation: Installation, module: str, *arguments: str) -> d
     return {"command": str(installation.python), "args": ["-m", module, *arguments]}
 
 
-def _create_repository(folder: Path) -> None:
+def create_repository(folder: Path) -> None:
+    """A git repository with one commit."""
     git = shutil.which("git")
     if git is None:
         raise InstallationError("git is not on PATH")

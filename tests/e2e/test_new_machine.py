@@ -17,37 +17,14 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from tests.support.process import environment, run_pml, write_settings
-from tests.support.skipping import unavailable
 
-from .install import NPM_PACKAGES, InstallationError
+from .install import NPM_PACKAGES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.anyio]
 
 PACKAGE = "@modelcontextprotocol/server-memory"
 PINNED = f"{PACKAGE}@{NPM_PACKAGES[PACKAGE]}"
-LOOK_UP_SECONDS = 60
 DOWNLOAD_SECONDS = 180
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home with nothing but the address of the registry, where this machine has one of its own."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("npx") is None:
-        unavailable(InstallationError("npm and npx are not on PATH"))
-    home = tmp_path / "home"
-    home.mkdir()
-    try:
-        subprocess.run(
-            [npm, "view", PINNED, "version"], check=True, capture_output=True, timeout=LOOK_UP_SECONDS, cwd=tmp_path
-        )
-        registry = subprocess.run(
-            [npm, "config", "get", "registry"], check=True, capture_output=True, text=True, timeout=LOOK_UP_SECONDS
-        ).stdout.strip()
-    except (subprocess.SubprocessError, OSError) as exc:
-        unavailable(InstallationError(f"the npm registry does not answer: {exc}"))
-    (home / ".npmrc").write_text(f"registry={registry}\n", encoding="utf-8")
-    return home
 
 
 async def test_a_server_of_a_client_is_brought_in_served_called_and_given_back(home: Path) -> None:
