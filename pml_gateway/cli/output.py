@@ -28,7 +28,10 @@ INDENT = 4
 
 
 def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
-    """Print rows under headings. What does not fit wraps: the widest column, under its row where it is long."""
+    """Print rows under headings. What does not fit wraps: the widest column, under its row where it is long.
+
+    Where the others do not fit either, the widest of them go under the row as well.
+    """
     widths = [
         max(len(name), *(_width(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
     ]
@@ -38,14 +41,19 @@ def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequenc
     if room >= min(widths[widest] // 2, READABLE_COLUMNS):
         console.print(_table(columns, cells, widest))
         return
+    beside, under = list(range(len(columns))), [widest]
+    beside.remove(widest)
+    while len(beside) > 1 and sum(widths[at] + GAP for at in beside) - GAP > console.width:
+        beside.remove(moved := max(beside[1:], key=lambda at: (widths[at], at)))
+        under.append(moved)
     heading = tuple(Text(name, style="bold") for name in columns)
     for row in (heading, *cells):
-        kept = [_padded(cell, widths[at]) for at, cell in enumerate(row) if at != widest]
-        line = Text(" " * GAP).join(kept)
+        line = Text(" " * GAP).join(_padded(row[at], widths[at]) for at in beside)
         line.rstrip()
         console.print(line, overflow="fold")
-        if row[widest].plain:
-            console.print(Padding(row[widest], (0, 0, 0, INDENT), expand=False))
+        for at in sorted(under):
+            if row[at].plain:
+                console.print(Padding(row[at], (0, 0, 0, INDENT), expand=False))
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[Text]], widest: int) -> Table:

@@ -112,7 +112,7 @@ class UpstreamPool:
         await anyio.sleep(MOMENT_SECONDS)
         slow = [name for name, number in self._open.items() if number]
         if slow:
-            logger.warning("waiting for %s to end", ", ".join(slow))
+            logger.info("waiting for %s to end", ", ".join(slow))
 
     def _start(
         self, upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, remembered: Remembered

@@ -53,6 +53,19 @@ def test_beside_a_long_name_a_text_has_lines_of_its_own(capsys: pytest.CaptureFi
     ]
 
 
+@pytest.mark.usefixtures("columns")
+def test_as_many_texts_go_under_a_long_name_as_do_not_fit_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("backup", "of", "kb", "kept"), [(NAME, "~/.config/a/b.json", 1, "2026-03-01, " + "needed " * 4)])
+    assert printed(capsys) == [
+        f"{'backup':{len(NAME)}}  kb",
+        "    of",
+        "    kept",
+        f"{NAME}  1",
+        "    ~/.config/a/b.json",
+        f"    2026-03-01, {'needed ' * 4}".rstrip(),
+    ]
+
+
 @pytest.mark.parametrize("columns", [20, 40, 80, 120], indirect=True)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_no_line_is_wider_than_the_terminal_and_every_letter_is_there(

@@ -63,19 +63,21 @@ async def test_the_upstreams_that_are_waited_for_are_named(tmp_path: Path) -> No
     class Hear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "to end" in record.getMessage():
-                said.append(record.getMessage())
+                said.append(f"{record.levelname} {record.getMessage()}")
                 streams.may_end.set()
 
     streams.all_asked = lambda: None  # type: ignore[method-assign]
     logger, handler = logging.getLogger("pml_gateway.upstreams.pool"), Hear()
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         settings = settings_for(streams.upstreams)
         async with open_gateway(settings, paths_in(tmp_path), identity="test", open_streams=streams) as gateway:
             await gateway.refresh(20)
     finally:
+        logger.setLevel(logging.NOTSET)
         logger.removeHandler(handler)
-    assert said == ["waiting for slow to end"]
+    assert said == ["INFO waiting for slow to end"], "nothing is wrong: a command that only warns keeps quiet"
 
 
 def test_a_child_that_heeds_nothing_is_killed_in_time_for_a_stop_within_two_seconds() -> None:
