@@ -110,6 +110,9 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
             yield urls[0]
         finally:
             stop.set()
+    if not complete.is_set():
+        # A signal ended it before it had started; there was nobody yet to end with it.
+        raise KeyboardInterrupt
 
 
 async def walk_through(url: str) -> DemoReport:

@@ -28,7 +28,11 @@ from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.index.search import ToolIndex
+from pml_gateway.log import get_logger
+from pml_gateway.text import escaped
 from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
 
 MAX_SNAPSHOTS = 8
 """Sets of tools that are remembered, one for each group of users that see the same; the oldest go first."""
@@ -118,7 +122,7 @@ class Snapshots:
         self.catalog = _merged(each.state.catalog for each in reversed(self._kept))
         tools_kept = [tool for each in self._kept for tool in each.state.catalog.tools]
         self._names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in tools_kept}
-        names = {tool.name for tool in tools_kept}
+        names = {tool.name for tool in tools_kept} | {tool.name for tool in tools}
         self._raw = {name: known for name, known in tuple(self._raw.items()) if name in names}
         return snapshot
 
@@ -143,7 +147,9 @@ class Snapshots:
     ) -> GatewayState:
         by_system: dict[str, list[JsonObject]] = {system: [] for system in belong_to}
         for tool, what in zip(tools, told, strict=True):
-            by_system[_system_of(tool.name, belong_to)].append(self._definition(tool, what, inlines=inlines))
+            raw = self._definition(tool, what, inlines=inlines)
+            if raw:
+                by_system[_system_of(tool.name, belong_to)].append(raw)
         listings = [UpstreamListing(system, tuple(raw)) for system, raw in by_system.items()]
         catalog = build_catalog(
             listings,
@@ -161,12 +167,18 @@ class Snapshots:
         return GatewayState(self._settings, catalog, None, WireCache(catalog), meta_tools=self._meta_tools)
 
     def _definition(self, tool: Tool, what: Said, *, inlines: bool) -> JsonObject:
+        """The tool as it is listed; empty if that cannot be written, for one tool's fault is not the others'."""
         known = self._raw.get(tool.name)
         if known is not None and known[0] == what:
             return known[1]
-        raw: JsonObject = tool.to_mcp_tool(name=tool.name).model_dump(mode="json", by_alias=True, exclude_none=True)
-        if inlines:
-            raw |= {key: inlined(raw[key]) for key in ("inputSchema", "outputSchema") if key in raw}
+        raw: JsonObject = {}
+        try:
+            raw = tool.to_mcp_tool(name=tool.name).model_dump(mode="json", by_alias=True, exclude_none=True)
+            if inlines:
+                raw |= {key: inlined(raw[key]) for key in ("inputSchema", "outputSchema") if key in raw}
+        except (ValueError, RecursionError) as error:
+            logger.warning("%s: left out, as its definition cannot be written: %s", escaped(tool.name), error)
+            raw = {}
         self._raw[tool.name] = (what, raw)
         return raw
 

@@ -25,27 +25,29 @@ class Children:
 
     def __init__(self) -> None:
         self._reapers: list[subprocess.Popen[bytes]] = []
+        self._left: set[int] = set()
 
-    @contextmanager
-    def watched(self, pid: int, *, may_install: bool = False) -> Iterator[None]:
-        """For the length of this context, the group that the child `pid` leads does not outlive the gateway.
+    def began(self, pid: int, *, may_install: bool = False) -> None:
+        """The group that the child `pid` leads is not to outlive the gateway, until it has `ended`.
 
         One that may be installing something outlives it by the time it takes to take that back.
         """
+        self._left.add(pid)
         self._tell(f"{'~' if may_install else '+'}{pid}\n")
-        try:
-            yield
-        finally:
-            self._tell(f"-{pid}\n")
 
     def answered(self, pid: int) -> None:
         """The child is installing nothing any more."""
         self._tell(f"+{pid}\n")
 
+    def ended(self, pid: int) -> None:
+        """The child and its group are gone, or left to another process."""
+        self._left.discard(pid)
+        self._tell(f"-{pid}\n")
+
     def leave(self, pid: int, pipes: Sequence[int]) -> None:
         """Have a child that may be installing something ended by a process of its own, which reads these pipes."""
         subprocess.run(
-            [*COMMAND, *map(str, pipes)],
+            [*COMMAND, "background", *map(str, pipes)],
             input=f"~{pid}\n".encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -57,12 +59,13 @@ class Children:
         )
 
     def close(self) -> None:
-        """End the second process, which has nothing left to do."""
+        """End the second process; it is waited for where it has nothing left to do."""
         for reaper in self._reapers:
             with suppress(OSError):
                 _stdin(reaper).close()
-            with suppress(subprocess.TimeoutExpired):
-                reaper.wait(CLOSING_SECONDS)
+            if not self._left:
+                with suppress(subprocess.TimeoutExpired):
+                    reaper.wait(CLOSING_SECONDS)
 
     def _tell(self, line: str) -> None:
         if os.name != "posix":

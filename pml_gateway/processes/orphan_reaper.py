@@ -1,11 +1,11 @@
 """Ends the children of a gateway that ended without doing so itself; a small program of its own, for POSIX systems.
 
-    python -I -S orphan_reaper.py [PIPE...]
+    python -I -S orphan_reaper.py [background PIPE...]
 
 Each line of stdin is a sign and a process group: `+`, the gateway started it; `~`, it may be installing something; `-`,
 the gateway saw it end. When stdin ends, the gateway has ended, however it came to that, or has left these groups here.
-Those that are still there are given a moment to notice the end of their own stdin, then terminated, then killed. Given
-pipes to read from, it does so in the background and reads what is written there. It needs the standard library alone.
+Those that are still there are given a moment to notice the end of their own stdin, then terminated, then killed. In the
+background, it also reads what they write to these pipes. It needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> None:
         groups.pop(int(line[1:]), None)
         if line[0] != "-":
             groups[int(line[1:])] = line[0] == "~"
-    pipes = [int(pipe) for pipe in sys.argv[1:]]
-    if pipes and os.fork():
+    pipes = [int(pipe) for pipe in sys.argv[2:]]
+    if len(sys.argv) > 1 and os.fork():
         # Who started this waits for it; the rest is nobody's child.
         os._exit(0)
     installing = {group for group, is_installing in groups.items() if is_installing}
@@ -65,7 +65,11 @@ def _read(pipes: list[int]) -> None:
     """Wait a moment, and read what came: a runner that cannot write ends with its work half done."""
     time.sleep(POLL_SECONDS)
     for pipe in select.select(pipes, [], [], 0)[0]:
-        if not os.read(pipe, READ_BYTES):
+        try:
+            has_ended = not os.read(pipe, READ_BYTES)
+        except OSError:
+            has_ended = True
+        if has_ended:
             pipes.remove(pipe)
 
 

@@ -80,27 +80,29 @@ async def open_child(
             if may_install:
                 children.answered(process.pid)
 
-        with children.watched(process.pid, may_install=may_install):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, on_answer)
-                tasks.start_soon(_write, process, outgoing, incoming, written)
-                tasks.start_soon(_keep_log, process, log, logged, listening)
-                try:
-                    yield received, sent
-                finally:
-                    # Every wait in here is bounded.
-                    with anyio.CancelScope(shield=True):
-                        received.close()
-                        sent.close()
-                        await _within(FLUSH_SECONDS, written)
-                        if not may_install or answered.is_set() or not await _left(process, children):
-                            await _stop(upstream_id, process)
+        children.began(process.pid, may_install=may_install)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, on_answer)
+            tasks.start_soon(_write, process, outgoing, incoming, written)
+            tasks.start_soon(_keep_log, process, log, logged, listening)
+            try:
+                yield received, sent
+            finally:
+                # Every wait in here is bounded.
+                with anyio.CancelScope(shield=True):
+                    received.close()
+                    sent.close()
+                    await _within(FLUSH_SECONDS, written)
+                    if not may_install or answered.is_set() or not await _left(process, children):
+                        await _stop(upstream_id, process)
                         await _within(FLUSH_SECONDS, logged)
-                        for stream in (received, sent, incoming, outgoing):
-                            stream.close()
-                    listening.cancel()
-                    _close_transport(process)
-                    tasks.cancel_scope.cancel()
+                        _close_transport(process)
+                    # Not where an event loop that is torn down broke off the waits above.
+                    children.ended(process.pid)
+                    for stream in (received, sent, incoming, outgoing):
+                        stream.close()
+                listening.cancel()
+                tasks.cancel_scope.cancel()
 
 
 async def _read(
@@ -179,19 +181,29 @@ async def _keep_log(
 
 async def _left(process: anyio.abc.Process, children: Children) -> bool:
     """Leave a child that may be installing to a process that gives it more time than is here; whether that was done."""
-    started = _transport(process).get_extra_info("subprocess")
-    if sys.platform == "win32" or started is None or process.returncode is not None:
+    if sys.platform == "win32" or process.returncode is not None:
         return False
     assert process.stdin is not None
     with suppress(*_BROKEN):
         await process.stdin.aclose()
+    transport = _transport(process)
+    pipes = [pipe for number in (1, 2) if (pipe := transport.get_pipe_transport(number)) is not None]
+    # As asyncio calls them, and as uvloop does.
+    opened = [pipe.get_extra_info("pipe") or pipe.get_extra_info("socket") for pipe in pipes]
     try:
-        pipes = [started.stdout.fileno(), started.stderr.fileno()]
-        await anyio.to_thread.run_sync(children.leave, process.pid, pipes)
-    except (OSError, ValueError, subprocess.SubprocessError):
+        numbers = [each.fileno() for each in opened]
+        await anyio.to_thread.run_sync(children.leave, process.pid, numbers)
+    except (AttributeError, OSError, ValueError, subprocess.SubprocessError):
         return False
-    # The event loop kills what it takes to be running when it closes the pipes.
-    started.returncode = -signal.SIGTERM
+    started = transport.get_extra_info("subprocess")
+    if started is None:
+        # Closing uvloop's transport kills the child, closing what it consists of does not.
+        for pipe in pipes:
+            pipe.close()
+    else:
+        # asyncio kills what it takes to be running.
+        started.returncode = -signal.SIGTERM
+        transport.close()
     return True
 
 

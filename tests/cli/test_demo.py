@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from pml_gateway.cli.demo import next_steps, pointing, typed_command
 from pml_gateway.clients.own import pml_command
+from pml_gateway.demo.walkthrough import running_demo
 from tests.cli.test_every_command import parsed
 from tests.index.test_models import EXTRA
 from tests.support.process import environment
+from tests.support.waiting import until
 
 DEMO_SECONDS = 120
 
@@ -48,6 +52,20 @@ def test_the_next_steps_are_commands_and_init_is_the_first(tmp_path: Path, monke
 
 def test_clients_are_pointed_at_the_running_demo() -> None:
     assert all("http://127.0.0.1:4711/mcp" in how for _, how in pointing("http://127.0.0.1:4711/mcp"))
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_a_demo_that_is_stopped_while_it_starts_ends_like_any_command(tmp_path: Path) -> None:
+    async def stop() -> None:
+        await until(lambda: [*tmp_path.glob("home/run/*.sock")])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop)
+        with pytest.raises(KeyboardInterrupt):
+            async with running_demo(tmp_path, 0):
+                pytest.fail("it started")
 
 
 @pytest.mark.slow

@@ -296,3 +296,19 @@ def test_children_do_not_outlive_a_gateway_that_is_killed(
         gateway.process.kill()
         gateway.process.wait(10)
     wait_for(traces.are_gone, "children are gone")
+
+
+def test_a_command_that_is_told_twice_to_end_leaves_no_child_behind(tmp_path: Path, traces: Traces) -> None:
+    write_settings(tmp_path, {"servers": {"up": launched("--stubborn", *traces.arguments)}})
+    with subprocess.Popen(
+        [sys.executable, "-m", "pml_gateway", "upstreams", "--probe"],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        wait_for(lambda: bool(traces.pids()), "the server runs")
+        for _ in range(2):
+            command.send_signal(signal.SIGINT)
+        command.wait(30)
+    wait_for(traces.are_gone, "children are gone")

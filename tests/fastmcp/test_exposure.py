@@ -506,3 +506,20 @@ async def test_many_clients_ask_at_once_while_tools_change() -> None:
     async with asyncio.TaskGroup() as tasks:
         for number in range(2 * MAX_SNAPSHOTS):
             tasks.create_task(ask(number))
+
+
+async def test_a_tool_whose_schema_cannot_be_written_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    mcp = FastMCP("lab")
+    mcp.tool(lambda: "here", name="fine", description="A tool like any other.")
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(400):
+        deep = {"type": "object", "properties": {"a": deep}}
+    mcp.add_tool(Tool(name="deep", parameters=deep))
+    mcp.add_transform(Exposure("full_proxy"))
+    async with Client(mcp) as client:
+        listed = [tool.name for tool in await client.list_tools()]
+        assert "fine" in listed
+        assert "deep" not in listed
+        await client.list_tools()
+        assert (await client.call_tool("call_tool", {"name": "fine"})).content
+    assert caplog.text.count("deep: left out") == 1
