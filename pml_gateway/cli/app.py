@@ -43,6 +43,8 @@ class Program(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *given: Any, **options: Any) -> Any:
         """Run the command that these words are for, and end the process with its exit code."""
+        # Not when it is made: typer adds the options for completion afterwards.
+        _lay_out(self)
         words = sys.argv[1:] if args is None else [*args]
         if not wants_json(words) or not options.get("standalone_mode", True):
             return super().main(args, *given, **options)
@@ -55,6 +57,16 @@ class Program(TyperGroup):
             print_json(error_object(UsageError(text, hint=hint)))
             code = ExitCode.USAGE
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _lay_out(command: Any) -> None:
+    """Have the help of a command, and of those below it, wrapped as wide as the terminal, with no type for a flag."""
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n"))
+    for parameter in (*command.params, command.get_help_option(typer.Context(command))):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        _lay_out(each)
 
 
 def wants_json(words: Sequence[str]) -> bool:

@@ -375,7 +375,7 @@ def _say(name: str, look: FirstLook) -> None:
             warn(f"{name} asks for a login; run: {look.hint}")
         case "failed":
             warn(look.error)
-            note(f"  {look.hint or f'when that is mended: pml doctor; its messages: pml upstreams logs {name}'}")
+            note(f"  {look.hint or 'when that is mended: pml doctor'}")
         case "starting":
             warn(f"{look.error}; a first start may still be installing it; pml upstreams shows when it is there")
 

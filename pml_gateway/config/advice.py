@@ -280,6 +280,11 @@ def obstacles(
         written = candidate if shown == command and shown_folder == folder else shown
         yield Obstacle(f"command {shown} is not executable", f"chmod +x {written}")
         return
+    first, rest = (*command.split(maxsplit=1), "")[:2]
+    if rest and shutil.which(first, path=path) is not None:
+        remedy = f"write servers.{server}.command: {shown.split()[0]}, and the rest to servers.{server}.args"
+        yield Obstacle(f"command {shown} is not found", remedy)
+        return
     name = Path(command).name
     if name in _SOURCES:
         yield Obstacle(f"command {shown} is not found", _SOURCES[name])

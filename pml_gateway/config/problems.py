@@ -22,6 +22,13 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Other spellings that are accepted and merged into the key that counts."""
 
+SPOKEN_OF: dict[KeyPath, KeyPath] = {
+    (*section, name): ("gateway", "tools_exposure")
+    for section in ((), ("gateway",))
+    for name in ("mode", "exposure", "preset")
+}
+"""Keys that there are not, by what commands and pages call what they are for."""
+
 DISTANT_LIKENESS = 0.8
 """A misspelt key of another section has to be more alike than one of the same section."""
 
@@ -96,6 +103,8 @@ def member_keys(path: KeyPath) -> tuple[str, ...]:
 def nearest_key(path: KeyPath) -> KeyPath | None:
     """The known key closest to `path`: a sibling, the same name in another section, or nothing."""
     section, name = path[:-1], str(path[-1]).lower().replace("-", "_")
+    if (*section, name) in SPOKEN_OF:
+        return SPOKEN_OF[*section, name]
     siblings = member_keys(section)
     if name in siblings:
         return (*section, name)

@@ -82,12 +82,19 @@ def test_help_says_what_it_does_and_gives_an_example(name: str) -> None:
     shown = pml(*name.split()[1:], "--help").stdout
     assert "Example: pml " in shown
     assert max(map(len, shown.splitlines())) <= 80
+    assert "<bool>" not in shown, "a flag takes nothing"
     undescribed = [
         each.opts[0]
         for each in COMMANDS[name].params
         if not getattr(each, "help", None) and not getattr(each, "hidden", False)
     ]
     assert undescribed == []
+
+
+def test_the_paragraphs_of_the_help_are_wrapped_for_the_terminal() -> None:
+    shown = pml("connect", "--help").stdout
+    # The lines of the source are 120 columns wide.
+    assert any(line.strip().endswith("Servers that it cannot start now") for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", COMMANDS)

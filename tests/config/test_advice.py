@@ -152,6 +152,14 @@ def test_a_command_is_proposed_for_one_that_is_not_there_only_where_it_is_near(
     assert ("did you mean" in found.remedy) is bool(meant)
 
 
+def test_arguments_that_stand_in_the_command_are_told_where_they_belong(tmp_path: Path) -> None:
+    (tmp_path / "npx").touch(0o755)
+    for typed, is_told in (("npx -y some-server", True), ("nothing -y some-server", False)):
+        definition = Settings.model_validate({"servers": {"x": {"command": typed}}}).servers["x"]
+        (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or []
+        assert ("servers.x.command: npx, and the rest to servers.x.args" in found.remedy) is is_told
+
+
 def test_references_that_no_client_could_read_are_warned_about() -> None:
     without = {"meta_tools": ["search_tools", "call_tool"]}
     for gateway, references, is_told in (

@@ -101,6 +101,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest(workspace: Workspace)
         "  hybrid: {max_underlying_toolz: 3}\n"
         "  max_tokens: 4\n"
         "htp: {}\n"
+        "mode: hybrid\n"
         "servers:\n"
         "  fs: {comand: npx}\n"
         "zzz: 1\n"
@@ -113,8 +114,9 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest(workspace: Workspace)
     assert found["gateway.max_tokens"] == "unknown key; did you mean gateway.hybrid.max_tokens?"
     assert found["htp"] == "unknown key; did you mean http?"
     assert found["servers.fs.comand"] == "unknown key; did you mean command?"
+    assert found["mode"] == "unknown key; did you mean gateway.tools_exposure?"
     assert found["zzz"].startswith("unknown key; known here: gateway, naming")
-    assert f"{workspace.config_file}:6: servers.fs.comand" in str(error)
+    assert f"{workspace.config_file}:7: servers.fs.comand" in str(error)
 
 
 def test_a_bad_value_is_named_with_its_line_and_limit(workspace: Workspace) -> None:
