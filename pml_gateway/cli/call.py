@@ -12,7 +12,8 @@ from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
-from pml_gateway.text import escaped
+from pml_gateway.text import escaped, quoted
+from pml_gateway.types import SEPARATORS
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -112,6 +113,8 @@ async def _call(
             given = read_flags(schema or {}, words, given_arguments(text, pairs, schema)) if schema is not None else {}
         except InvalidInputError as error:
             return error
+        if schema is None:
+            _refuse_disabled(gateway, name)
         call_tool = {"name": name, "arguments": given}
         return await Caller(gateway).as_owner(RequestScope(), "call_tool", call_tool, CallOptions())
 
@@ -124,6 +127,17 @@ async def _schema(gateway: Gateway, name: str) -> JsonObject | None:
     return None if tool is None else tool.input_schema
 
 
+def _refuse_disabled(gateway: Gateway, name: str) -> None:
+    """Say that a server is disabled, instead of which other tool is called like its one.
+
+    Raises:
+        ToolNotFoundError: no tool of this name is there, and that is why.
+    """
+    for server, definition in gateway.state.settings.servers.items():
+        if not definition.enabled and any(name.startswith(server + separator) for separator in SEPARATORS):
+            raise ToolNotFoundError(f"{server} is disabled, and with it {name!r}", hint=f"pml enable {quoted(server)}")
+
+
 async def _described(command: Command, name: str) -> JsonObject:
     from pml_gateway.policy.client import LOCAL
 
@@ -132,6 +146,7 @@ async def _described(command: Command, name: str) -> JsonObject:
         view = (await gateway.ready()).view(LOCAL)
         tool = view.resolve(name)
         if tool is None:
+            _refuse_disabled(gateway, name)
             raise ToolNotFoundError(
                 f"no tool {name!r}", hint=f"closest: {', '.join(view.closest(name)) or 'none; see pml tools'}"
             )

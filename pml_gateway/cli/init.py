@@ -25,6 +25,9 @@ from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.text import counted
 
+SHOWN_PROJECTS = 3
+"""More are counted: `pml clients` lists those that have servers."""
+
 HEAD = """\
 # pml-gateway. `pml config show` prints every setting; `pml config --preset NAME` chooses what clients see.
 """
@@ -140,7 +143,10 @@ def _show_files(present: Sequence[ClientFile], looked_at: Sequence[ClientFile]) 
             warn(f"{file.path} {file.problem}; it is left out")
     for file in present:
         if file.elsewhere:
-            note(f"{file.path} also has servers of other projects ({len(file.elsewhere)}); run `pml init` there")
+            others = counted(len(file.elsewhere), "other project")
+            named = ", ".join(file.elsewhere[:SHOWN_PROJECTS])
+            more = ", ..." if len(file.elsewhere) > SHOWN_PROJECTS else ""
+            note(f"{file.path} also has servers of {others}, {named}{more}; run `pml init` there")
     say()
 
 

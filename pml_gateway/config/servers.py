@@ -317,7 +317,9 @@ class UpstreamDefinition(BaseModel):
 
     @model_validator(mode="after")
     def _names_one_transport(self) -> UpstreamDefinition:
-        if (self.command is None) == (self.url is None):
+        if self.command is None and self.url is None:
+            raise ValueError("give `command` (stdio) or `url` (HTTP, SSE)")
+        if self.command is not None and self.url is not None:
             raise ValueError("give either `command` (stdio) or `url` (HTTP, SSE), not both")
         if self.command is not None and self.transport not in (None, Transport.STDIO):
             raise ValueError(f"`command` starts a stdio server, but the transport is {self.transport}")

@@ -54,6 +54,17 @@ def test_an_unknown_option_is_a_usage_error_that_names_the_nearest(home: Path) -
     assert "did you mean --expression?" in failed.stderr
 
 
+def test_a_tool_of_a_disabled_server_is_told_as_such(tmp_path: Path) -> None:
+    calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
+    write_settings(tmp_path, {"servers": {"calc": calc, "notes": {**calc, "enabled": False}}})
+    for name in ("notes__factorize", "notes:factorize"):
+        for words in ([], ["--help"]):
+            failed = run_here(tmp_path, "call", name, *words)
+            assert failed.returncode == 1
+            assert "error: notes is disabled" in failed.stderr
+            assert "pml enable notes" in failed.stderr
+
+
 def test_help_after_a_name_is_about_the_tool(home: Path) -> None:
     assert "--start *" in run_here(home, "call", "calc__date_difference", "--help").stdout
     described = json.loads(run_here(home, "call", "calc__date_difference", "--help", "--json").stdout)

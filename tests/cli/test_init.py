@@ -245,7 +245,8 @@ def test_every_scope_of_a_client_is_connected_and_undone_at_once(home: Path, tmp
     team = project / ".mcp.json"
     team.write_text(json.dumps({"mcpServers": {"team": {"command": sys.executable, "args": ["-m", f"{DEMO}.files"]}}}))
     before = {path: path.read_bytes() for path in (file, team)}
-    pml("init", "--yes", "--project")
+    said = pml("init", "--yes", "--project").stderr
+    assert f"{file} also has servers of 1 other project, /other; run `pml init` there" in said
     config = home / ".pml" / "config.yaml"
     config.write_text(
         config.read_text()

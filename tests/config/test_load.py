@@ -95,6 +95,15 @@ def test_a_named_file_has_to_exist(workspace: Workspace) -> None:
     assert str(missing) in str(failure(workspace, {"PML_CONFIG": str(missing)}))
 
 
+def test_a_server_has_one_way_to_be_reached(workspace: Workspace) -> None:
+    workspace.user("servers:\n  none: {}\n  both: {command: a, url: https://a.test}\n")
+
+    found = problems(failure(workspace))
+
+    assert found["servers.none"] == "give `command` (stdio) or `url` (HTTP, SSE)"
+    assert found["servers.both"] == "give either `command` (stdio) or `url` (HTTP, SSE), not both"
+
+
 def test_an_unknown_key_is_an_error_that_names_the_nearest(workspace: Workspace) -> None:
     workspace.user(
         "gateway:\n"

@@ -87,5 +87,5 @@ def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool)
         fix = "pml serve --http"
     elif status.state == "both":
         severity, what = Severity.NOTE, f"connected ({status.kind}), and starts {others} itself as well"
-        fix = f"pml init --client {client.name}, then {connect}"
+        fix = f"pml init --client {client.name}, then {connect}, which says what keeps the rest there"
     return Finding(Area.CLIENTS, severity, subject, what, fix)

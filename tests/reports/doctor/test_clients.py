@@ -13,7 +13,7 @@ from pml_gateway.clients.known import CLIENTS
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
-from pml_gateway.reports.doctor.clients import long_names
+from pml_gateway.reports.doctor.clients import clients, long_names
 from pml_gateway.reports.doctor.finding import Severity
 from tests.clients.machine import Machine
 
@@ -53,6 +53,16 @@ def test_a_long_name_of_the_entry_costs_the_names_of_tools_and_of_our_own(tmp_pa
     assert len(finding.details[0]) == 52
     assert "execute_workflow" in finding.details
     assert "up__list" not in finding.details
+
+
+def test_that_a_client_starts_servers_beside_the_gateway_has_a_way_to_hear_why(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (own := tmp_path / "pml").touch(0o755)
+    machine.write("home/.cursor/mcp.json", servers(pml={**PML, "command": str(own)}, missing={"command": "no-such"}))
+    (finding,) = clients(Settings(), machine.surroundings, is_serving_http=False)
+    assert finding.what.endswith("starts 1 server itself as well")
+    # Where the gateway cannot start it, both commands leave it in the client.
+    assert finding.fix == "pml init --client cursor, then pml connect cursor, which says what keeps the rest there"
 
 
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client.names], ids=lambda client: client.name)
