@@ -43,9 +43,9 @@ def tools(
         _print_explained(command.run(lambda: _explained(command, query, client)), as_json=as_json)
         return
     as_client = mode is not None or preset is not None or client is not None
-    rows = command.run(lambda: _listed(command, query, client, as_client=as_client))
+    rows, unlisted = command.run(lambda: _listed(command, query, client, as_client=as_client))
     if as_json:
-        print_json({"tools": rows})
+        print_json({"tools": rows, "unlisted": unlisted})
         return
     columns = ["tool", "server", "why" if as_client else "state", "what it does"]
     cells = [
@@ -58,7 +58,10 @@ def tools(
     say(counted(len(rows), "tool"), style="dim")
 
 
-async def _listed(command: Command, query: str | None, client_name: str | None, *, as_client: bool) -> list[JsonObject]:
+async def _listed(
+    command: Command, query: str | None, client_name: str | None, *, as_client: bool
+) -> tuple[list[JsonObject], list[str]]:
+    """The tools as rows, and the servers whose tools are not known."""
     from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
 
     async with command_gateway(command, lists_by_intent=as_client and not query, of_all=True) as gateway:
@@ -90,7 +93,7 @@ async def _listed(command: Command, query: str | None, client_name: str | None, 
             _row(tool.qualified_name, "legacy", legacy_definition(state, view, tool)["description"], tool)
             for tool in exposure.legacy
         ]
-        return rows
+        return rows, list(gateway.unlisted())
 
 
 def _row(

@@ -437,11 +437,11 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
     target = _target(file.path)
     try:
         with locked(connections.path):
-            if edit.how == "nothing":
+            if edit.how in ("nothing", "replaced"):
+                aside = _replace(edit, target) if edit.how == "replaced" else None
                 connections.drop(file)
-                return None
-            if edit.how == "replaced":
-                return _replace(edit, target, connections)
+                connections.backups.forget(target, connections.needed())
+                return aside
             if (target.read_bytes() if target.exists() else b"") != file.text.encode():
                 raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
             known = connections.get(file)
@@ -468,7 +468,7 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
     return backup if backup in needed else None
 
 
-def _replace(edit: ClientEdit, target: Path, connections: ConnectedFiles) -> Path | None:
+def _replace(edit: ClientEdit, target: Path) -> Path | None:
     """Write what was there before `connect`; a broken file stays beside it, under another name, which is returned."""
     aside = None
     mode = _mode(edit.file, target)
@@ -483,7 +483,6 @@ def _replace(edit: ClientEdit, target: Path, connections: ConnectedFiles) -> Pat
             if aside is not None:
                 aside.rename(target)
             raise
-    connections.drop(edit.file)
     return aside
 
 

@@ -188,3 +188,12 @@ def test_lists_fit_the_terminal_and_names_complete(home: Path) -> None:
     assert max(map(len, pml("backups").stdout.splitlines())) <= 80
     assert len(backup_names("claude-code-user-")) == 1
     assert "did you mean" in pml("backups", "restore", listed()[0]["name"][:-1], code=ExitCode.USAGE).stderr
+
+
+def test_a_file_that_was_deleted_comes_back_and_leaves_no_backup(home: Path) -> None:
+    before = (home / ".claude.json").read_bytes()
+    pml("connect", "claude-code", "--yes")
+    (home / ".claude.json").unlink()
+    pml("disconnect", "claude-code", "--yes")
+    assert (home / ".claude.json").read_bytes() == before
+    assert listed() == []

@@ -41,6 +41,10 @@ def test_whose_tools_are_missing_is_said_where_people_read(home: Path, arguments
     assert said not in pml(*arguments, "--json").stderr
 
 
+def test_programs_are_told_whose_tools_are_missing(home: Path) -> None:
+    assert json.loads(pml("tools", "--json").stdout)["unlisted"] == ["weather"]
+
+
 def test_a_search_names_the_server_and_the_reason(home: Path) -> None:
     answer = json.loads(pml("search", "weather of tomorrow", "--json").stdout)
     (down,) = answer["unavailable"]
