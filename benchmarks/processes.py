@@ -58,12 +58,14 @@ async def running(
     It does not outlive the benchmark, not even one that is killed.
     """
     process = _start(command, env or {})
-    with open_children() as children, children.watched(process.pid):
+    with open_children() as children:
+        children.began(process.pid)
         try:
             origin = await anyio.to_thread.run_sync(_announced, process, announcement, log)
             yield Running(origin, process)
         finally:
             await anyio.to_thread.run_sync(stop, process)
+            children.ended(process.pid)
 
 
 def stop(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:

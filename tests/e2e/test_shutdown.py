@@ -21,7 +21,7 @@ from tests.e2e.test_process import UPSTREAM, entry, is_alive, names, wait_for
 from tests.support.process import GatewayProcess, environment, running_gateway, write_settings
 from tests.support.raw import HandshakeSession, post_modern
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LAUNCHER = '"$@"; exit $?'
 """A shell that starts the server as its child and waits for it, as npx does."""
@@ -180,7 +180,7 @@ def test_sigterm_over_http_ends_a_launched_server_that_will_not_leave(tmp_path: 
     wait_for(traces.are_gone, "children are gone")
 
 
-@pytest.mark.parametrize("make", [pytest.param(entry, marks=pytest.mark.slow), launched])
+@pytest.mark.parametrize("make", [entry, launched])
 def test_sigterm_over_stdio_cancels_upstream_what_takes_too_long(tmp_path: Path, traces: Traces, make: Any) -> None:
     with stdio_gateway(tmp_path / "home", {"servers": {"up": make(*traces.arguments)}}) as gateway:
         gateway.send("tools/call", traces.slow(600), 1)
@@ -285,7 +285,6 @@ def test_a_stop_ends_the_streams_that_clients_listen_on_in_order(tmp_path: Path)
     assert [line for line in gateway.log if "in flight" in line or "ERROR" in line] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--stubborn",)])
 def test_children_do_not_outlive_a_gateway_that_is_killed(
     tmp_path: Path, traces: Traces, arguments: tuple[str, ...]
