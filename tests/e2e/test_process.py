@@ -107,6 +107,7 @@ def test_sigterm_over_stdio_ends_with_exit_code_0_and_no_children(tmp_path: Path
         process.communicate(timeout=10)
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_file_changes_the_mode_at_once_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
     servers = {"up": entry()}
     with running_gateway(tmp_path, {"servers": servers}) as gateway, HandshakeSession(gateway.url) as session:
@@ -123,6 +124,7 @@ def test_an_edit_of_the_file_changes_the_mode_at_once_and_a_broken_one_changes_n
         assert "up__echo" not in names(gateway.url)
 
 
+@pytest.mark.slow
 def test_a_public_address_without_keys_is_refused_and_with_one_it_is_served(tmp_path: Path) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
     refused = run_pml(tmp_path, "serve", "--http", "--host", "0.0.0.0", "--port", "0")
@@ -142,6 +144,7 @@ def test_a_public_address_without_keys_is_refused_and_with_one_it_is_served(tmp_
         assert post_modern(url, "tools/list").status_code == 401
 
 
+@pytest.mark.slow
 def test_a_hostile_project_folder_starts_nothing_reads_no_secret_and_lifts_no_blacklist(tmp_path: Path) -> None:
     project, witness = tmp_path / "clone", tmp_path / "witness"
     project.mkdir()
@@ -177,6 +180,7 @@ http: {{host: 0.0.0.0}}
     assert "pml trust" in log
 
 
+@pytest.mark.slow
 def test_children_get_an_allow_list_of_the_environment_and_what_is_configured(tmp_path: Path) -> None:
     servers = {"up": entry(env={"GIVEN": "${env:TOKEN}"})}
     extra = {"TOKEN": "token-value", "AWS_SECRET_ACCESS_KEY": "not-yours", "LC_ALL": "C.UTF-8"}
@@ -190,6 +194,7 @@ def test_children_get_an_allow_list_of_the_environment_and_what_is_configured(tm
     assert "TOKEN=token-value" not in text.replace("GIVEN=token-value", "")
 
 
+@pytest.mark.slow
 def test_one_missing_secret_stops_one_server_and_names_the_variable(tmp_path: Path) -> None:
     servers = {"up": entry(), "needy": entry(env={"KEY": "${env:NOT_THERE_AT_ALL}"})}
     with running_gateway(tmp_path, {"servers": servers}) as gateway:

@@ -62,6 +62,7 @@ def kept() -> int:
     return sum(1 for each in gc.get_objects() if type(each) is dict and MARK in each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "words"), [(10, "more than 100000 tools"), (MAX_LIST_BYTES // 20_000, f"more than {MAX_LIST_BYTES} bytes")]
 )

@@ -81,7 +81,7 @@ async def ask_often(person: Person, client: Client, tools: tuple[str, ...], call
 
 @pytest.mark.parametrize(
     ("kind", "eras"),
-    [pytest.param(*pair, marks=[] if pair[0].startswith("http") else pytest.mark.slow) for pair in PAIRS],
+    [pytest.param(*pair, marks=[] if pair[0] == "http-2026" else pytest.mark.slow) for pair in PAIRS],
 )
 async def test_two_clients_at_once_are_asked_their_own_questions_only(
     tmp_path: Path, kind: str, eras: tuple[bool, bool]
