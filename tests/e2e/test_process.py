@@ -269,7 +269,7 @@ def test_commands_answer_from_the_manifest_and_call_only_the_server_they_need(tm
     assert "up__echo" in listed.stdout
     started = pids.read_text()
     assert "up__echo" in run_pml(home, "search", "echo", "--json").stdout
-    assert "up__echo(" in run_pml(home, "search", "echo").stdout
+    assert "up__echo\n" in run_pml(home, "search", "echo").stdout
     assert "## up__echo" in run_pml(home, "schema", "up:echo").stdout
     assert "meta_only" in run_pml(home, "tokens").stdout
     assert pids.read_text() == started, "searching and describing start no server"

@@ -25,6 +25,9 @@ PML = [sys.executable, "-m", "pml_gateway"]
 DAYS = ["how many days lie between two dates", "calc__date_difference", '{"start": "2026-01-01", "end": "2026-03-01"}']
 ECHO = ["echo a message", "far__echo", '{"message": "over HTTP"}']
 
+_BY_FOLDER = re.compile(r"/proc/self/fd/\d+/\d+-[0-9a-f]{8}\.(?:sock|new)")
+"""A control socket whose path is too long for an address, and which goes by its open folder."""
+
 COMMANDS = {
     "init": [*PML, "init", "--client", "cursor", "--yes", "--json"],
     "doctor": [*PML, "doctor", "--json"],
@@ -65,6 +68,7 @@ class Machine:
         """The one server that is configured with a URL; control sockets, also those of the demo's own home."""
         return f"http://{address}/mcp" == self.upstream or (
             address.startswith((str(self.home / ".pml" / "run"), str(self.temporary)))
+            or _BY_FOLDER.fullmatch(address) is not None
         )
 
     def may_write(self, path: str) -> bool:
