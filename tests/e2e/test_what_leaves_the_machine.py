@@ -73,8 +73,10 @@ class Machine:
 
     def may_write(self, path: str) -> bool:
         """The gateway's folder; temporary files, which are gone afterwards; what configured servers work with."""
-        return Path(path) == self.home / ".pml" or path.startswith(
-            (f"{self.home / '.pml'}/", f"{self.temporary}/", f"{self.work}/")
+        return (
+            Path(path) == self.home / ".pml"
+            or path.startswith((f"{self.home / '.pml'}/", f"{self.temporary}/", f"{self.work}/"))
+            or _BY_FOLDER.fullmatch(path) is not None
         )
 
 
