@@ -9,20 +9,20 @@ from dataclasses import dataclass
 _BODY = r"[^{}<>\n\\]{1,300}?"
 _FOUND = re.compile(
     r"\$\$(?:\{\{)?"
-    rf"|(?:\A(?P<before>\\)?=|(?P<escape>\\)?)(?:\$?\{{\{{\{{?(?P<braces>{_BODY})\}}\}}\}}?|\$\{{(?P<shell>{_BODY})\}}|<<(?P<angles>{_BODY})>>)"
+    rf"|(?:\A(?P<before>\\+)?=|(?P<escape>\\)?)(?:\$?\{{\{{\{{?(?P<braces>{_BODY})\}}\}}\}}?|\$\{{(?P<shell>{_BODY})\}}|<<(?P<angles>{_BODY})>>)"
 )
 """A dollar sign that is escaped, or what could be a reference, with the backslash that makes it text."""
 
 _PATH_BODY = r"\w[^{}<>\n\\\s]{0,299}"
 _WHOLE = re.compile(
-    rf"(?P<escape>\\)?(?:(?:[=@#$]?\{{\{{?|[@#$][\[(]|<%=?|\{{%|<)\s?(?P<inside>{_PATH_BODY}?)\s?(?:\}}\}}?|[\])]|%>|%\}}|>)"
+    rf"(?P<escape>\\+)?(?:(?:[=@#$]?\{{\{{?|[@#$][\[(]|<%=?|\{{%|<)\s?(?P<inside>{_PATH_BODY}?)\s?(?:\}}\}}?|[\])]|%>|%\}}|>)"
     rf"|[@#](?P<mark>{_PATH_BODY})|%(?P<percent>{_PATH_BODY})%|\$\.(?P<json>{_PATH_BODY})|\$(?P<dollar>{_PATH_BODY})"
     rf"|(?P<bare>\w[\w.-]{{0,99}}\[[\w.*'\"\[\]-]{{1,199}}))\Z"
 )
 """What is too common as a part of a text, but all of it."""
 
 _UNKNOWN = re.compile(
-    r"(?P<escape>\\)?=?\$?\{\{?\s?\$?(?P<root>[A-Za-z_][\w-]{0,63})(?P<rest>[.\[][^{}<>\n\\]{1,300}?)\s?\}\}?\Z"
+    r"(?P<escape>\\+)?=?\$?\{\{?\s?\$?(?P<root>[A-Za-z_][\w-]{0,63})(?P<rest>[.\[][^{}<>\n\\]{1,300}?)\s?\}\}?\Z"
 )
 _LIKE_STEPS = re.compile(
     r"(?i)(?:prev|previous|last|prior|item|steps?|nodes?|tasks?|calls?|outputs?|results?|responses?)(?:[_-]?\d|_|\Z)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.errors import GatewayError, InvalidInputError
@@ -298,6 +298,9 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=examples(300), deadline=None)
+@example("\\={{a.x}}")
+@example("\\\\={{step1.x}}")
+@example("\\{a.x}")
 @given(st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
 def test_any_text_comes_out_as_it_was_where_it_is_escaped(text: str) -> None:
     assert getattr(compile_template(escaped(text), names=NAMES), "value", None) == text
