@@ -101,11 +101,10 @@ def recorded_searches(command: Command) -> list[str]:
     return []
 
 
-PROGRESS_SECONDS = 0.2
-
-
 async def _tell_of_installations(gateway: Gateway) -> None:
     """Say once of each server that it is installed first, as that takes longer than anybody expects."""
+    from pml_gateway.reports.status import PROGRESS_SECONDS
+
     told: set[str] = set()
     while True:
         for name, upstream in gateway.pool.upstreams.items():

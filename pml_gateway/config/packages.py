@@ -49,10 +49,9 @@ NO_PACKAGE = Package()
 def package_of(command: str, args: Sequence[str]) -> Package:
     """The package and version that a command line names, if its command runs packages."""
     runner, words = _after_cmd(command, args)
-    wanted = _SUBCOMMANDS.get(runner, ())
-    if tuple(words[: len(wanted)]) != wanted or not (wanted or runner in _NODE | _PYTHON):
+    if not _runs_packages(runner, words):
         return NO_PACKAGE
-    words = words[len(wanted) :]
+    words = words[len(_SUBCOMMANDS.get(runner, ())) :]
     if runner in _CONTAINERS:
         return _image(_first_image(words))
     named = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in _NAMES_PACKAGE), None)
@@ -66,6 +65,12 @@ def _after_cmd(command: str, args: Sequence[str]) -> tuple[str, list[str]]:
     if runner in ("cmd", "cmd.exe") and len(words) > 1 and words[0].lower() == "/c":
         runner, words = PurePath(words[1]).name.lower(), words[2:]
     return runner.removesuffix(".exe").removesuffix(".cmd"), words
+
+
+def _runs_packages(runner: str, words: Sequence[str]) -> bool:
+    """Whether the command is one that runs packages, and is told to where it can do more."""
+    wanted = _SUBCOMMANDS.get(runner, ())
+    return tuple(words[: len(wanted)]) == wanted and bool(wanted or runner in _NODE | _PYTHON)
 
 
 def _first_image(words: Sequence[str]) -> str:
@@ -159,9 +164,9 @@ def package_run(command: str, args: Sequence[str]) -> PackageRun | None:
         return PackageRun(runner, tuple(far)) if far else None
     if words and (runner, words[0]) in _SYNONYMS:
         runner, words[0] = _SYNONYMS[runner, words[0]]
-    wanted = _SUBCOMMANDS.get(runner, ())
-    if tuple(words[: len(wanted)]) != wanted or not (wanted or runner in _NODE | _PYTHON):
+    if not _runs_packages(runner, words):
         return None
+    wanted = _SUBCOMMANDS.get(runner, ())
     words, named = words[len(wanted) :], " ".join((runner, *wanted))
     if runner in _CONTAINERS:
         packages = [_first_image(words)]

@@ -19,12 +19,12 @@ from pml_gateway.errors import SecretError
 from pml_gateway.mcp.http import CREDENTIALS_REFUSED, SERVER_FAILED
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.paths import Paths
+from pml_gateway.reports.status import stored_login
 from pml_gateway.secrets.references import resolve
 from pml_gateway.serve.control import ask_sockets
 from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.auth.authorization import Authorization
-from pml_gateway.upstreams.auth.logins import LoginStore, login_command
+from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.lifecycle import UpstreamState
 
 SOCKET_SECONDS = 2.0
@@ -58,7 +58,7 @@ async def unready(
     for server in servers:
         definition = settings.servers[server]
         told = [row for row in running if row["server"] == server]
-        login = await _login(server, definition, paths)
+        login = (await stored_login(server, definition, paths))["state"]
         reason = _written_down(settings, server, environ) or _told(told)
         if reason or login == "login_needed":
             found[server] = reason or _log_in(server)
@@ -90,13 +90,6 @@ def _complaints(row: JsonObject) -> Iterator[str]:
     if row.get("held_back") and not row["tools"]:
         held = counted(row["held_back"], "definition of it is", "definitions of it are")
         yield f"{held} held back: pml trust list"
-
-
-async def _login(server: str, definition: UpstreamDefinition, paths: Paths) -> str:
-    """How the login stands, as far as it is known without asking the server."""
-    authorization = Authorization(server, definition, LoginStore(paths.auth_dir), lambda renewal: None)
-    await authorization.read()
-    return str(authorization.status()["state"])
 
 
 def _log_in(server: str) -> str:

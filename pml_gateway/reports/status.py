@@ -81,7 +81,7 @@ async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObj
         if definition.enabled:
             known = manifest.entries.get(name)
             is_same = known is not None and known.fingerprint == definition.fingerprint()
-            row = _row(name, definition, known if is_same else None, await _login(name, definition, paths))
+            row = _row(name, definition, known if is_same else None, await stored_login(name, definition, paths))
             obstacle = next(iter(hindrances(settings, name)), None)
             if obstacle is not None:
                 row |= {"error": f"{name}: {obstacle.what} ({obstacle.remedy})", "hint": obstacle.remedy}
@@ -116,7 +116,7 @@ def _row(name: str, definition: UpstreamDefinition, known: ManifestEntry | None,
     }
 
 
-async def _login(name: str, definition: UpstreamDefinition, paths: Paths) -> JsonObject:
+async def stored_login(name: str, definition: UpstreamDefinition, paths: Paths) -> JsonObject:
     """How the login stands by what is stored; whether a server asks for one is not known where none is."""
     if definition.url is None or definition.has_authorization_header:
         return {"state": "not_needed" if definition.url is None else "headers"}

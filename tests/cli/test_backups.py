@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
 from pml_gateway.cli.output import ExitCode
+from tests.support.command_line import home_of_a_person
 
 SECRET = "hunter2-hunter2"
 
@@ -21,16 +22,7 @@ SECRET = "hunter2-hunter2"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of the test's own with a connected Claude Code, and the file as it was before."""
-    for name in list(os.environ):
-        if name.startswith("PML_") or name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
-            monkeypatch.delenv(name)
-    home, project = tmp_path / "home", tmp_path / "project"
-    home.mkdir()
-    (project / ".git").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(project)
+    home = home_of_a_person(tmp_path, monkeypatch)
     entry = {"command": sys.executable, "args": ["-c", "pass"], "env": {"DB_PASS": SECRET, "DB_USER": "shop"}}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": {"shop": entry}}, indent=2))
     pml("init", "--yes")

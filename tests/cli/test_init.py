@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
 from pml_gateway.cli.output import ExitCode
+from tests.support.command_line import home_of_a_person
 
 SECRETS = ("hunter2-hunter2", "lin_api_abc123def456", "ghp_0123456789abcdefghijABCDEFGHIJ012345")
 DEMO = "pml_gateway.demo.servers"
@@ -20,17 +20,7 @@ DEMO = "pml_gateway.demo.servers"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home and a project of their own, and none of this machine's clients."""
-    for name in list(os.environ):
-        if name.startswith("PML_") or name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GITHUB_PAT"):
-            monkeypatch.delenv(name)
-    home, project = tmp_path / "home", tmp_path / "project"
-    home.mkdir()
-    (project / ".git").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(project)
-    return home
+    return home_of_a_person(tmp_path, monkeypatch)
 
 
 def claude_code(home: Path) -> Path:

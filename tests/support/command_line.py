@@ -19,6 +19,23 @@ from tests.support.process import environment, write_settings
 
 WIDTH = 80
 
+OF_CLIENTS = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GITHUB_PAT")
+"""Variables that say where clients keep their files, and one of their secrets."""
+
+
+def home_of_a_person(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """An empty home, with a project as the working directory, and none of this machine's clients."""
+    for name in [name for name in os.environ if name.startswith("PML_") or name in OF_CLIENTS]:
+        patch.delenv(name)
+    home, project = folder / "home", folder / "project"
+    home.mkdir()
+    (project / ".git").mkdir(parents=True)
+    patch.setenv("HOME", str(home))
+    patch.setenv("NO_COLOR", "1")
+    patch.setenv("COLUMNS", str(WIDTH))
+    patch.chdir(project)
+    return home
+
 
 @contextmanager
 def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:

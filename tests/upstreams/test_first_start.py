@@ -23,6 +23,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LOOPS = [("asyncio", {"use_uvloop": True}), ("asyncio", {"use_uvloop": False})]
 """How children are left to themselves differs between them; commands use the first."""
 
+LEAVES_A_CHILD = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*__uv_walk:pytest.PytestUnraisableExceptionWarning"
+)
+"""uvloop warns at its end of a child that it was never told to kill, unless it has seen it end by then."""
+
 
 def settings_of(servers: dict[str, Any], **upstreams: Any) -> Settings:
     return Settings.model_validate({"servers": servers, "upstreams": upstreams})
@@ -167,8 +172,7 @@ async def installed(folder: Path) -> Settings:
     return settings
 
 
-# uvloop warns at its end of a child that it was never told to kill.
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*__uv_walk:pytest.PytestUnraisableExceptionWarning")
+@LEAVES_A_CHILD
 @pytest.mark.parametrize("anyio_backend", LOOPS)
 async def test_a_stop_lets_a_start_that_fetches_a_new_version_take_it_back(tmp_path: Path) -> None:
     settings = await installed(tmp_path)
@@ -179,6 +183,7 @@ async def test_a_stop_lets_a_start_that_fetches_a_new_version_take_it_back(tmp_p
     await until(lambda: "taken-back" in journal(tmp_path))
 
 
+@LEAVES_A_CHILD
 @pytest.mark.parametrize("anyio_backend", LOOPS)
 async def test_a_connect_timeout_lets_it_take_that_back_before_it_is_tried_again(tmp_path: Path) -> None:
     settings = await installed(tmp_path)
