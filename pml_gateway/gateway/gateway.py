@@ -16,6 +16,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
@@ -91,6 +92,9 @@ be ready late, and none in time for the first list."""
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
+
+USABLE_SECONDS = 5.0
+"""Searches wait for an index of words and what is stored, and for the model to load; not for vectors to be computed."""
 
 READ_AT_ONCE = 32
 """Definitions that the lint reads between two turns of changes."""
@@ -251,14 +255,19 @@ class Gateway:
         self._first_list.set()
         return self.state
 
-    async def searchable(self, timeout: float = 5.0) -> GatewayState:
-        """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
+    async def searchable(self, timeout: float = 0.0) -> GatewayState:
+        """As `ready`, and with what there is of an index; a complete one if it is built within `timeout` seconds."""
         await self.ready()
+        await self.usable(USABLE_SECONDS)
         await self.indexed(timeout)
         return self.state
 
+    async def usable(self, timeout: float) -> bool:
+        """Whether there is an index of the catalog of now, but for what takes long, within `timeout` seconds."""
+        return await self._indexer.usable(timeout)
+
     async def indexed(self, timeout: float) -> bool:
-        """Whether the index over the catalog of now is built within `timeout` seconds."""
+        """Whether the index over the catalog of now is complete within `timeout` seconds."""
         return await self._indexer.wait(timeout)
 
     async def apply_settings(self, settings: Settings) -> None:
@@ -506,7 +515,12 @@ async def open_gateway(
         open_workers() as workers,
         anyio.create_task_group() as tasks,
     ):
-        indexer = Indexer(paths.cache_dir, identity)
+
+        def used(current: Settings, known: Catalog) -> list[str]:
+            owners = most_used(paths.usage_file, identity, former_ids(current.servers))
+            return [known.assignments[owner] for owner in owners if owner in known.assignments]
+
+        indexer = Indexer(paths.cache_dir, identity, most_used=used)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
@@ -535,6 +549,7 @@ async def open_gateway(
             events or logged_events(),
             meta_tools,
         )
+        gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
