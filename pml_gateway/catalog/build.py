@@ -260,9 +260,8 @@ def build_catalog(
                 continue
             listed.add(qualified_name)
             by_ids = sorted(by_former_ids.get(owner, ()))
-            sources = {
-                f"{each}{mark}{owner[1]}" for each in ownership.former_ids(owner[0]) for mark in (SEPARATOR, ":")
-            }
+            former_ids = ownership.former_ids(owner[0]) if by_ids else ()
+            sources = {f"{each}{mark}{owner[1]}" for each in former_ids for mark in (SEPARATOR, ":")}
             before = (
                 *had.get(owner, ()),
                 *_names_before(owner, prefix, max_length, reserved),
@@ -364,7 +363,7 @@ def _renamed(upstream_id: str, name: str, qualified_name: str) -> tuple[str, ...
 
 def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
     """What arguments are checked against: the original, unless it refuses every object or is nested absurdly deep."""
-    if not isinstance(original, dict) or not is_plain(original):
+    if original is repaired or not isinstance(original, dict) or not is_plain(original):
         return repaired
     kind = original.get("type", "object")
     return original if kind == "object" or (isinstance(kind, list) and "object" in kind) else repaired

@@ -91,8 +91,12 @@ def _is_needed(character: str, before: str, *, is_right_to_left: bool) -> bool:
 
 def visible_schema(schema: JsonObject) -> JsonObject:
     """The schema with visible texts; the same object where nothing was hidden."""
-    shown = {key: _shown(key, value) for key, value in schema.items()}
-    return shown if any(shown[key] is not value for key, value in schema.items()) else schema
+    changed = {}
+    for key, value in schema.items():
+        shown = _shown(key, value)
+        if shown is not value:
+            changed[key] = shown
+    return {**schema, **changed} if changed else schema
 
 
 def _shown(key: str, value: object) -> object:
@@ -111,8 +115,12 @@ def _shown(key: str, value: object) -> object:
 
 
 def _each(schemas: JsonObject) -> JsonObject:
-    shown = {name: visible_schema(each) if isinstance(each, dict) else each for name, each in schemas.items()}
-    return shown if any(shown[name] is not each for name, each in schemas.items()) else schemas
+    changed = {}
+    for name, each in schemas.items():
+        shown = visible_schema(each) if isinstance(each, dict) else each
+        if shown is not each:
+            changed[name] = shown
+    return {**schemas, **changed} if changed else schemas
 
 
 def _same_or(shown: list[object], value: list[object]) -> list[object]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
+from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, STRINGS, TYPES, fault, kind_of
 from pml_gateway.types import JsonObject
 
 MAX_REFERENCE = 2000
@@ -58,6 +58,7 @@ MAX_MERGED_PROPERTIES = 20_000
 """Properties that merging a root comes by, each as often as it is merged once more."""
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
+_REPLACED_AT_ROOT = frozenset({*_ROOT_ALTERNATIVES, "$ref"})
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
@@ -82,11 +83,46 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
     if not isinstance(schema, dict):
         repairs.note("", f"inputSchema is {kind_of(schema)}, not an object; any arguments are accepted")
         return {"type": "object"}, tuple(repairs.reasons)
+    if _is_sound_root(schema) and not _exceeds(schema, MAX_BYTES):
+        return schema, ()
     cleaned = _clean_object(schema, "", 0, repairs)
     if repairs.tuples_rewritten:
         cleaned.pop("$schema", None)
     result = _repair_root(_too_large(cleaned, repairs), repairs)
     return (result if repairs.reasons else schema), tuple(repairs.reasons)
+
+
+def _is_sound_root(schema: JsonObject) -> bool:
+    return schema.get("type") == "object" and not _REPLACED_AT_ROOT & schema.keys() and _is_sound(schema, 0)
+
+
+def _is_sound(schema: JsonObject, depth: int) -> bool:
+    """Whether cleaning would certainly change nothing: so it is for most, and found out five times as fast."""
+    if depth > MAX_DEPTH:
+        return False
+    for key, value in schema.items():
+        below: Iterable[object] = ()
+        if key == "type" and isinstance(value, str):
+            if value not in TYPES:
+                return False
+        elif key in STRINGS:
+            if not isinstance(value, str):
+                return False
+        elif fault(key, value) or key == "dependencies":
+            return False
+        elif key in MAPS:
+            below = value.values()
+        elif key in LISTS:
+            below = value
+        elif key in SINGLE:
+            below = (value,)
+        for each in below:
+            if isinstance(each, dict):
+                if not _is_sound(each, depth + 1):
+                    return False
+            elif not isinstance(each, bool):
+                return False
+    return True
 
 
 def combines_only_at_root(schema: object) -> bool:
@@ -128,7 +164,10 @@ def _too_large(schema: JsonObject, repairs: _Repairs) -> JsonObject:
 
 
 def _exceeds(schema: JsonObject, limit: int) -> bool:
-    return len(json.dumps(schema, ensure_ascii=False)) > limit
+    return len(_written(schema)) > limit
+
+
+_written = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _repair_root(schema: JsonObject, repairs: _Repairs) -> JsonObject:

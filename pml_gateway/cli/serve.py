@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,7 +115,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
         command.paths,
         identity=command.identity,
         load=load,
-        on_open=_advise,
+        on_open=_settle,
         one_client=not over_http,
     )
     if not over_http:
@@ -140,12 +141,19 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
         _set_up_logs(after.settings)
 
 
+async def _settle(gateway: Gateway) -> None:
+    # What was read stays: looking for garbage in it takes as long as reading it.
+    gc.freeze()
+    await _advise(gateway)
+
+
 async def _advise(gateway: Gateway) -> None:
     """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
     from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()
+    await gateway.first_asked()
     waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
     if waiting:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"

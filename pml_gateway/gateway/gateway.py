@@ -16,6 +16,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
@@ -81,8 +82,8 @@ FIRST_LIST_WAIT = 3.0
 """Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
 QUIET_START = 1.0
-"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first. The
-only client of a gateway is waited for as long without one, to say what it can be asked."""
+"""With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
+comes first. The only client of a gateway is waited for as long without one, to say what it can be asked."""
 
 STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 START_SECONDS = 1.0
@@ -398,6 +399,17 @@ class Gateway:
             shown = ", ".join(f"{name} ({counted(number, 'call')})" for name, number in calls.items())
             logger.info("finishing calls in flight, at most %g s: %s", seconds, shown)
 
+    async def index(self) -> None:
+        """Keep the index current, for as long as the owner's task group lives."""
+        await self.first_asked()
+        await self._indexer.run(self.swap_index)
+
+    async def first_asked(self) -> None:
+        """Wait until a client was served, a moment at most: what is done meanwhile would keep it waiting."""
+        if self.knows_tools:
+            with anyio.move_on_after(QUIET_START):
+                await self._asked.wait()
+
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
@@ -531,11 +543,12 @@ async def open_gateway(
             former = former_ids(current.servers)
             return most_used(paths.usage_file, identity, former) if by_usage else ()
 
-        ranking = await anyio.to_thread.run_sync(read_ranking, settings)
-        listings = await anyio.to_thread.run_sync(
-            Listings, manifests, settings.naming, warden, former_ids(settings.servers)
-        )
-        catalog = await anyio.to_thread.run_sync(listings.catalog, settings, listings.first_names, frozenset[str]())
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog]:
+            with collection_put_off():
+                listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
+                return read_ranking(settings), listings, listings.catalog(settings, listings.first_names, frozenset())
+
+        ranking, listings, catalog = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -556,7 +569,7 @@ async def open_gateway(
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(gateway.exceeded.run)
-        tasks.start_soon(indexer.run, gateway.swap_index)
+        tasks.start_soon(gateway.index)
         tasks.start_soon(gateway.linker.run)
         tasks.start_soon(gateway.read_in_background)
         gateway.tell()

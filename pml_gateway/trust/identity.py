@@ -68,6 +68,9 @@ DIGEST_LENGTH = 32
 DEPTH_OF_FILES = 50
 """Levels around a definition in files: what has a hash can also be written there."""
 
+MAYBE_DEEP = 200
+"""Opening brackets of a text that could be nested deep; nearly all definitions have fewer."""
+
 
 def name_of(kind: SubjectKind, definition: JsonObject) -> str:
     """The own name of a definition; a server may send anything as one."""
@@ -76,11 +79,13 @@ def name_of(kind: SubjectKind, definition: JsonObject) -> str:
 
 def digest(definition: JsonObject) -> str:
     """A hash of the definition, whatever the order of its keys; none of what is nested too deep to be read."""
-    wrapped: object = definition
-    for _ in range(DEPTH_OF_FILES):
-        wrapped = [wrapped]
     try:
-        text = _written(wrapped)
+        text = f"{'[' * DEPTH_OF_FILES}{_written(definition)}{']' * DEPTH_OF_FILES}"
+        if text.count("{") + text.count("[") > MAYBE_DEEP:
+            wrapped: object = definition
+            for _ in range(DEPTH_OF_FILES):
+                wrapped = [wrapped]
+            _written(wrapped)
     except RecursionError:
         return ""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
