@@ -9,7 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from jsonschema import Draft202012Validator
 
-from pml_gateway.catalog.schema import MAX_BYTES, MAX_DEPTH, check_output_schema, repair_input_schema
+from pml_gateway.catalog.schema import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    check_output_schema,
+    combines_only_at_root,
+    repair_input_schema,
+)
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, nested
 from tests.support.examples import examples
@@ -68,6 +74,17 @@ def test_any_json_becomes_a_legal_schema_of_an_object(schema: Any) -> None:
 def test_a_repaired_schema_needs_no_second_repair(schema: JsonObject) -> None:
     once = repaired(schema)
     assert repair_input_schema(once) == (once, ())
+
+
+@settings(max_examples=examples(400), deadline=None)
+@example(schema={"dependencies": {"a": 1}})
+@example(schema={"properties": {"a": nested(MAX_DEPTH, key="not")}})
+@given(schema=SCHEMA_LIKE)
+def test_what_is_sound_at_a_glance_is_sound_by_a_close_look(schema: JsonObject) -> None:
+    schema = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
+    schema["type"] = "object"
+    # Combinations at the root are always looked at closely.
+    assert (reasons(schema) == ()) == combines_only_at_root({**schema, "anyOf": [True]})
 
 
 @settings(deadline=None)

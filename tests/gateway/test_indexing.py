@@ -207,13 +207,16 @@ async def test_a_catalog_that_changes_while_vectors_are_computed_is_searched_at_
         assert len([text for text in held.encoded if text.startswith("crm ")]) == FIRST_PART + 50
 
 
-async def test_a_restart_computes_no_vector(tmp_path: Path) -> None:
-    for allowed in (FIRST_PART, 0):
-        held = Held(allowed)
-        indexer = Indexer(tmp_path, "configuration", load=lambda _, held=held: held)
-        indexer.request(Settings(), many(FIRST_PART))
+@pytest.mark.parametrize("tools", [SLICE, FIRST_PART])
+async def test_a_restart_computes_no_vector(tmp_path: Path, tools: int) -> None:
+    async def computed(held: Held) -> int:
+        indexer = Indexer(tmp_path, "configuration", load=lambda _: held)
+        indexer.request(Settings(), many(tools))
         async with indexing(indexer) as indexes:
             assert await indexer.wait(30)
             assert indexes[-1].encoded is None
-            assert indexes[-1].search("handle item90", limit=1).ranking is Ranking.FUSED
-        assert len([text for text in held.encoded if text.startswith("crm ")]) == allowed
+            assert indexes[-1].search("handle item20", limit=1).ranking is Ranking.FUSED
+        return len([text for text in held.encoded if text.startswith("crm ")])
+
+    assert await computed(Held(tools)) == tools
+    assert await computed(Held()) == 0
