@@ -46,8 +46,8 @@ _FIRST_JOINED = "\u0590"
 
 _KEYCAPS = "#*0123456789"
 
-_TEXTS = frozenset({"title", "description", "$comment", "markdownDescription", "deprecationMessage", "errorMessage"})
-_TEXT_LISTS = frozenset({"enumNames", "enumDescriptions", "markdownEnumDescriptions"})
+TEXTS = frozenset({"title", "description", "$comment", "markdownDescription", "deprecationMessage", "errorMessage"})
+TEXT_LISTS = frozenset({"enumNames", "enumDescriptions", "markdownEnumDescriptions"})
 """Keywords of schemas that say something to readers; all others, and names, are part of what a server receives."""
 
 
@@ -101,13 +101,13 @@ def visible_schema(schema: JsonObject) -> JsonObject:
 
 def _shown(key: str, value: object) -> object:
     if isinstance(value, str):
-        return visible(value) if key in _TEXTS else value
+        return visible(value) if key in TEXTS else value
     if isinstance(value, dict):
         if key in SINGLE:
             return visible_schema(value)
         return _each(value) if key in MAPS or key == "dependencies" else value
     if isinstance(value, list):
-        if key in _TEXT_LISTS:
+        if key in TEXT_LISTS:
             return _same_or([visible(each) if isinstance(each, str) else each for each in value], value)
         if key in LISTS or key == "items":
             return _same_or([visible_schema(each) if isinstance(each, dict) else each for each in value], value)

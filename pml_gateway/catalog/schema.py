@@ -6,8 +6,9 @@ import json
 import marshal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
+from pml_gateway.catalog.hidden_characters import TEXT_LISTS, TEXTS, visible
 from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, STRINGS, TYPES, fault, kind_of
 from pml_gateway.types import JsonObject
 
@@ -60,6 +61,14 @@ MAX_MERGED_PROPERTIES = 20_000
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
 _REPLACED_AT_ROOT = frozenset({*_ROOT_ALTERNATIVES, "$ref"})
+LOOKED_AT_CLOSELY = TEXTS - STRINGS | TEXT_LISTS | {"dependencies"}
+
+PLAIN_FORMAT = 2
+"""Of marshal: without references."""
+
+JSON_PER_BYTE = 8
+"""Characters of JSON that come of one byte of that format, at most (`false, ` of one)."""
+
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
@@ -84,8 +93,6 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
     if not isinstance(schema, dict):
         repairs.note("", f"inputSchema is {kind_of(schema)}, not an object; any arguments are accepted")
         return {"type": "object"}, tuple(repairs.reasons)
-    if _is_sound_root(schema) and not _exceeds(schema, MAX_BYTES):
-        return schema, ()
     cleaned = _clean_object(schema, "", 0, repairs)
     if repairs.tuples_rewritten:
         cleaned.pop("$schema", None)
@@ -93,12 +100,18 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
     return (result if repairs.reasons else schema), tuple(repairs.reasons)
 
 
-def _is_sound_root(schema: JsonObject) -> bool:
-    return schema.get("type") == "object" and not _REPLACED_AT_ROOT & schema.keys() and _is_sound(schema, 0)
+def is_flawless(schema: object) -> TypeGuard[JsonObject]:
+    """Whether an input schema certainly needs neither repair nor text left out: most are so, and seen at a glance."""
+    return (
+        isinstance(schema, dict)
+        and schema.get("type") == "object"
+        and not _REPLACED_AT_ROOT & schema.keys()
+        and _is_sound(schema, 0)
+        and _is_small(schema, MAX_BYTES)
+    )
 
 
 def _is_sound(schema: JsonObject, depth: int) -> bool:
-    """Whether cleaning would certainly change nothing: so it is for most, and found out five times as fast."""
     if depth > MAX_DEPTH:
         return False
     for key, value in schema.items():
@@ -107,9 +120,9 @@ def _is_sound(schema: JsonObject, depth: int) -> bool:
             if value not in TYPES:
                 return False
         elif key in STRINGS:
-            if not isinstance(value, str):
+            if not isinstance(value, str) or not ((value.isascii() and value.isprintable()) or visible(value) is value):
                 return False
-        elif fault(key, value) or key == "dependencies":
+        elif key in LOOKED_AT_CLOSELY or fault(key, value):
             return False
         elif key in MAPS:
             below = value.values()
@@ -124,6 +137,14 @@ def _is_sound(schema: JsonObject, depth: int) -> bool:
             elif not isinstance(each, bool):
                 return False
     return True
+
+
+def _is_small(schema: JsonObject, limit: int) -> bool:
+    """Whether the JSON is certainly short enough; four times as fast as writing it."""
+    try:
+        return JSON_PER_BYTE * len(marshal.dumps(schema, PLAIN_FORMAT)) <= limit
+    except ValueError:
+        return False  # nested deep, or no plain values
 
 
 def combines_only_at_root(schema: object) -> bool:
@@ -165,23 +186,7 @@ def _too_large(schema: JsonObject, repairs: _Repairs) -> JsonObject:
 
 
 def _exceeds(schema: JsonObject, limit: int) -> bool:
-    return not _is_small(schema, limit) and len(_written(schema)) > limit
-
-
-def _is_small(schema: JsonObject, limit: int) -> bool:
-    """Whether the JSON is certainly short enough, which is so for most schemas and found out four times as fast."""
-    try:
-        return JSON_PER_BYTE * len(marshal.dumps(schema, PLAIN_FORMAT)) <= limit
-    except ValueError:
-        return False  # nested deep, or no plain values
-
-
-PLAIN_FORMAT = 2
-JSON_PER_BYTE = 8
-"""Characters of JSON that come of one byte of marshal's format without references, at most (`false, ` of one)."""
-
-
-_written = json.JSONEncoder(ensure_ascii=False).encode
+    return len(json.dumps(schema, ensure_ascii=False)) > limit
 
 
 def _repair_root(schema: JsonObject, repairs: _Repairs) -> JsonObject:

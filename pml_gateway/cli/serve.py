@@ -17,6 +17,7 @@ from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
@@ -78,10 +79,11 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 
 async def _serve(command: Command, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.policy.client import ClientKeys, check_exposure
-    from pml_gateway.serve.metrics import metrics_key
-    from pml_gateway.serve.runtime import open_runtime
-    from pml_gateway.serve.stdio import serve_stdio
+    with collection_put_off():
+        from pml_gateway.policy.client import ClientKeys, check_exposure
+        from pml_gateway.serve.metrics import metrics_key
+        from pml_gateway.serve.runtime import open_runtime
+        from pml_gateway.serve.stdio import serve_stdio
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()

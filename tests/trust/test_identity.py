@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from pml_gateway.config.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.trust.identity import digest, identity_of
+from pml_gateway.trust.identity import digest, identity_of, is_identical
+from tests.catalog.listings import JSON
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,21 @@ def test_hashes_stay_what_they_are_in_the_files_of_earlier_versions() -> None:
     for _ in range(2000):
         deep = {"a": deep}
     assert digest(deep) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("a", "b"), ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+)
+def test_what_json_tells_apart_is_not_identical(one: object, other: object) -> None:
+    assert is_identical({"default": one}, {"default": one})
+    assert not is_identical({"default": one}, {"default": other})
+
+
+@settings(deadline=None)
+@given(one=JSON, other=JSON)
+def test_what_is_identical_has_one_hash(one: object, other: object) -> None:
+    for definition in ({"default": one}, {"default": other}):
+        if is_identical({"default": one}, definition):
+            assert digest({"default": one}) == digest(definition)
+    copied = json.loads(json.dumps({"default": one}))
+    assert is_identical({"default": one}, copied)
