@@ -47,6 +47,7 @@ SHARED = frozenset(
         "errors",
         "files",
         "foreign_json",
+        "garbage",
         "home",
         "hosts",
         "installation",

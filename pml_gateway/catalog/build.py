@@ -16,7 +16,7 @@ from pml_gateway.catalog.hidden_characters import visible_schema
 from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import ILLEGAL, Ownership
-from pml_gateway.catalog.schema import check_output_schema, repair_input_schema
+from pml_gateway.catalog.schema import check_output_schema, is_flawless, repair_input_schema
 from pml_gateway.types import JsonObject
 
 Prefix = Literal["always", "on_collision", "never"]
@@ -260,14 +260,11 @@ def build_catalog(
                 continue
             listed.add(qualified_name)
             by_ids = sorted(by_former_ids.get(owner, ()))
-            sources = {
-                f"{each}{mark}{owner[1]}" for each in ownership.former_ids(owner[0]) for mark in (SEPARATOR, ":")
-            }
-            before = (
-                *had.get(owner, ()),
-                *_names_before(owner, prefix, max_length, reserved),
-                *(name for name in by_ids if name in sources or spelled_alike[name] == 1),
-            )
+            before = [*had.get(owner, ()), *_names_before(owner, prefix, max_length, reserved)]
+            if by_ids:
+                former_ids = ownership.former_ids(owner[0])
+                sources = {f"{each}{mark}{owner[1]}" for each in former_ids for mark in (SEPARATOR, ":")}
+                before += [name for name in by_ids if name in sources or spelled_alike[name] == 1]
             former_names = [
                 name
                 for name in dict.fromkeys(before)
@@ -313,10 +310,15 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
     if known is not None and known.listed is raw:
         return _taken_over(known, names, stale=listing.stale)
     name, qualified_name = _name(raw), names.qualified
-    input_schema, repairs = repair_input_schema(raw.get("inputSchema"))
+    given = raw.get("inputSchema")
+    if is_flawless(given):
+        input_schema, shown, repairs = given, given, tuple[str, ...]()
+    else:
+        input_schema, repairs = repair_input_schema(given)
+        shown = visible_schema(input_schema)
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
     fields, dropped = sound_fields(raw)
-    definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": visible_schema(input_schema)}
+    definition: JsonObject = {"name": qualified_name, **fields, "inputSchema": shown}
     if output_schema is not None:
         definition["outputSchema"] = visible_schema(output_schema)
     for key, schema in (("inputSchema", input_schema), ("outputSchema", output_schema)):
@@ -327,7 +329,7 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
         upstream_id=listing.upstream_id,
         name=name,
         definition=definition,
-        input_schema=_checked_schema(raw.get("inputSchema"), input_schema),
+        input_schema=_checked_schema(given, input_schema),
         repairs=(*repairs, *output_repairs, *dropped, *_renamed(listing.upstream_id, name, qualified_name)),
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
@@ -364,7 +366,7 @@ def _renamed(upstream_id: str, name: str, qualified_name: str) -> tuple[str, ...
 
 def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
     """What arguments are checked against: the original, unless it refuses every object or is nested absurdly deep."""
-    if not isinstance(original, dict) or not is_plain(original):
+    if original is repaired or not isinstance(original, dict) or not is_plain(original):
         return repaired
     kind = original.get("type", "object")
     return original if kind == "object" or (isinstance(kind, list) and "object" in kind) else repaired

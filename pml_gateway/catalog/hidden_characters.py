@@ -46,8 +46,8 @@ _FIRST_JOINED = "\u0590"
 
 _KEYCAPS = "#*0123456789"
 
-_TEXTS = frozenset({"title", "description", "$comment", "markdownDescription", "deprecationMessage", "errorMessage"})
-_TEXT_LISTS = frozenset({"enumNames", "enumDescriptions", "markdownEnumDescriptions"})
+TEXTS = frozenset({"title", "description", "$comment", "markdownDescription", "deprecationMessage", "errorMessage"})
+TEXT_LISTS = frozenset({"enumNames", "enumDescriptions", "markdownEnumDescriptions"})
 """Keywords of schemas that say something to readers; all others, and names, are part of what a server receives."""
 
 
@@ -91,19 +91,23 @@ def _is_needed(character: str, before: str, *, is_right_to_left: bool) -> bool:
 
 def visible_schema(schema: JsonObject) -> JsonObject:
     """The schema with visible texts; the same object where nothing was hidden."""
-    shown = {key: _shown(key, value) for key, value in schema.items()}
-    return shown if any(shown[key] is not value for key, value in schema.items()) else schema
+    changed = {}
+    for key, value in schema.items():
+        shown = _shown(key, value)
+        if shown is not value:
+            changed[key] = shown
+    return {**schema, **changed} if changed else schema
 
 
 def _shown(key: str, value: object) -> object:
     if isinstance(value, str):
-        return visible(value) if key in _TEXTS else value
+        return visible(value) if key in TEXTS else value
     if isinstance(value, dict):
         if key in SINGLE:
             return visible_schema(value)
         return _each(value) if key in MAPS or key == "dependencies" else value
     if isinstance(value, list):
-        if key in _TEXT_LISTS:
+        if key in TEXT_LISTS:
             return _same_or([visible(each) if isinstance(each, str) else each for each in value], value)
         if key in LISTS or key == "items":
             return _same_or([visible_schema(each) if isinstance(each, dict) else each for each in value], value)
@@ -111,8 +115,12 @@ def _shown(key: str, value: object) -> object:
 
 
 def _each(schemas: JsonObject) -> JsonObject:
-    shown = {name: visible_schema(each) if isinstance(each, dict) else each for name, each in schemas.items()}
-    return shown if any(shown[name] is not each for name, each in schemas.items()) else schemas
+    changed = {}
+    for name, each in schemas.items():
+        shown = visible_schema(each) if isinstance(each, dict) else each
+        if shown is not each:
+            changed[name] = shown
+    return {**schemas, **changed} if changed else schemas
 
 
 def _same_or(shown: list[object], value: list[object]) -> list[object]:

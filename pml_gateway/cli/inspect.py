@@ -27,6 +27,11 @@ INDENTED = " " * 6
 NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
 MAX_HITS = 1000
 
+MODEL_SECONDS = 60.0
+ENCODING_SECONDS = 5.0
+"""How long a search waits for the model to load, and then for the vectors of new tools, a thousand of them; the next
+search goes on from there."""
+
 UNLISTED_SECONDS = 3.0
 """How long a search waits for servers of which nothing is known: one that is dead says so at once."""
 
@@ -87,6 +92,8 @@ def search(
         _say_unavailable(answer)
     if not as_json and answer.get("ranking"):
         say(f"ranked by: {answer['ranking']}", style="dim")
+    if not as_json and answer.get("partial"):
+        say(f"partial: {answer['partial']}", style="dim")
 
 
 def _say_unavailable(answer: JsonObject) -> None:
@@ -169,4 +176,6 @@ async def _prepare_search(gateway: Gateway) -> None:
         async with anyio.create_task_group() as tasks:
             for name in gateway.unlisted():
                 tasks.start_soon(gateway.connect_once, name)
-    await gateway.searchable(60)
+    await gateway.ready()
+    await gateway.usable(MODEL_SECONDS)
+    await gateway.indexed(ENCODING_SECONDS)

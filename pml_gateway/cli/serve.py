@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
@@ -77,10 +79,11 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 
 async def _serve(command: Command, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.policy.client import ClientKeys, check_exposure
-    from pml_gateway.serve.metrics import metrics_key
-    from pml_gateway.serve.runtime import open_runtime
-    from pml_gateway.serve.stdio import serve_stdio
+    with collection_put_off():
+        from pml_gateway.policy.client import ClientKeys, check_exposure
+        from pml_gateway.serve.metrics import metrics_key
+        from pml_gateway.serve.runtime import open_runtime
+        from pml_gateway.serve.stdio import serve_stdio
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
@@ -114,7 +117,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
         command.paths,
         identity=command.identity,
         load=load,
-        on_open=_advise,
+        on_open=_settle,
         one_client=not over_http,
     )
     if not over_http:
@@ -140,12 +143,19 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
         _set_up_logs(after.settings)
 
 
+async def _settle(gateway: Gateway) -> None:
+    # What was read stays: looking for garbage in it takes as long as reading it.
+    gc.freeze()
+    await _advise(gateway)
+
+
 async def _advise(gateway: Gateway) -> None:
     """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
     from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 
     gateway.on_swap(_follow_logs)
     state = await gateway.known()
+    await gateway.first_asked()
     waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
     if waiting:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"

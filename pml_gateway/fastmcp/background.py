@@ -57,6 +57,10 @@ class Background:
         with anyio.move_on_after(FIRST_WAIT if self.index is None else CHANGE_WAIT):
             await self._swapped.until(lambda: self.index is not None and names <= self._indexed)
 
+    async def usable(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for an index of the newest tools with all but what takes long to compute."""
+        await self._indexer.usable(timeout)
+
     async def settled(self, timeout: float) -> bool:
         """Whether the index of the newest tools is complete within `timeout` seconds."""
         return await self._indexer.wait(timeout)

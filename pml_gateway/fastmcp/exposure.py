@@ -43,7 +43,7 @@ from pml_gateway.types import MODES, ExposureMode, JsonObject
 DEFAULT_META_TOOLS = ("search_tools", "tool_schema", "call_tool")
 
 LIST_WAIT = 5.0
-"""Seconds a list that an intent selects waits for the whole index."""
+"""Seconds a list that an intent selects waits for the model and the vectors that are stored."""
 
 _META_TOOLS = MetaTools(SEARCH_TOOLS, TOOL_SCHEMA, CALL_TOOL, CALL_BATCH, EXECUTE_WORKFLOW, READ_RESULT)
 
@@ -129,7 +129,7 @@ class Exposure(CatalogTransform):
         mode, intent = self._settings.gateway.tools_exposure, _intent(context, seen.scope, self._settings.gateway)
         if intent is not None and MODES[mode].reads_intent:
             # Many clients list once: what an intent selects is worth waiting for, as in the gateway.
-            await seen.host.background.settled(LIST_WAIT)
+            await seen.host.background.usable(LIST_WAIT)
             await seen.host.searchable()
         state, view = seen.host.state, seen.view
         exposed = await expose(state, view, mode, intent)

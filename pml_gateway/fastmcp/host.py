@@ -146,7 +146,7 @@ class RequestHost:
         """The state; a server that answers has one."""
         return self.state
 
-    async def searchable(self, timeout: float = 5.0) -> GatewayState:
+    async def searchable(self) -> GatewayState:
         """The state, with an index as far as one is ready."""
         await self.background.ready(self.snapshot.names)
         self.state = self.snapshot.indexed_by(self.background.index)

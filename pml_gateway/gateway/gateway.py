@@ -16,6 +16,8 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.garbage import collection_put_off
+from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
@@ -80,8 +82,8 @@ FIRST_LIST_WAIT = 3.0
 """Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
 
 QUIET_START = 1.0
-"""With a manifest, upstreams are connected after the first request or this many seconds: the client comes first. The
-only client of a gateway is waited for as long without one, to say what it can be asked."""
+"""With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
+comes first. The only client of a gateway is waited for as long without one, to say what it can be asked."""
 
 STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 START_SECONDS = 1.0
@@ -91,6 +93,9 @@ be ready late, and none in time for the first list."""
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
+
+USABLE_SECONDS = 5.0
+"""Searches wait for an index of words and what is stored, and for the model to load; not for vectors to be computed."""
 
 READ_AT_ONCE = 32
 """Definitions that the lint reads between two turns of changes."""
@@ -251,14 +256,19 @@ class Gateway:
         self._first_list.set()
         return self.state
 
-    async def searchable(self, timeout: float = 5.0) -> GatewayState:
-        """As `ready`, and with an index over the catalog if one is built within `timeout` seconds."""
+    async def searchable(self, timeout: float = 0.0) -> GatewayState:
+        """As `ready`, and with what there is of an index; a complete one if it is built within `timeout` seconds."""
         await self.ready()
+        await self.usable(USABLE_SECONDS)
         await self.indexed(timeout)
         return self.state
 
+    async def usable(self, timeout: float) -> bool:
+        """Whether there is an index of the catalog of now, but for what takes long, within `timeout` seconds."""
+        return await self._indexer.usable(timeout)
+
     async def indexed(self, timeout: float) -> bool:
-        """Whether the index over the catalog of now is built within `timeout` seconds."""
+        """Whether the index over the catalog of now is complete within `timeout` seconds."""
         return await self._indexer.wait(timeout)
 
     async def apply_settings(self, settings: Settings) -> None:
@@ -389,6 +399,17 @@ class Gateway:
             shown = ", ".join(f"{name} ({counted(number, 'call')})" for name, number in calls.items())
             logger.info("finishing calls in flight, at most %g s: %s", seconds, shown)
 
+    async def index(self) -> None:
+        """Keep the index current, for as long as the owner's task group lives."""
+        await self.first_asked()
+        await self._indexer.run(self.swap_index)
+
+    async def first_asked(self) -> None:
+        """Wait until a client was served, a moment at most: what is done meanwhile would keep it waiting."""
+        if self.knows_tools:
+            with anyio.move_on_after(QUIET_START):
+                await self._asked.wait()
+
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
@@ -506,7 +527,12 @@ async def open_gateway(
         open_workers() as workers,
         anyio.create_task_group() as tasks,
     ):
-        indexer = Indexer(paths.cache_dir, identity)
+
+        def used(current: Settings, known: Catalog) -> list[str]:
+            owners = most_used(paths.usage_file, identity, former_ids(current.servers))
+            return [known.assignments[owner] for owner in owners if owner in known.assignments]
+
+        indexer = Indexer(paths.cache_dir, identity, most_used=used)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
@@ -517,11 +543,12 @@ async def open_gateway(
             former = former_ids(current.servers)
             return most_used(paths.usage_file, identity, former) if by_usage else ()
 
-        ranking = await anyio.to_thread.run_sync(read_ranking, settings)
-        listings = await anyio.to_thread.run_sync(
-            Listings, manifests, settings.naming, warden, former_ids(settings.servers)
-        )
-        catalog = await anyio.to_thread.run_sync(listings.catalog, settings, listings.first_names, frozenset[str]())
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog]:
+            with collection_put_off():
+                listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
+                return read_ranking(settings), listings, listings.catalog(settings, listings.first_names, frozenset())
+
+        ranking, listings, catalog = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -535,13 +562,14 @@ async def open_gateway(
             events or logged_events(),
             meta_tools,
         )
+        gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
         tasks.start_soon(gateway.follow)
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)
         tasks.start_soon(gateway.exceeded.run)
-        tasks.start_soon(indexer.run, gateway.swap_index)
+        tasks.start_soon(gateway.index)
         tasks.start_soon(gateway.linker.run)
         tasks.start_soon(gateway.read_in_background)
         gateway.tell()

@@ -89,8 +89,8 @@ class Host(Protocol):
     async def ready(self) -> GatewayState:
         """The state, once there is one to answer from."""
 
-    async def searchable(self, timeout: float = 5.0) -> GatewayState:
-        """The state, with an index to search if there is one within `timeout` seconds."""
+    async def searchable(self) -> GatewayState:
+        """The state, with what there is of an index to search."""
 
     def unlisted_owner(self, tool_name: str) -> Server | None:
         """The server whose tool this is by its name, if no list of it is known."""

@@ -1,12 +1,14 @@
-"""Builds in the background what searches want: indexes, at once by words alone, then with the model; then links.
+"""Builds in the background what searches want: indexes, at once by words, then with vectors; then links.
 
 Links are sought for each view by itself, so that what it hides leaves no trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -21,7 +23,7 @@ from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
 from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.large import SnapshotStore, not_embedded
+from pml_gateway.index.large import SnapshotStore
 from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
@@ -35,7 +37,11 @@ from pml_gateway.types import Ranking
 logger = get_logger(__name__)
 
 SLICE = 32
-"""Tools encoded between two looks at the clock, about 0.15 s."""
+"""Tools encoded between two looks at the clock, about 0.15 s. So few are waited for; with more, searches go on."""
+
+FIRST_PART = 256
+GROWTH = 1.5
+"""An index is brought out once there are so many more vectors, and half as many again: ten times for 20,000 tools."""
 
 ENTRIES_PER_TOOL = 1.25
 """Embeddings cached at least for each tool: those of a large catalog take an hour, and no start may repeat it."""
@@ -45,42 +51,86 @@ MAX_LINKED_VIEWS = 16
 
 OnIndex = Callable[[ToolIndex], None]
 
+MostUsed = Callable[[Settings, Catalog], Iterable[str]]
+"""The names of tools of a catalog that were used, the most used first."""
+
 
 class Indexer:
-    """Builds the index for the newest catalog requested; older requests are skipped."""
+    """Builds the index for the newest catalog requested; older requests are skipped.
 
-    def __init__(self, cache_dir: Path, identity: str, *, exact_limit: int = EXACT_LIMIT) -> None:
+    Words come first, then the vectors that are stored, then those that are computed, a part at a time.
+    """
+
+    def __init__(
+        self,
+        cache_dir: Path,
+        identity: str,
+        *,
+        exact_limit: int = EXACT_LIMIT,
+        most_used: MostUsed = lambda _settings, _catalog: (),
+        load: Callable[[str], Embedder] = load_embedder,
+    ) -> None:
         """Keep embeddings and the indexes of large catalogs in `cache_dir`.
 
         Args:
             cache_dir: shared with other gateway processes.
             identity: names the configuration, so that each has an index of its own.
             exact_limit: a catalog of more tools is large.
+            most_used: names tools whose vectors are computed first; may read files.
+            load: the model of a setting.
         """
         self._cache_dir = cache_dir
         self._exact_limit = exact_limit
         self._identity = identity
+        self._most_used = most_used
+        self._load = load
         self._requested: tuple[Settings, Catalog] | None = None
+        self._since = time.monotonic()
         self._wanted = Coalesced()
+        self._usable = anyio.Event()
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}
         self._indexed: tuple[object, ...] = ()
+        self._has_index = False
+        self._sought: dict[str, None] = {}
 
     def request(self, settings: Settings, catalog: Catalog) -> None:
         """Ask for an index over this catalog."""
         self._requested = (settings, catalog)
+        if self._usable.is_set():
+            self._usable, self._since = anyio.Event(), time.monotonic()
         if self._current.is_set():
             self._current = anyio.Event()
         self._wanted.ask()
 
+    def prefer(self, names: Iterable[str]) -> None:
+        """Compute the vectors of these tools first, where any are to be computed."""
+        if not self._current.is_set():
+            self._sought.update(dict.fromkeys(names))
+
+    async def usable(self, timeout: float) -> bool:
+        """Wait for an index of the newest catalog with all but what takes long to compute; whether it stands.
+
+        Where there is an index to answer from, all who wait do so for no longer than `timeout` seconds together.
+        """
+        waited = time.monotonic() - self._since if self._has_index else 0.0
+        with anyio.move_on_after(max(timeout - waited, 0.0)):
+            await self._usable.wait()
+        return self._usable.is_set()
+
     async def wait(self, timeout: float) -> bool:
-        """Wait for the index of the newest catalog, at most `timeout` seconds; whether it stands."""
+        """Wait for the complete index of the newest catalog, at most `timeout` seconds; whether it stands."""
         with anyio.move_on_after(timeout):
             await self._current.wait()
         return self._current.is_set()
 
     async def run(self, on_index: OnIndex) -> None:
         """Serve requests for as long as the owner's task group lives."""
+
+        def bring_out(index: ToolIndex) -> None:
+            self._has_index = True
+            on_index(index)
+
         while True:
             await self._wanted.next()
             if self._requested is None:
@@ -89,43 +139,90 @@ class Indexer:
             texts = await anyio.to_thread.run_sync(documents, catalog.tools, catalog.ownership)
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
-                await self._build(settings, texts, on_index)
-                self._indexed = wanted
+                self._indexed = ()
+                if await self._build(settings, catalog, texts, bring_out):
+                    self._indexed = wanted
             if not self._wanted.is_due:
+                self._usable.set()
                 self._current.set()
+                self._sought.clear()
 
-    async def _build(self, settings: Settings, texts: Sequence[ToolDocument], on_index: OnIndex) -> None:
+    async def _build(
+        self, settings: Settings, catalog: Catalog, texts: Sequence[ToolDocument], bring_out: OnIndex
+    ) -> bool:
+        """Bring out indexes, the last one complete; whether it came to that before another catalog was requested."""
+        in_thread = anyio.to_thread.run_sync
         store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
         build = partial(ToolIndex.build, texts, store=store, exact_limit=self._exact_limit)
-        if not self._indexed or settings.search.ranking is Ranking.LEXICAL:
-            # The first index answers from words alone, so that no search waits for the model to load.
-            on_index(await anyio.to_thread.run_sync(build, None))
-        if settings.search.ranking is Ranking.LEXICAL:
-            return
-        embedder = await anyio.to_thread.run_sync(self._embedder, settings.search.model)
+        words = await in_thread(build, None)
+        embedder = None
+        if settings.search.ranking is not Ranking.LEXICAL:
+            if not self._has_index:
+                # So that no search waits for the model to load.
+                bring_out(words.awaiting_vectors())
+            embedder = await in_thread(self._embedder, settings.search.model)
         if embedder is None:
-            on_index(await anyio.to_thread.run_sync(build, None))
-            return
+            bring_out(words)
+            return True
         entries = max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * len(texts)))
         cache = EmbeddingCache(self._cache_dir / "embeddings", max_entries=entries)
-        lacking: Sequence[int] = range(len(texts))
-        if len(texts) > self._exact_limit:
-            lacking = await anyio.to_thread.run_sync(not_embedded, texts, embedder, store)
-        # In slices, because a thread cannot be cancelled and a process that is asked to end should.
-        for start in range(0, len(lacking), SLICE):
-            slice_texts = [dense_text(texts[at]) for at in lacking[start : start + SLICE]]
-            await anyio.to_thread.run_sync(cache.encode, embedder, slice_texts)
-        stoppable = partial(build, embedder, cache, pause=anyio.from_thread.check_cancelled)
-        on_index(await anyio.to_thread.run_sync(stoppable))
+        so_far = partial(words.with_known_vectors, embedder, cache, store)
+        index = await in_thread(so_far)
+        if index.lacking:
+            if len(index.lacking) > SLICE:
+                bring_out(index)
+                if not self._wanted.is_due:
+                    self._usable.set()
+                self.prefer(await in_thread(self._most_used, settings, catalog))
+            due = _next_part(len(texts) - len(index.lacking))
+            async with aclosing(self._encoded(texts, index.lacking, embedder, cache)) as parts:
+                async for left in parts:
+                    if self._wanted.is_due:
+                        return False
+                    if left and len(texts) - left >= due:
+                        bring_out(await in_thread(so_far))
+                        due = _next_part(len(texts) - left)
+            index = await in_thread(so_far)
+        if index.lacking or len(texts) > self._exact_limit:
+            # What could not be stored is computed once more, and the snapshot of a large catalog is brought up to date.
+            index = await in_thread(partial(build, embedder, cache, pause=anyio.from_thread.check_cancelled))
+        bring_out(index)
+        return True
+
+    async def _encoded(
+        self, texts: Sequence[ToolDocument], lacking: Sequence[int], embedder: Embedder, cache: EmbeddingCache
+    ) -> AsyncGenerator[int]:
+        """Compute and store the vectors of what is lacking, first what was sought; after each slice, how many are left.
+
+        In slices, because a thread cannot be cancelled and a process that is asked to end should.
+        """
+        places = {texts[at].key: at for at in lacking}
+        waiting, left = deque(lacking), set(lacking)
+        while left:
+            waiting.extendleft(places[name] for name in reversed(self._sought) if name in places)
+            self._sought.clear()
+            chosen: list[int] = []
+            while waiting and len(chosen) < SLICE:
+                at = waiting.popleft()
+                if at in left:
+                    left.discard(at)
+                    chosen.append(at)
+            await anyio.to_thread.run_sync(cache.encode, embedder, [dense_text(texts[at]) for at in chosen])
+            yield len(left)
 
     def _embedder(self, model: str) -> Embedder | None:
         if model not in self._embedders:
             try:
-                self._embedders[model] = load_embedder(model)
+                self._embedders[model] = self._load(model)
             except ModelError as error:
                 logger.warning("%s; search answers from words alone", error)
                 self._embedders[model] = None
         return self._embedders[model]
+
+
+def _next_part(known: int) -> int:
+    """With how many vectors the next index is brought out: so much more that all of them take little time together."""
+    return max(known + FIRST_PART, round(GROWTH * known))
 
 
 class _OutdatedError(Exception):

@@ -23,6 +23,7 @@ from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.index.concepts import LinkedTool
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
+from pml_gateway.index.vectors import Mask
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.results.learning import inner_output
@@ -47,6 +48,8 @@ class Found:
 
     tools: ScoredTools
     ranking: Ranking
+    partial: str = ""
+    """What the search did not know yet, while the index is being built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +170,26 @@ class GatewayState:
         self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
     ) -> Found:
         """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
-        if self.index is None or not view.searchable:
+        if not view.searchable:
             return Found((), Ranking.LEXICAL)
+        if self.index is None:
+            return Found((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.searchable)))
+        encoded, partial = self.index.encoded, ""
         if server is None and self._index_is_current:
             allowed = view.mask
+            if encoded is not None:
+                partial = _partial(allowed & encoded, len(view.searchable))
         else:
             # A search may meet an index that is a moment older than the catalog: names tie the two together.
             names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
             keys = (document.key in names for document in self.index.documents)
             allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
+            partial = _partial(allowed if encoded is None else allowed & encoded, len(names))
         with searching():
             by = ranking or self.settings.search.ranking
             result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
-        return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking)
+        return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking, partial)
 
     @cached_property
     def _index_is_current(self) -> bool:
@@ -202,6 +211,12 @@ class GatewayState:
         """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
         by_key = {(tool.upstream_id, tool.name): tool for tool in view.tools} if self.ranking else {}
         return [by_key[key] for key in self.ranking if key in by_key]
+
+
+def _partial(indexed: Mask, tools: int) -> str:
+    """What a search says of an index that is being built; nothing where the tools that it searched are all there."""
+    ready = int(np.count_nonzero(indexed))
+    return f"{ready} of {tools} tools indexed by meaning so far" if ready < tools else ""
 
 
 def remember(cache: MutableMapping[Any, Any], key: object, value: object, limit: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.vectors import Positions
 
 MAX_ENTRIES = 50_000
 """About 110 MB of 384-dimensional vectors; the catalogs of several large gateways."""
@@ -53,7 +54,7 @@ class EmbeddingCache:
 
     def encode(self, embedder: Embedder, texts: Sequence[str]) -> Embeddings:
         """Embed texts (n,) as (n, dimension), asking the embedder only for those not stored yet."""
-        digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+        digests = [_digest(text) for text in texts]
         known = self._read(embedder, list(dict.fromkeys(digests)))
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
@@ -64,6 +65,16 @@ class EmbeddingCache:
         for row, digest in enumerate(digests):
             vectors[row] = known[digest]
         return vectors
+
+    def stored(self, embedder: Embedder, texts: Sequence[str]) -> tuple[Embeddings, Positions]:
+        """The vectors (k, dimension) that are stored already, and which of the texts (k,) they are of."""
+        digests = [_digest(text) for text in texts]
+        known = self._read(embedder, list(dict.fromkeys(digests)))
+        positions = np.asarray([at for at, digest in enumerate(digests) if digest in known], dtype=np.int64)
+        vectors = np.empty((len(positions), embedder.dimension), dtype=np.float32)
+        for row, at in enumerate(positions.tolist()):
+            vectors[row] = known[digests[at]]
+        return vectors, positions
 
     def _read(self, embedder: Embedder, digests: Sequence[bytes]) -> dict[bytes, Embeddings]:
         found: dict[bytes, Embeddings] = {}
@@ -128,6 +139,10 @@ class EmbeddingCache:
             self._path.unlink(missing_ok=True)
         except OSError as exc:
             _logger.warning("embedding cache %s cannot be removed: %s", self._path, exc)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _vector(blob: object, embedder: Embedder) -> Embeddings | None:

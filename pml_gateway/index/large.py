@@ -25,8 +25,17 @@ from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.lexical import Postings, count_words, rearranged
+from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.text import ToolDocument, dense_text, lexical_tokens
-from pml_gateway.index.vectors import ClusteredVectors, Clusters, Rows, Stored
+from pml_gateway.index.vectors import (
+    ClusteredVectors,
+    Clusters,
+    ExactVectors,
+    Positions,
+    Rows,
+    Stored,
+    VectorIndex,
+)
 
 FORMAT = 1
 CHECKED_AT_ONCE = 1 << 20
@@ -266,13 +275,22 @@ def both_halves(
     return current.postings, ClusteredVectors(current.clusters, whole, nothing, whole[:0])
 
 
-def not_embedded(documents: Sequence[ToolDocument], embedder: Embedder, store: SnapshotStore | None) -> list[int]:
-    """Positions of the documents whose vectors the snapshot lacks."""
+def vectors_so_far(
+    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None
+) -> tuple[VectorIndex, Positions]:
+    """The vectors of k documents that are in the snapshot or the cache, and which those are (k,); none is computed."""
     snapshot = _usable(store)
     if snapshot is None or snapshot.model_id != embedder.model_id:
-        return list(range(len(documents)))
-    lacking = _lacking(_places(snapshot.text_digests, _text_digests(documents)), len(documents))
-    return [int(at) for at in lacking]
+        # Compared one by one, so not more of them than that is good for.
+        embeddings, positions = cache.stored(embedder, [dense_text(each) for each in documents[:EXACT_LIMIT]])
+        return ExactVectors(embeddings), positions
+    moved = _places(snapshot.text_digests, _text_digests(documents))
+    lacking = _lacking(moved, len(documents))[:EXACT_LIMIT]
+    fresh, stored = cache.stored(embedder, [dense_text(documents[at]) for at in lacking.tolist()])
+    positions = np.sort(np.concatenate((moved[moved >= 0], lacking[stored])))
+    rows = np.where(moved >= 0, np.searchsorted(positions, moved), -1)
+    vectors = ClusteredVectors(snapshot.clusters, rows, fresh, np.searchsorted(positions, lacking[stored]))
+    return vectors, positions
 
 
 def _usable(store: SnapshotStore | None) -> Snapshot | None:

@@ -65,6 +65,35 @@ class ExactVectors:
         return similarities
 
 
+class PartialVectors:
+    """Vectors of some documents, while those of the others are being computed."""
+
+    def __init__(self, vectors: VectorIndex, positions: Positions, size: int) -> None:
+        """Put together.
+
+        Args:
+            vectors: of k documents.
+            positions: (k,) which documents those are, increasing.
+            size: how many documents there are.
+        """
+        self._vectors, self._positions = vectors, positions
+        self._rows = np.full(size, -1, dtype=np.int64)
+        self._rows[positions] = np.arange(len(positions))
+
+    def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
+        """The `count` allowed documents nearest to `query` (dimension,) of those that have a vector, best first."""
+        rows = self._vectors.nearest(query, count, None if allowed is None else allowed[self._positions])
+        nearest: Positions = self._positions[rows]
+        return nearest
+
+    def similarities(self, query: npt.NDArray[np.float32], positions: Positions) -> npt.NDArray[np.float32]:
+        """Inner products of `query` (dimension,) with the documents at `positions`; NaN where there is no vector."""
+        rows = self._rows[positions]
+        similarities = np.full(len(positions), np.nan, dtype=np.float32)
+        similarities[rows >= 0] = self._vectors.similarities(query, rows[rows >= 0])
+        return similarities
+
+
 CLUSTERS_PER_ROOT = 4
 MAX_CLUSTERS = 4_096
 """Clusters for n tools: four times the root of n, where finding the nearest clusters costs as much as scanning them."""

@@ -93,13 +93,14 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         raise _no_server(context, server)
     if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
         matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
-        ranking = None
+        ranking, partial = None, ""
     else:
         found = await anyio.to_thread.run_sync(
             lambda: state.search(view, query, min(offset + limit + 1, 1000), server=server)
         )
         matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
         ranking = found.ranking if found.ranking is not Ranking.FUSED else None
+        partial = found.partial
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits: Sequence[JsonObject] = [
@@ -116,6 +117,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         answer["next_offset"] = offset + limit
     if ranking is not None:
         answer["ranking"] = ranking.value
+    if partial:
+        answer["partial"] = partial
     if not hits:
         answer["reason"] = _nothing_found(query, state)
     return data_result(answer | _unavailable(context, enough=len(matching) >= limit, query=query))

@@ -11,6 +11,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, TappedSend
+from pml_gateway.serve.finished_list import ListsSent, over_stdio
 from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import first_signal
@@ -41,7 +42,7 @@ class Unanswered:
 
     def write(self, stream: ContextSendStream[SessionMessage]) -> TappedSend:
         """The stream of what it is sent."""
-        return TappedSend(stream, self._note_answer)
+        return ListsSent(stream, self._note_answer)
 
     def _note_request(self, item: SessionMessage | Exception) -> None:
         match item.message if isinstance(item, SessionMessage) else None:
@@ -65,6 +66,8 @@ class Unanswered:
 
 async def serve_stdio(open_runtime: OpenRuntime) -> None:
     """Serve one client. A signal lets calls in flight finish, closes the upstreams and ends the process."""
+    # Before the streams are opened: requests run in the context of what reads them.
+    over_stdio.set(True)
     async with stdio_server() as (read, write), first_signal() as signalled:
         unanswered = Unanswered()
         async with open_runtime() as runtime, anyio.create_task_group() as tasks:

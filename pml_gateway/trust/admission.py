@@ -24,6 +24,7 @@ from pml_gateway.trust.identity import (
     Key,
     differs_in_text_only,
     digest,
+    is_identical,
     likenesses_of,
     name_of,
     nameless_digest,
@@ -202,15 +203,21 @@ class _Review:
         self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
-        self._record = _Item(SERVER, record := _record(heard, self._pins), digest_of(record))
+        self._record = self._item(SERVER, _record(heard, self._pins))
         self._items: dict[Key, _Item] = {SERVER: self._record}
         for kind, definition in self._listed():
             # Of equal names the first counts, as it does for the catalog.
             key = (kind, name_of(kind, definition))
             if key not in self._items:
-                self._items[key] = _Item(key, definition, digest_of(definition))
+                self._items[key] = self._item(key, definition)
         for item in self._items.values():
             self._decide(item)
+
+    def _item(self, key: Key, definition: JsonObject) -> _Item:
+        latest = self._pins.latest(key)
+        # At a start this is so for nearly all.
+        is_pinned = latest is not None and is_identical(latest.definition, definition)
+        return _Item(key, definition, latest.digest if latest and is_pinned else self._digest_of(definition))
 
     @property
     def unjudged(self) -> list[_Item]:

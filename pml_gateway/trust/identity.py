@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,9 @@ DIGEST_LENGTH = 32
 DEPTH_OF_FILES = 50
 """Levels around a definition in files: what has a hash can also be written there."""
 
+MAYBE_DEEP = 200
+"""Opening brackets of a text that could be nested deep; nearly all definitions have fewer."""
+
 
 def name_of(kind: SubjectKind, definition: JsonObject) -> str:
     """The own name of a definition; a server may send anything as one."""
@@ -76,11 +80,13 @@ def name_of(kind: SubjectKind, definition: JsonObject) -> str:
 
 def digest(definition: JsonObject) -> str:
     """A hash of the definition, whatever the order of its keys; none of what is nested too deep to be read."""
-    wrapped: object = definition
-    for _ in range(DEPTH_OF_FILES):
-        wrapped = [wrapped]
     try:
-        text = _written(wrapped)
+        text = f"{'[' * DEPTH_OF_FILES}{_written(definition)}{']' * DEPTH_OF_FILES}"
+        if text.count("{") + text.count("[") > MAYBE_DEEP:
+            wrapped: object = definition
+            for _ in range(DEPTH_OF_FILES):
+                wrapped = [wrapped]
+            _written(wrapped)
     except RecursionError:
         return ""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
@@ -88,6 +94,19 @@ def digest(definition: JsonObject) -> str:
 
 _written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """An encoder made once: making one takes as long as most definitions do."""
+
+
+def is_identical(one: JsonObject, other: JsonObject) -> bool:
+    """Whether two definitions are the same to the byte, which is found out in a third of the time of a hash."""
+    try:
+        # Python holds 1, 1.0 and true for equal; what marshal writes of them differs.
+        return one == other and marshal.dumps(one, PLAIN_FORMAT) == marshal.dumps(other, PLAIN_FORMAT)
+    except (ValueError, RecursionError):
+        return False  # nested deep
+
+
+PLAIN_FORMAT = 2
+"""Of marshal: the newest that writes the same of the same, however often an object occurs."""
 
 
 def nameless_digest(definition: JsonObject) -> str:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from jsonschema import Draft202012Validator
 
-from pml_gateway.catalog.schema import MAX_BYTES, MAX_DEPTH, check_output_schema, repair_input_schema
+from pml_gateway.catalog.hidden_characters import visible_schema
+from pml_gateway.catalog.schema import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    check_output_schema,
+    is_flawless,
+    repair_input_schema,
+)
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import JSON, SCHEMA_LIKE, nested
 from tests.support.examples import examples
@@ -68,6 +75,24 @@ def test_any_json_becomes_a_legal_schema_of_an_object(schema: Any) -> None:
 def test_a_repaired_schema_needs_no_second_repair(schema: JsonObject) -> None:
     once = repaired(schema)
     assert repair_input_schema(once) == (once, ())
+
+
+@settings(max_examples=examples(400), deadline=None)
+@example(schema={"dependencies": {"a": 1}})
+@example(schema={"enumNames": ["\x1b[0m"]})
+@example(schema={"properties": {"a": nested(MAX_DEPTH, key="not")}})
+@example(schema={"properties": {"a": {"description": "\u200b"}}})
+@example(schema={"properties": {str(at): {"const": False, "enum": [False] * 40} for at in range(1000)}})
+@given(schema=SCHEMA_LIKE)
+def test_what_is_flawless_at_a_glance_is_so_by_a_close_look(schema: JsonObject) -> None:
+    schema = {**schema, "type": "object"}
+    if is_flawless(schema):
+        assert repair_input_schema(schema) == (schema, ())
+        assert visible_schema(schema) is schema
+
+
+def test_a_glance_is_enough_for_usual_schemas() -> None:
+    assert [is_flawless(schema) for schema in SOUND] == ["dependencies" not in schema for schema in SOUND]
 
 
 @settings(deadline=None)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
-from pml_gateway.gateway.indexing import Indexer
+from pml_gateway.gateway.indexing import FIRST_PART, SLICE, Indexer
 from pml_gateway.index import ToolIndex
+from pml_gateway.index.embedder import Embeddings
 from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import Ranking
 from tests.catalog.listings import listing, raw_tool
+from tests.index.fakes import HashedWords
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +64,7 @@ def folders(cache_dir: Path) -> list[str]:
 
 
 async def test_words_answer_before_the_model_does(tmp_path: Path) -> None:
-    first, last = await indexed(tmp_path, catalog())
+    first, *_, last = await indexed(tmp_path, catalog())
     assert first.search("rename a page", limit=1).ranking is Ranking.LEXICAL
     assert last.search("rename a page", limit=1).ranking is Ranking.FUSED
 
@@ -107,3 +111,112 @@ async def test_a_model_whose_library_is_missing_leaves_words_and_a_warning_and_t
     assert "nobody/no-such-model" in warning
     assert adding(TRANSFORMERS) in warning
     assert "words alone" in warning
+
+
+class Held(HashedWords):
+    """Computes the vectors of as many tools as it is allowed to, and then waits until it is allowed more."""
+
+    def __init__(self, allowed: int = 0) -> None:
+        super().__init__()
+        self.allowed = threading.Semaphore(allowed)
+        self.waits = threading.Event()
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        for _ in [text for text in texts if text.startswith("crm ")]:
+            if not self.allowed.acquire(blocking=False):
+                self.waits.set()
+                assert self.allowed.acquire(timeout=30)
+        return super().encode(texts)
+
+    def allow(self, tools: int) -> None:
+        self.waits.clear()
+        self.allowed.release(tools)
+
+    async def waiting(self) -> None:
+        assert await anyio.to_thread.run_sync(self.waits.wait, 30)
+
+
+def many(count: int) -> Catalog:
+    return build_catalog(
+        [listing("crm", *(raw_tool(f"tool_{at}", f"Handles item{at} of a customer") for at in range(count)))]
+    )
+
+
+@asynccontextmanager
+async def indexing(indexer: Indexer) -> AsyncIterator[list[ToolIndex]]:
+    """The indexes that are brought out so far."""
+    indexes: list[ToolIndex] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(indexer.run, indexes.append)
+        yield indexes
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_vectors_are_computed_searches_answer_from_words_and_the_vectors_so_far(tmp_path: Path) -> None:
+    held = Held()
+    indexer = Indexer(tmp_path, "configuration", load=lambda _: held)
+    indexer.request(Settings(), many(4 * FIRST_PART))
+    async with indexing(indexer) as indexes:
+        assert await indexer.usable(30)
+        await held.waiting()
+        assert not await indexer.wait(0)
+        assert len(indexes[-1].lacking) == 4 * FIRST_PART
+        assert indexes[-1].search("handle item900", limit=1).hits[0].key == "crm__tool_900"
+        held.allow(FIRST_PART)
+        await held.waiting()
+        partial = indexes[-1]
+        assert len(partial.lacking) == 3 * FIRST_PART
+        assert partial.search("handle item9", limit=1).ranking is Ranking.FUSED
+        assert partial.search("handle item900", limit=1).hits[0].key == "crm__tool_900"
+        held.allow(3 * FIRST_PART)
+        assert await indexer.wait(30)
+        assert indexes[-1].encoded is None
+
+
+async def test_what_was_sought_and_used_gets_its_vectors_first(tmp_path: Path) -> None:
+    held = Held()
+    indexer = Indexer(tmp_path, "configuration", load=lambda _: held, most_used=lambda *_: ["crm__tool_700"])
+    indexer.request(Settings(), many(4 * FIRST_PART))
+    async with indexing(indexer) as indexes:
+        assert await indexer.usable(30)
+        await held.waiting()
+        indexer.prefer(["crm__tool_900", "another__tool"])
+        held.allow(FIRST_PART)
+        await held.waiting()
+        lacking = {indexes[-1].documents[at].name for at in indexes[-1].lacking}
+        assert "tool_500" in lacking
+        assert not lacking & {"tool_700", "tool_900"}
+        held.allow(3 * FIRST_PART)
+        assert await indexer.wait(30)
+
+
+async def test_a_catalog_that_changes_while_vectors_are_computed_is_searched_at_once(tmp_path: Path) -> None:
+    held = Held()
+    indexer = Indexer(tmp_path, "configuration", load=lambda _: held)
+    indexer.request(Settings(), many(FIRST_PART))
+    async with indexing(indexer) as indexes:
+        assert await indexer.usable(30)
+        await held.waiting()
+        indexer.request(Settings(), many(FIRST_PART + 50))
+        held.allow(SLICE)
+        assert await indexer.usable(30)
+        assert len(indexes[-1].documents) == FIRST_PART + 50
+        assert len(indexes[-1].lacking) == FIRST_PART + 50 - SLICE
+        held.allow(FIRST_PART + 50 - SLICE)
+        assert await indexer.wait(30)
+        assert len([text for text in held.encoded if text.startswith("crm ")]) == FIRST_PART + 50
+
+
+@pytest.mark.parametrize("tools", [SLICE, FIRST_PART])
+async def test_a_restart_computes_no_vector(tmp_path: Path, tools: int) -> None:
+    async def computed(held: Held) -> int:
+        indexer = Indexer(tmp_path, "configuration", load=lambda _: held)
+        indexer.request(Settings(), many(tools))
+        async with indexing(indexer) as indexes:
+            assert await indexer.wait(30)
+            assert indexes[-1].encoded is None
+            assert indexes[-1].search("handle item20", limit=1).ranking is Ranking.FUSED
+        return len([text for text in held.encoded if text.startswith("crm ")])
+
+    assert await computed(Held(tools)) == tools
+    assert await computed(Held()) == 0

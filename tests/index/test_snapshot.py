@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pml_gateway.files import lock_if_free
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
-from pml_gateway.index.large import SnapshotStore, both_halves, not_embedded
+from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument, ToolIndex
+from pml_gateway.index.large import SnapshotStore, both_halves
 from tests.index.catalogs import catalog, edited
 from tests.index.fakes import HashedWords
 from tests.index.tools import REPOSITORY
@@ -34,6 +34,12 @@ def build(
     return ToolIndex.build(documents, embedder or HashedWords(), None, store, exact_limit=EXACT_LIMIT)
 
 
+def lacking(documents: Sequence[ToolDocument], embedder: Embedder, store: SnapshotStore) -> list[int]:
+    """The positions of the documents that the snapshot has no vectors of."""
+    words = ToolIndex.build(documents, None, store=store, exact_limit=EXACT_LIMIT)
+    return words.with_known_vectors(embedder, EmbeddingCache(Path("nowhere")), store).lacking
+
+
 def encoded(embedder: HashedWords, documents: Sequence[ToolDocument]) -> list[str]:
     """The descriptions of those documents that were embedded; calibration embeds texts of its own."""
     return [each.description for each in documents if any(each.description in text for text in embedder.encoded)]
@@ -52,13 +58,13 @@ def test_a_restart_embeds_nothing_and_answers_the_same(store: SnapshotStore) -> 
     again = HashedWords()
     assert answers(build(store, embedder=again)) == before
     assert encoded(again, TOOLS) == []
-    assert not_embedded(TOOLS, HashedWords(), store) == []
+    assert lacking(TOOLS, HashedWords(), store) == []
 
 
 def test_an_edited_tool_is_embedded_alone_and_found_by_its_new_words(store: SnapshotStore) -> None:
     build(store)
     documents = [*TOOLS[:9], edited(TOOLS[9]), *TOOLS[10:]]
-    assert not_embedded(documents, HashedWords(), store) == [9]
+    assert lacking(documents, HashedWords(), store) == [9]
     embedder = HashedWords()
     index = build(store, documents, embedder)
     assert encoded(embedder, documents) == [documents[9].description]
@@ -88,7 +94,7 @@ def test_a_snapshot_with_many_changes_is_brought_up_to_date(store: SnapshotStore
     for at in (0, 200, 379):
         (vector,) = embedder.encode([documents[at].description])
         assert at in vectors.nearest(vector, 20)
-    assert not_embedded(documents, embedder, store) == []
+    assert lacking(documents, embedder, store) == []
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -119,13 +125,13 @@ def test_a_foreign_pointer_is_no_snapshot(store: SnapshotStore, content: bytes) 
     expected = answers(build(store))
     store._current.write_bytes(content)
     assert answers(build(store)) == expected
-    assert not_embedded(TOOLS, HashedWords(), store) == []
+    assert lacking(TOOLS, HashedWords(), store) == []
 
 
 def test_vectors_of_another_model_are_not_used_but_words_are(store: SnapshotStore) -> None:
     build(store)
     other = HashedWords(model_id="another")
-    assert not_embedded(TOOLS, other, store) == list(range(len(TOOLS)))
+    assert lacking(TOOLS, other, store) == list(range(len(TOOLS)))
     build(store, embedder=other)
     assert len(encoded(other, TOOLS)) == len(TOOLS)
 

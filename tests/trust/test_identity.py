@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from pml_gateway.config.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.trust.identity import identity_of
+from pml_gateway.trust.identity import digest, identity_of, is_identical
+from tests.catalog.listings import JSON
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,34 @@ def test_what_a_server_is_stays_with_its_package_and_not_with_arguments_or_versi
     assert what(command="python", args=["s.py"]) != what(command="python", args=["t.py"])
     assert what(url="https://a.example/mcp?key=1") == what(url="https://A.example/mcp?key=2")
     assert what(url="https://a.example/mcp") != what(url="https://b.example/mcp")
+
+
+def test_hashes_stay_what_they_are_in_the_files_of_earlier_versions() -> None:
+    schema = {"b": [1, 1.0, True, None], "a": {}}
+    assert digest({"name": "a", "description": "ü\ud800", "inputSchema": schema}) == "bfeff50bc94504e23c8779dac379de03"
+    assert digest({}) == "d14a9ed7ce402a9300d29107d24fd6aa"
+    deep: dict[str, Any] = {}
+    for _ in range(260):
+        deep = {"a": deep}
+    assert digest(deep) == "dec5f6647d38c7f2da8a64ecb8db3a9a"
+    for _ in range(2000):
+        deep = {"a": deep}
+    assert digest(deep) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("a", "b"), ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+)
+def test_what_json_tells_apart_is_not_identical(one: object, other: object) -> None:
+    assert is_identical({"default": one}, {"default": one})
+    assert not is_identical({"default": one}, {"default": other})
+
+
+@settings(deadline=None)
+@given(one=JSON, other=JSON)
+def test_what_is_identical_has_one_hash(one: object, other: object) -> None:
+    for definition in ({"default": one}, {"default": other}):
+        if is_identical({"default": one}, definition):
+            assert digest({"default": one}) == digest(definition)
+    copied = json.loads(json.dumps({"default": one}))
+    assert is_identical({"default": one}, copied)

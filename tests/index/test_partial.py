@@ -1,0 +1,65 @@
+"""An index that awaits vectors finds tools by words and by the vectors so far, on one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
+from pml_gateway.index.search import fuse
+from pml_gateway.index.text import dense_text
+from tests.index.catalogs import catalog
+from tests.index.fakes import HashedWords
+
+TOOLS = catalog(60)
+QUERIES = ("create an account of the chess", "share the ticket item7", "list_invoice", "nothing of all this")
+
+
+def known(folder: Path, tools: Sequence[ToolDocument]) -> ToolIndex:
+    """An index of all tools with the vectors of some."""
+    cache, embedder = EmbeddingCache(folder), HashedWords()
+    cache.encode(embedder, [dense_text(each) for each in tools])
+    embedder.encoded.clear()
+    index = ToolIndex.build(TOOLS, None).with_known_vectors(embedder, cache)
+    assert not [text for text in embedder.encoded if text in {dense_text(each) for each in TOOLS}]
+    return index
+
+
+def test_with_every_vector_it_answers_as_the_complete_one(tmp_path: Path) -> None:
+    index, complete = known(tmp_path, TOOLS), ToolIndex.build(TOOLS, HashedWords())
+    assert index.lacking == []
+    for query in QUERIES:
+        assert index.search(query, limit=10) == complete.search(query, limit=10)
+
+
+def test_without_any_vector_it_answers_as_one_of_words(tmp_path: Path) -> None:
+    index, words = known(tmp_path, ()), ToolIndex.build(TOOLS, None)
+    assert len(index.lacking) == len(TOOLS)
+    for query in QUERIES:
+        assert index.search(query, limit=10) == words.search(query, limit=10)
+
+
+def test_a_tool_is_found_by_its_words_whether_or_not_its_vector_is_there(tmp_path: Path) -> None:
+    index = known(tmp_path, TOOLS[::2])
+    assert index.lacking == list(range(1, len(TOOLS), 2))
+    for at in (6, 7):
+        hits = index.search(TOOLS[at].description, limit=3).hits
+        assert TOOLS[at].key in [hit.key for hit in hits]
+        assert all(0 <= hit.score <= 1 for hit in hits)
+
+
+def test_what_is_not_allowed_leaves_no_trace(tmp_path: Path) -> None:
+    index = known(tmp_path, TOOLS[::2])
+    allowed = np.arange(len(TOOLS)) < 20
+    for query in QUERIES:
+        assert all(hit.position < 20 for hit in index.search(query, limit=30, allowed=allowed).hits)
+
+
+@pytest.mark.parametrize("words", [0.0, 5.0, 20.0, 60.0])
+def test_an_unknown_cosine_counts_between_none_and_the_best(words: float) -> None:
+    cosines = np.asarray([0.0, np.nan, 0.9], dtype=np.float32)
+    none, unknown, best = fuse(cosines, np.full(3, words, dtype=np.float32), 400).tolist()
+    assert none < unknown < best
