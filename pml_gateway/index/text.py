@@ -14,6 +14,9 @@ MAX_QUERY_CHARACTERS = 4_000
 MAX_DESCRIPTION_CHARACTERS = 4_000
 """Longer descriptions are manuals; what a tool is for stands at their beginning."""
 
+MAX_REQUESTS = 16
+"""Of one tool: eight say most of what can be said, and each costs a vector."""
+
 NAME_WEIGHT = 2
 """A word of the name counts as often as this many in the description: names are short and chosen with care."""
 
@@ -43,6 +46,8 @@ class ToolDocument:
     title: str
     description: str
     parameters: tuple[str, ...]
+    requests: tuple[str, ...] = ()
+    """What somebody who needs this tool asks for, at most MAX_REQUESTS."""
 
 
 def split_words(identifier: str) -> str:
