@@ -1,0 +1,186 @@
+"""Request vectors: what somebody asks who needs a tool, in 8 bits a component, compared with what is asked now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.vectors import Mask, Positions, Rows
+
+LEVELS = 127
+"""Of a component on either side of nothing. Scaled to the largest component of its vector, a cosine changes by 0.0004;
+scaled to 1, as means are, by 0.002, which is good enough for finding candidates."""
+
+Codes = npt.NDArray[np.int8]
+Scales = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The vectors of the r requests of one tool."""
+
+    codes: Codes
+    """(r, dimension), each vector divided by its scale."""
+    scales: Scales
+    """(r,)"""
+
+    @classmethod
+    def of(cls, vectors: Embeddings) -> Encoded:
+        """Vectors (r, dimension) in 8 bits."""
+        scales = np.abs(vectors).max(axis=1) / np.float32(LEVELS)
+        scales[scales == 0] = 1
+        return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
+
+
+def encoded(requests: Sequence[tuple[str, ...]], embedder: Embedder) -> list[Encoded]:
+    """The vectors of the requests of n tools.
+
+    They are read as documents are, so that cosines of queries with both are on one scale.
+    """
+    if not requests:
+        return []
+    vectors = embedder.encode([text for texts in requests for text in texts])
+    return [Encoded.of(part) for part in np.split(vectors, np.cumsum([len(texts) for texts in requests])[:-1])]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCodes:
+    """The m vectors of the requests of n tools, each of which has some."""
+
+    starts: Rows
+    """(n + 1,): those of tool number i are the rows from starts[i] to starts[i + 1]."""
+    codes: Codes
+    """(m, dimension), in memory or mapped from a file."""
+    scales: Scales
+    """(m,)"""
+    means: Codes
+    """(n, dimension), of the vectors of each tool."""
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    @classmethod
+    def gathered(cls, tools: Iterable[Encoded], counts: Sequence[int], dimension: int) -> RequestCodes:
+        """Put together the requests of tools, `counts` (n,) of each."""
+        starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        codes = np.empty((int(starts[-1]), dimension), dtype=np.int8)
+        scales = np.empty(len(codes), dtype=np.float32)
+        means = np.empty((len(counts), dimension), dtype=np.int8)
+        for number, tool in enumerate(tools):
+            rows = slice(starts[number], starts[number + 1])
+            codes[rows], scales[rows] = tool.codes, tool.scales
+            mean = np.einsum("rd,r->d", tool.codes.astype(np.float32), tool.scales) / len(tool.scales)
+            means[number] = np.rint(mean * LEVELS)
+        return cls(starts, codes, scales, means)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEvidence:
+    """How near the requests of k tools are to a query."""
+
+    mean: npt.NDArray[np.float32]
+    """(k,) cosines; NaN for a tool without requests."""
+    best: npt.NDArray[np.float32]
+    """(k,) cosines of the nearest request; NaN for a tool without requests."""
+    which: npt.NDArray[np.int64]
+    """(k,) number of the nearest request among those of its tool; -1 for a tool without requests."""
+    counts: npt.NDArray[np.int64]
+    """(k,) requests of each tool."""
+
+
+class RequestVectors:
+    """The vectors of the requests of n tools, some of which may have none, or none yet."""
+
+    def __init__(self, size: int, *parts: tuple[RequestCodes, Positions]) -> None:
+        """Put together.
+
+        Args:
+            size: n.
+            parts: requests of some tools, and which tools those are, -1 where a tool has gone.
+        """
+        import faiss  # imported late: see pml_gateway/index/__init__.py
+
+        faiss.omp_set_num_threads(1)
+        self._faiss: Any = faiss
+        self._parts = [(codes, positions, _scan(faiss, codes.means)) for codes, positions in parts if len(codes)]
+        self._first = np.zeros(size, dtype=np.int64)
+        self._counts = np.zeros(size, dtype=np.int64)
+        offset = 0
+        for codes, positions, _ in self._parts:
+            alive = positions >= 0
+            self._first[positions[alive]] = codes.starts[:-1][alive] + offset
+            self._counts[positions[alive]] = np.diff(codes.starts)[alive]
+            offset += len(codes.codes)
+
+    @classmethod
+    def build(cls, requests: Sequence[tuple[str, ...]], embedder: Embedder) -> RequestVectors:
+        """Encode the requests of n tools."""
+        positions = np.asarray([at for at, texts in enumerate(requests) if texts], dtype=np.int64)
+        chosen = [requests[at] for at in positions.tolist()]
+        codes = RequestCodes.gathered(encoded(chosen, embedder), [len(texts) for texts in chosen], embedder.dimension)
+        return cls(len(requests), (codes, positions))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
+        """The `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
+        # whole numbers are summed exactly, and twice as fast
+        asked = np.rint(query * (np.float32(LEVELS) / max(float(np.abs(query).max()), 1e-9)))[np.newaxis, :]
+        found = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))]
+        for _, positions, scan in self._parts:
+            alive = positions >= 0 if allowed is None else (positions >= 0) & allowed[positions]
+            parameters = None
+            if (available := int(np.count_nonzero(alive))) < len(positions):
+                bits = np.packbits(alive, bitorder="little")
+                parameters = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBitmap(bits))
+            if wanted := min(count, available):
+                near, rows = scan.search(asked, wanted, params=parameters)
+                found.append((positions[rows[0]], near[0]))
+        tools, near = (np.concatenate(each) for each in zip(*found, strict=True))
+        best: Positions = tools[np.lexsort((tools, -near))[: max(count, 0)]]
+        return best
+
+    def evidence(self, query: npt.NDArray[np.float32], positions: Positions) -> RequestEvidence:
+        """What the requests of the tools at `positions` (k,) say of `query` (dimension,).
+
+        Bit for bit the same for a tool whatever else is in the index or asked about.
+        """
+        counts = self._counts[positions]
+        mean, best = np.full((2, len(positions)), np.nan, dtype=np.float32)
+        which = np.full(len(positions), -1, dtype=np.int64)
+        some = np.flatnonzero(counts)
+        if len(some):
+            sizes = counts[some]
+            starts = np.cumsum(sizes) - sizes
+            numbers = np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
+            cosines = self._cosines(query, np.repeat(self._first[positions[some]], sizes) + numbers)
+            mean[some] = np.add.reduceat(cosines, starts) / sizes
+            best[some] = np.maximum.reduceat(cosines, starts)
+            others = cosines < np.repeat(best[some], sizes)
+            which[some] = np.minimum.reduceat(np.where(others, np.iinfo(np.int64).max, numbers), starts)
+        return RequestEvidence(mean, best, which, counts)
+
+    def _cosines(self, query: npt.NDArray[np.float32], rows: Rows) -> npt.NDArray[np.float32]:
+        """Of the requests in rows (r,), counted through all parts."""
+        cosines = np.empty(len(rows), dtype=np.float32)
+        for codes, _, _ in self._parts:
+            here = np.flatnonzero((rows >= 0) & (rows < len(codes.codes)))
+            own = rows[here]
+            # einsum keeps to one thread and one summation order whatever the number of rows
+            cosines[here] = np.einsum("nd,d->n", codes.codes[own].astype(np.float32), query) * codes.scales[own]
+            rows = rows - len(codes.codes)
+        return cosines
+
+
+def _scan(faiss: Any, means: Codes) -> Any:
+    flat = faiss.IndexScalarQuantizer(
+        means.shape[1], faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
+    )
+    flat.add(means.astype(np.float32))
+    return flat

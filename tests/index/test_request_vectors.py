@@ -1,0 +1,111 @@
+"""What requests say of a query is what their vectors say, whatever else is in the index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors
+from tests.index.fakes import HashedWords
+from tests.support.examples import examples
+
+DIMENSION = 48
+CLOSE = 0.01
+
+COUNTS = st.lists(st.integers(0, 16), min_size=1, max_size=30)
+
+
+def vectors(counts: list[int], seed: int) -> list[Embeddings]:
+    """For each tool, so many vectors of length 1 that have something in common."""
+    draw = np.random.default_rng(seed)
+    drawn = [draw.standard_normal((count, DIMENSION)) + draw.standard_normal(DIMENSION) for count in counts]
+    return [(each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in drawn]
+
+
+def index(tools: list[Embeddings], *, split: int = 0) -> RequestVectors:
+    """Of these tools, in two parts."""
+    parts = []
+    for positions in (np.arange(split), np.arange(split, len(tools))):
+        some = np.asarray([at for at in positions if len(tools[at])], dtype=np.int64)
+        chosen = [Encoded.of(tools[at]) for at in some]
+        parts.append((RequestCodes.gathered(chosen, [len(each.codes) for each in chosen], DIMENSION), some))
+    return RequestVectors(len(tools), *parts)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(counts=COUNTS, seed=st.integers(0, 99), split=st.integers(0, 30))
+def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: int) -> None:
+    tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
+    found = index(tools, split=min(split, len(tools))).evidence(query[0], np.arange(len(tools)))
+    assert found.counts.tolist() == counts
+    for at, own in enumerate(tools):
+        if not len(own):
+            assert np.isnan(found.mean[at])
+            assert np.isnan(found.best[at])
+            assert found.which[at] == -1
+            continue
+        cosines = own @ query[0]
+        assert found.mean[at] == pytest.approx(cosines.mean(), abs=CLOSE)
+        assert found.best[at] == pytest.approx(cosines.max(), abs=CLOSE)
+        assert cosines[found.which[at]] == pytest.approx(cosines.max(), abs=CLOSE)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(counts=COUNTS, seed=st.integers(0, 99), data=st.data())
+def test_evidence_is_the_same_to_the_bit_whatever_else_there_is(
+    counts: list[int], seed: int, data: st.DataObject
+) -> None:
+    tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
+    chosen = data.draw(st.lists(st.integers(0, len(tools) - 1), min_size=1, unique=True))
+    split = data.draw(st.integers(0, len(tools)))
+    whole = index(tools, split=split).evidence(query[0], np.asarray(chosen))
+    alone = index([tools[at] for at in chosen]).evidence(query[0], np.arange(len(chosen)))
+    assert whole.mean.tobytes() == alone.mean.tobytes()
+    assert whole.best.tobytes() == alone.best.tobytes()
+    assert whole.which.tolist() == alone.which.tolist()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(counts=COUNTS, seed=st.integers(0, 99), count=st.integers(0, 40), data=st.data())
+def test_as_many_tools_as_are_wanted_or_allowed_are_found_and_never_a_hidden_one(
+    counts: list[int], seed: int, count: int, data: st.DataObject
+) -> None:
+    tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
+    mask = np.asarray(data.draw(st.lists(st.booleans(), min_size=len(tools), max_size=len(tools))))
+    found = index(tools, split=len(tools) // 2).nearest(query[0], count, mask)
+    possible = np.flatnonzero(mask & (np.asarray(counts) > 0))
+    assert len(set(found.tolist())) == len(found) == min(count, len(possible))
+    means = np.asarray([each.mean(axis=0) @ query[0] if len(each) else -1 for each in tools])
+    assert set(found.tolist()) <= set(possible.tolist())
+    best_left_out = max((means[at] for at in possible if at not in found), default=-1)
+    assert all(means[at] >= best_left_out - 2 * CLOSE for at in found)
+
+
+def test_a_tool_that_has_gone_is_not_found() -> None:
+    tools, (query,) = vectors([3, 4, 5], 1), vectors([1], 2)
+    chosen = [Encoded.of(each) for each in tools]
+    codes = RequestCodes.gathered(chosen, [3, 4, 5], DIMENSION)
+    after = RequestVectors(2, (codes, np.array([1, -1, 0])))
+    assert sorted(after.nearest(query[0], 10).tolist()) == [0, 1]
+    assert after.evidence(query[0], np.array([0, 1])).counts.tolist() == [5, 3]
+
+
+def test_the_request_that_was_meant_is_named() -> None:
+    requests = [("put a file into the folder", "upload my notes"), (), ("rain tomorrow", "will it be sunny")]
+    embedder = HashedWords()
+    built = RequestVectors.build(requests, embedder)
+    (query,) = embedder.encode(["will it be sunny in the mountains"])
+    found = built.evidence(query, np.arange(3))
+    assert found.which[2] == 1
+    assert built.nearest(query, 1).tolist() == [2]
+
+
+def test_without_any_request_nothing_is_found() -> None:
+    built = RequestVectors.build([(), ()], HashedWords())
+    (query,) = HashedWords().encode(["anything"])
+    assert not built
+    assert built.nearest(query, 5).tolist() == []
+    assert built.evidence(query, np.array([1, 0])).counts.tolist() == [0, 0]
