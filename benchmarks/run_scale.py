@@ -39,10 +39,9 @@ from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.large import SnapshotStore, both_halves
 from pml_gateway.index.lexical import LexicalIndex
-from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.models import OnnxEmbedder
 from pml_gateway.index.text import dense_text, query_tokens
-from pml_gateway.index.vectors import ExactVectors, Mask, VectorIndex
+from pml_gateway.index.vectors import EXACT_LIMIT, ExactVectors, Mask, VectorIndex
 
 SEED = 7
 NOISE = 0.5

@@ -24,11 +24,11 @@ from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.large import SnapshotStore
-from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, dense_text
+from pml_gateway.index.vectors import EXACT_LIMIT
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.signal import Coalesced

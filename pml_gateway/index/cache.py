@@ -7,7 +7,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,10 +17,12 @@ import numpy as np
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.request_vectors import Encoded, encoded
 from pml_gateway.index.vectors import Positions
 
 MAX_ENTRIES = 50_000
-"""About 110 MB of 384-dimensional vectors; the catalogs of several large gateways."""
+"""Tools: about 110 MB of 384-dimensional vectors, and 210 MB where each has eight requests; the catalogs of several
+large gateways."""
 
 LOCK_SECONDS = 5.0
 """How long to wait for another process that writes; after that the vectors are simply computed."""
@@ -29,6 +32,9 @@ LOOKUP_BATCH = 500
 
 LENGTH_TOLERANCE = 1e-3
 """A stored vector whose length is not 1 within this is damaged."""
+
+CHECKSUM_BYTES = 4
+"""Before the vectors of requests."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS embeddings (
@@ -42,24 +48,22 @@ _logger = logging.getLogger(__name__)
 
 
 class EmbeddingCache:
-    """Vectors by model and content hash in one SQLite file.
-
-    SQLite brings the atomic writes and the locks between processes. A cache must never stop a search: a damaged file
-    is replaced, and one that cannot be used is passed over.
-    """
+    """Vectors by model and content hash: one of each text, and those of the requests of a tool together."""
 
     def __init__(self, directory: Path, *, max_entries: int = MAX_ENTRIES) -> None:
-        self._path = directory / "embeddings.sqlite3"
-        self._max_entries = max_entries
+        """In a directory that other processes share; `max_entries` are kept of texts, and of requests as well."""
+        self._texts = _Table(directory / "embeddings.sqlite3", max_entries)
+        self._requests = _Table(directory / "requests.sqlite3", max_entries)
 
     def encode(self, embedder: Embedder, texts: Sequence[str]) -> Embeddings:
         """Embed texts (n,) as (n, dimension), asking the embedder only for those not stored yet."""
         digests = [_digest(text) for text in texts]
-        known = self._read(embedder, list(dict.fromkeys(digests)))
+        known = self._known(embedder, digests)
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
             fresh = dict(zip(missing, embedder.encode(list(missing.values())), strict=True))
-            self._write(embedder.model_id, fresh)
+            blobs = {digest: vector.astype("<f4").tobytes() for digest, vector in fresh.items()}
+            self._texts.write(embedder.model_id, blobs)
             known |= fresh
         vectors = np.zeros((len(texts), embedder.dimension), dtype=np.float32)
         for row, digest in enumerate(digests):
@@ -69,45 +73,81 @@ class EmbeddingCache:
     def stored(self, embedder: Embedder, texts: Sequence[str]) -> tuple[Embeddings, Positions]:
         """The vectors (k, dimension) that are stored already, and which of the texts (k,) they are of."""
         digests = [_digest(text) for text in texts]
-        known = self._read(embedder, list(dict.fromkeys(digests)))
+        known = self._known(embedder, digests)
         positions = np.asarray([at for at, digest in enumerate(digests) if digest in known], dtype=np.int64)
         vectors = np.empty((len(positions), embedder.dimension), dtype=np.float32)
         for row, at in enumerate(positions.tolist()):
             vectors[row] = known[digests[at]]
         return vectors, positions
 
-    def _read(self, embedder: Embedder, digests: Sequence[bytes]) -> dict[bytes, Embeddings]:
-        found: dict[bytes, Embeddings] = {}
+    def encode_requests(self, embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded]:
+        """The vectors of the requests of n tools, each of which has some; computed are only those not stored yet."""
+        stored = self.stored_requests(embedder, requests)
+        missing = [texts for texts, vectors in zip(requests, stored, strict=True) if vectors is None]
+        fresh = encoded(embedder, missing)
+        if missing:
+            blobs = {_digest("\0".join(texts)): _blob(each) for texts, each in zip(missing, fresh, strict=True)}
+            self._requests.write(embedder.model_id, blobs)
+        computed = iter(fresh)
+        return [next(computed) if vectors is None else vectors for vectors in stored]
+
+    def stored_requests(self, embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded | None]:
+        """The vectors of the requests of n tools; None of those that are not stored."""
+        digests = [_digest("\0".join(texts)) for texts in requests]
+        blobs = self._requests.read(embedder.model_id, digests)
+        return [
+            _requests_in(blobs.get(digest), len(texts), embedder.dimension)
+            for digest, texts in zip(digests, requests, strict=True)
+        ]
+
+    def _known(self, embedder: Embedder, digests: Sequence[bytes]) -> dict[bytes, Embeddings]:
+        blobs = self._texts.read(embedder.model_id, digests)
+        return {digest: vector for digest, blob in blobs.items() if (vector := _vector(blob, embedder)) is not None}
+
+
+class _Table:
+    """Blobs by model and digest in one SQLite file.
+
+    SQLite brings the atomic writes and the locks between processes. A cache must never stop a search: a damaged file
+    is replaced, and one that cannot be used is passed over.
+    """
+
+    def __init__(self, path: Path, max_entries: int) -> None:
+        self._path, self._max_entries = path, max_entries
+
+    def read(self, model_id: str, digests: Sequence[bytes]) -> dict[bytes, object]:
+        """What is stored of these."""
+        found: dict[bytes, object] = {}
+        distinct = list(dict.fromkeys(digests))
         try:
             if not self._path.exists():
                 return found
             with self._connection() as connection:
-                for start in range(0, len(digests), LOOKUP_BATCH):
-                    batch = digests[start : start + LOOKUP_BATCH]
+                for start in range(0, len(distinct), LOOKUP_BATCH):
+                    batch = distinct[start : start + LOOKUP_BATCH]
                     marks = ",".join("?" * len(batch))
                     rows = connection.execute(
                         f"SELECT digest, vector FROM embeddings WHERE model = ? AND digest IN ({marks})",
-                        (embedder.model_id, *batch),
+                        (model_id, *batch),
                     )
-                    found |= {
-                        digest: vector for digest, blob in rows if (vector := _vector(blob, embedder)) is not None
-                    }
+                    found |= dict(rows)
         except (OSError, sqlite3.OperationalError) as exc:
             _logger.warning("embedding cache %s not read: %s", self._path, exc)
         except sqlite3.DatabaseError as exc:
             self._discard(exc)
         return found
 
-    def _write(self, model_id: str, fresh: dict[bytes, Embeddings]) -> None:
+    def write(self, model_id: str, blobs: Mapping[bytes, bytes]) -> None:
+        """Store these; the oldest go where there are too many."""
         now = time.time_ns()
-        rows = [(model_id, digest, vector.astype("<f4").tobytes(), now) for digest, vector in fresh.items()]
+        rows = [(model_id, digest, blob, now) for digest, blob in blobs.items()]
         try:
             make_private(self._path.parent)
             # SQLite gives the files beside it the same mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
             with self._connection() as connection, connection:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
-                self._trim(connection, len(rows[0][2]))
+                self._trim(connection, min(map(len, blobs.values())))
         except (OSError, sqlite3.OperationalError) as exc:
             do_without(CACHE, self._path.parent, exc)
         except sqlite3.DatabaseError as exc:
@@ -143,6 +183,21 @@ class EmbeddingCache:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _blob(requests: Encoded) -> bytes:
+    content = requests.scales.astype("<f4").tobytes() + requests.codes.tobytes()
+    return zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little") + content
+
+
+def _requests_in(blob: object, count: int, dimension: int) -> Encoded | None:
+    if not isinstance(blob, bytes) or len(blob) != CHECKSUM_BYTES + count * (4 + dimension):
+        return None
+    if zlib.crc32(memoryview(blob)[CHECKSUM_BYTES:]) != int.from_bytes(blob[:CHECKSUM_BYTES], "little"):
+        return None
+    scales = np.frombuffer(blob, dtype="<f4", count=count, offset=CHECKSUM_BYTES).astype(np.float32)
+    codes = np.frombuffer(blob, dtype=np.int8, offset=CHECKSUM_BYTES + 4 * count)
+    return Encoded(codes.reshape(count, dimension), scales)
 
 
 def _vector(blob: object, embedder: Embedder) -> Embeddings | None:

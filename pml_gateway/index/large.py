@@ -12,10 +12,11 @@ import logging
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,18 @@ from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.lexical import Postings, count_words, rearranged
-from pml_gateway.index.limits import EXACT_LIMIT
+from pml_gateway.index.request_vectors import (
+    Encode,
+    Encoded,
+    RequestCodes,
+    RequestVectors,
+    encoded,
+    parts_of,
+    with_requests,
+)
 from pml_gateway.index.text import ToolDocument, dense_text, lexical_tokens
 from pml_gateway.index.vectors import (
+    EXACT_LIMIT,
     ClusteredVectors,
     Clusters,
     ExactVectors,
@@ -70,19 +80,33 @@ class Snapshot:
     postings: Postings
 
 
-class SnapshotStore:
-    """The newest snapshot of one catalog with one model.
+@dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    """The vectors of the requests of the tools that had some."""
+
+    model_id: str
+    digests: Digests
+    """(n,) of the requests of each tool."""
+    codes: RequestCodes
+
+
+Kept = TypeVar("Kept", Snapshot, RequestSnapshot)
+
+
+class Snapshots(Generic[Kept]):
+    """The newest snapshot in a directory.
 
     Files that are damaged or come from elsewhere are reported and removed, and ones that cannot be written are done
     without: a search needs none of them.
     """
 
-    def __init__(self, directory: Path, *, identity: str, model: str) -> None:
-        """In a directory that other catalogs share; `identity` names the catalog, `model` the model setting."""
-        self._directory = directory / hashlib.sha256(f"{identity}\0{model}".encode()).hexdigest()[:16]
+    def __init__(self, directory: Path, write: Callable[[Path, Kept], None], read: Callable[[Path], Kept]) -> None:
+        """Kept as files of a folder that is new each time, which `write` and `read` know."""
+        self._directory = directory
         self._current = self._directory / "current"
+        self._write, self._read = write, read
 
-    def load(self) -> Snapshot | None:
+    def load(self) -> Kept | None:
         """The newest snapshot, mapped; None when there is none that can be used."""
         # another process may replace a snapshot that is being opened: the next one is then there
         for _ in range(2):
@@ -94,14 +118,14 @@ class SnapshotStore:
                 self._discard(self._current, exc)
                 return None
             try:
-                return _read(folder)
+                return self._read(folder)
             except _UNREADABLE as exc:
                 if self._is_current(folder):
                     self._discard(folder, exc)
                     return None
         return None
 
-    def save(self, snapshot: Snapshot) -> Snapshot:
+    def save(self, snapshot: Kept) -> Kept:
         """Write a snapshot and give it back mapped; as it is when it cannot be written or another process writes."""
         folder = self._directory / f"snapshot-{secrets.token_hex(8)}"
         try:
@@ -110,10 +134,10 @@ class SnapshotStore:
                     _logger.info("another process is writing the index in %s", self._directory)
                     return snapshot
                 folder.mkdir(mode=PRIVATE_FOLDER)
-                _write(folder, snapshot)
+                self._write(folder, snapshot)
                 for file in folder.iterdir():
                     file.chmod(OWNER_ONLY)
-                saved = _read(folder)
+                saved = self._read(folder)
                 write_atomically(self._current, folder.name)
                 for other in self._directory.glob("snapshot-*"):
                     if other != folder:
@@ -146,33 +170,30 @@ class SnapshotStore:
             shutil.rmtree(path, ignore_errors=True)
 
 
+class SnapshotStore(Snapshots[Snapshot]):
+    """The snapshots of one catalog with one model; requests have their own, as they change at other times."""
+
+    def __init__(self, directory: Path, *, identity: str, model: str) -> None:
+        """In a directory that other catalogs share; `identity` names the catalog, `model` the model setting."""
+        own = directory / hashlib.sha256(f"{identity}\0{model}".encode()).hexdigest()[:16]
+        super().__init__(own, _write, _read)
+        self.requests = Snapshots(own / "requests", _write_requests, _read_requests)
+
+
 def _write(folder: Path, snapshot: Snapshot) -> None:
     import faiss  # imported late: see pml_gateway/index/__init__.py
 
-    for name, values in _arrays(snapshot).items():
-        np.save(folder / f"{name}.npy", values, allow_pickle=False)
+    _write_arrays(folder, _arrays(snapshot))
     faiss.write_index(snapshot.clusters.inverted, str(folder / "clusters.faiss"))
     (folder / "words.txt").write_text(SEPARATOR.join(snapshot.postings.vocabulary), encoding="utf-8", newline="")
-    meta = {
-        "format": FORMAT,
-        "model_id": snapshot.model_id,
-        "layout": snapshot.layout,
-        "checksums": {file.name: _checksum(file) for file in folder.iterdir()},
-    }
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    _write_meta(folder, {"model_id": snapshot.model_id, "layout": snapshot.layout})
 
 
 def _read(folder: Path) -> Snapshot:
     import faiss  # imported late, as above
 
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    if meta["format"] != FORMAT:
-        raise _DamagedError(f"format {meta['format']!r} is not {FORMAT}")
-    for name, checksum in meta["checksums"].items():
-        if _checksum(folder / name) != checksum:
-            raise _DamagedError(f"{name} is not what was written")
-    # asarray: a plain view of the mapped pages, without the cost of numpy's memmap class at every slice
-    arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS}
+    meta = _checked_meta(folder)
+    arrays = _mapped_arrays(folder, _ARRAYS)
     words = (folder / "words.txt").read_text(encoding="utf-8")
     vocabulary = {word: number for number, word in enumerate(words.split(SEPARATOR) if words else ())}
     inverted: Any = faiss.read_index(str(folder / "clusters.faiss"), faiss.IO_FLAG_MMAP)
@@ -184,6 +205,53 @@ def _read(folder: Path) -> Snapshot:
         clusters=Clusters(arrays["vectors"], inverted),
         postings=Postings(vocabulary, arrays["starts"], arrays["owners"], arrays["counts"], arrays["lengths"]),
     )
+
+
+def _write_requests(folder: Path, snapshot: RequestSnapshot) -> None:
+    import faiss  # imported late, as above
+
+    codes = snapshot.codes
+    values = (snapshot.digests, codes.starts, codes.codes, codes.scales)
+    _write_arrays(folder, dict(zip(_REQUEST_ARRAYS, values, strict=True)))
+    faiss.write_index(codes.means, str(folder / "means.faiss"))
+    _write_meta(folder, {"model_id": snapshot.model_id})
+
+
+def _read_requests(folder: Path) -> RequestSnapshot:
+    import faiss  # imported late, as above
+
+    meta = _checked_meta(folder)
+    digests, *codes = _mapped_arrays(folder, _REQUEST_ARRAYS).values()
+    means: Any = faiss.read_index(str(folder / "means.faiss"), faiss.IO_FLAG_MMAP_IFC)
+    return RequestSnapshot(str(meta["model_id"]), digests, RequestCodes(*codes, means))
+
+
+_REQUEST_ARRAYS = ("digests", "starts", "codes", "scales")
+
+
+def _write_arrays(folder: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values, allow_pickle=False)
+
+
+def _mapped_arrays(folder: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
+    # asarray: a plain view of the mapped pages, without the cost of numpy's memmap class at every slice
+    return {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in names}
+
+
+def _write_meta(folder: Path, said: Mapping[str, str]) -> None:
+    meta = {"format": FORMAT, **said, "checksums": {file.name: _checksum(file) for file in folder.iterdir()}}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def _checked_meta(folder: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    if meta["format"] != FORMAT:
+        raise _DamagedError(f"format {meta['format']!r} is not {FORMAT}")
+    for name, checksum in meta["checksums"].items():
+        if _checksum(folder / name) != checksum:
+            raise _DamagedError(f"{name} is not what was written")
+    return meta
 
 
 _ARRAYS = ("text_digests", "word_digests", "vectors", "starts", "owners", "counts", "lengths")
@@ -273,6 +341,79 @@ def both_halves(
     whole = np.arange(len(documents), dtype=np.int64)
     nothing = np.zeros((0, embedder.dimension), dtype=np.float32)
     return current.postings, ClusteredVectors(current.clusters, whole, nothing, whole[:0])
+
+
+def large_requests(
+    documents: Sequence[ToolDocument],
+    embedder: Embedder,
+    cache: EmbeddingCache | None,
+    store: SnapshotStore | None,
+    *,
+    pause: Callable[[], None] = go_on,
+    max_changes: int = MAX_CHANGES,
+) -> RequestVectors:
+    """The vectors of the requests of documents; what the snapshot lacks is embedded, or taken from the cache.
+
+    The arguments are those of `both_halves`.
+    """
+    encode: Encode = partial(encoded, embedder) if cache is None else partial(cache.encode_requests, embedder)
+    requests = [document.requests for document in documents]
+    having = with_requests(requests)
+    if not len(having):
+        return RequestVectors(len(documents))
+    known, moved, digests = _known_requests(requests, having, embedder, store)
+    lacking = _lacking(moved, len(having))
+    if known is not None and len(lacking) + np.count_nonzero(moved < 0) <= max_changes:
+        fresh = parts_of(requests, having[lacking], encode, embedder.dimension)
+        return RequestVectors(len(documents), (known, _followed(having, moved)), *fresh)
+    before = np.full(len(having), -1, dtype=np.int64)
+    before[moved[moved >= 0]] = np.flatnonzero(moved >= 0)
+
+    def tools() -> Iterator[Encoded | None]:
+        for start in range(0, len(having), ENCODED_AT_ONCE):
+            pause()
+            part = slice(start, start + ENCODED_AT_ONCE)
+            came = [requests[at] for at in having[part][before[part] < 0].tolist()]
+            fresh = iter(encode(came))
+            for number in before[part].tolist():
+                yield next(fresh) if known is None or number < 0 else known[number]
+
+    counts = [len(requests[at]) for at in having.tolist()]
+    current = RequestSnapshot(embedder.model_id, digests, RequestCodes.gathered(tools(), counts, embedder.dimension))
+    if store is not None:
+        current = store.requests.save(current)
+    return RequestVectors(len(documents), (current.codes, having))
+
+
+def requests_so_far(
+    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None
+) -> RequestVectors:
+    """The vectors of requests that are in the snapshot or the cache; none is computed."""
+    requests = [document.requests for document in documents]
+    having = with_requests(requests)
+    if not len(having):
+        return RequestVectors(len(documents))
+    known, moved, _ = _known_requests(requests, having, embedder, store)
+    lacking = _lacking(moved, len(having))[:EXACT_LIMIT]
+    fresh = parts_of(requests, having[lacking], partial(cache.stored_requests, embedder), embedder.dimension)
+    before = () if known is None else ((known, _followed(having, moved)),)
+    return RequestVectors(len(documents), *before, *fresh)
+
+
+def _known_requests(
+    requests: Sequence[tuple[str, ...]], having: Positions, embedder: Embedder, store: SnapshotStore | None
+) -> tuple[RequestCodes | None, Rows, Digests]:
+    """What the snapshot has, which of those at `having` each of it is of, and the digests of the latter."""
+    snapshot = None if store is None else store.requests.load()
+    digests = _digests(requests[at] for at in having.tolist())
+    if snapshot is None or snapshot.model_id != embedder.model_id:
+        return None, np.zeros(0, dtype=np.int64), digests
+    return snapshot.codes, _places(snapshot.digests, digests), digests
+
+
+def _followed(having: Positions, moved: Rows) -> Positions:
+    positions: Positions = np.where(moved >= 0, having[moved], -1)
+    return positions
 
 
 def vectors_so_far(

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.index.limits import EXACT_LIMIT, SCANNED_ALLOWED
+from pml_gateway.index.vectors import EXACT_LIMIT, SCANNED_ALLOWED
 
 Indices = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.text import ToolDocument, split_words
+from pml_gateway.index.vectors import EXACT_LIMIT
 
 MAX_NAME_WORDS = 6
 """A query with more words is a sentence; its unknown words are names of people and places, not slips."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.text import well_formed
 from pml_gateway.index.vectors import Mask, Positions, Rows
 
 LEVELS = 127
 """Of a component on either side of nothing. Scaled to the largest component of its vector, a cosine changes by 0.0004;
 scaled to 1, as means are, by 0.002, which is good enough for finding candidates."""
+
+GATHERED_AT_ONCE = 10_000
+"""Tools. More would be in memory twice for a moment, 3 kB each."""
 
 Codes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
@@ -37,14 +41,18 @@ class Encoded:
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
-def encoded(requests: Sequence[tuple[str, ...]], embedder: Embedder) -> list[Encoded]:
-    """The vectors of the requests of n tools.
+Encode = Callable[[Sequence[tuple[str, ...]]], Sequence[Encoded | None]]
+"""The vectors of the requests of tools, each of which has some; None for those that are not to be had."""
+
+
+def encoded(embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded]:
+    """The vectors of the requests of n tools, each of which has some.
 
     They are read as documents are, so that cosines of queries with both are on one scale.
     """
     if not requests:
         return []
-    vectors = embedder.encode([text for texts in requests for text in texts])
+    vectors = embedder.encode([well_formed(text) for texts in requests for text in texts])
     return [Encoded.of(part) for part in np.split(vectors, np.cumsum([len(texts) for texts in requests])[:-1])]
 
 
@@ -58,25 +66,51 @@ class RequestCodes:
     """(m, dimension), in memory or mapped from a file."""
     scales: Scales
     """(m,)"""
-    means: Codes
-    """(n, dimension), of the vectors of each tool."""
+    means: Any
+    """FAISS scan of the means of each tool (n, dimension), 8 bits per component."""
 
     def __len__(self) -> int:
-        return len(self.means)
+        return len(self.starts) - 1
+
+    def __getitem__(self, number: int) -> Encoded:
+        rows = slice(self.starts[number], self.starts[number + 1])
+        return Encoded(self.codes[rows], self.scales[rows])
 
     @classmethod
     def gathered(cls, tools: Iterable[Encoded], counts: Sequence[int], dimension: int) -> RequestCodes:
-        """Put together the requests of tools, `counts` (n,) of each."""
-        starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        """Put together the requests of n tools, one after the other; of each there are `counts` (n,)."""
+        import faiss  # imported late: see pml_gateway/index/__init__.py
+
+        starts = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)))
         codes = np.empty((int(starts[-1]), dimension), dtype=np.int8)
         scales = np.empty(len(codes), dtype=np.float32)
-        means = np.empty((len(counts), dimension), dtype=np.int8)
+        levels = np.empty((len(counts), dimension), dtype=np.float32)
         for number, tool in enumerate(tools):
             rows = slice(starts[number], starts[number + 1])
             codes[rows], scales[rows] = tool.codes, tool.scales
-            mean = np.einsum("rd,r->d", tool.codes.astype(np.float32), tool.scales) / len(tool.scales)
-            means[number] = np.rint(mean * LEVELS)
+            levels[number] = np.rint(np.float32(LEVELS / counts[number]) * (tool.scales @ tool.codes))
+        means = faiss.IndexScalarQuantizer(
+            dimension, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
+        )
+        means.add(levels)
         return cls(starts, codes, scales, means)
+
+
+def parts_of(
+    requests: Sequence[tuple[str, ...]], positions: Positions, encode: Encode, dimension: int
+) -> Iterator[tuple[RequestCodes, Positions]]:
+    """The vectors of the requests of the tools at `positions` that are to be had, and which tools those are."""
+    for start in range(0, len(positions), GATHERED_AT_ONCE):
+        part = positions[start : start + GATHERED_AT_ONCE].tolist()
+        tools = encode([requests[at] for at in part])
+        known = {at: tool for at, tool in zip(part, tools, strict=True) if tool is not None}
+        counts = [len(tool.scales) for tool in known.values()]
+        yield RequestCodes.gathered(known.values(), counts, dimension), np.asarray(list(known), dtype=np.int64)
+
+
+def with_requests(requests: Sequence[tuple[str, ...]]) -> Positions:
+    """Which tools have some."""
+    return np.asarray([at for at, texts in enumerate(requests) if texts], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +137,42 @@ class RequestVectors:
             size: n.
             parts: requests of some tools, and which tools those are, -1 where a tool has gone.
         """
-        import faiss  # imported late: see pml_gateway/index/__init__.py
-
-        faiss.omp_set_num_threads(1)
-        self._faiss: Any = faiss
-        self._parts = [(codes, positions, _scan(faiss, codes.means)) for codes, positions in parts if len(codes)]
+        self._parts = [(codes, positions) for codes, positions in parts if len(codes)]
+        self.counts = np.zeros(size, dtype=np.int64)
+        """(n,) requests of each tool whose vectors are here."""
         self._first = np.zeros(size, dtype=np.int64)
-        self._counts = np.zeros(size, dtype=np.int64)
         offset = 0
-        for codes, positions, _ in self._parts:
+        for codes, positions in self._parts:
             alive = positions >= 0
             self._first[positions[alive]] = codes.starts[:-1][alive] + offset
-            self._counts[positions[alive]] = np.diff(codes.starts)[alive]
+            self.counts[positions[alive]] = np.diff(codes.starts)[alive]
             offset += len(codes.codes)
 
     @classmethod
-    def build(cls, requests: Sequence[tuple[str, ...]], embedder: Embedder) -> RequestVectors:
-        """Encode the requests of n tools."""
-        positions = np.asarray([at for at, texts in enumerate(requests) if texts], dtype=np.int64)
-        chosen = [requests[at] for at in positions.tolist()]
-        codes = RequestCodes.gathered(encoded(chosen, embedder), [len(texts) for texts in chosen], embedder.dimension)
-        return cls(len(requests), (codes, positions))
+    def build(cls, requests: Sequence[tuple[str, ...]], encode: Encode, dimension: int) -> RequestVectors:
+        """The vectors of the requests of n tools that are to be had."""
+        return cls(len(requests), *parts_of(requests, with_requests(requests), encode, dimension))
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
         """The `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
-        # whole numbers are summed exactly, and twice as fast
+        if not self:
+            return np.zeros(0, dtype=np.int64)
+        import faiss  # imported late, as above
+
+        # the scan reads whole numbers only: it cuts off what stands behind the point
         asked = np.rint(query * (np.float32(LEVELS) / max(float(np.abs(query).max()), 1e-9)))[np.newaxis, :]
         found = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))]
-        for _, positions, scan in self._parts:
+        for codes, positions in self._parts:
             alive = positions >= 0 if allowed is None else (positions >= 0) & allowed[positions]
             parameters = None
             if (available := int(np.count_nonzero(alive))) < len(positions):
                 bits = np.packbits(alive, bitorder="little")
-                parameters = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBitmap(bits))
+                parameters = faiss.SearchParameters(sel=faiss.IDSelectorBitmap(bits))
             if wanted := min(count, available):
-                near, rows = scan.search(asked, wanted, params=parameters)
+                near, rows = codes.means.search(asked, wanted, params=parameters)
                 found.append((positions[rows[0]], near[0]))
         tools, near = (np.concatenate(each) for each in zip(*found, strict=True))
         best: Positions = tools[np.lexsort((tools, -near))[: max(count, 0)]]
@@ -151,7 +183,7 @@ class RequestVectors:
 
         Bit for bit the same for a tool whatever else is in the index or asked about.
         """
-        counts = self._counts[positions]
+        counts = self.counts[positions]
         mean, best = np.full((2, len(positions)), np.nan, dtype=np.float32)
         which = np.full(len(positions), -1, dtype=np.int64)
         some = np.flatnonzero(counts)
@@ -169,18 +201,10 @@ class RequestVectors:
     def _cosines(self, query: npt.NDArray[np.float32], rows: Rows) -> npt.NDArray[np.float32]:
         """Of the requests in rows (r,), counted through all parts."""
         cosines = np.empty(len(rows), dtype=np.float32)
-        for codes, _, _ in self._parts:
+        for codes, _ in self._parts:
             here = np.flatnonzero((rows >= 0) & (rows < len(codes.codes)))
             own = rows[here]
             # einsum keeps to one thread and one summation order whatever the number of rows
             cosines[here] = np.einsum("nd,d->n", codes.codes[own].astype(np.float32), query) * codes.scales[own]
             rows = rows - len(codes.codes)
         return cosines
-
-
-def _scan(faiss: Any, means: Codes) -> Any:
-    flat = faiss.IndexScalarQuantizer(
-        means.shape[1], faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
-    )
-    flat.add(means.astype(np.float32))
-    return flat

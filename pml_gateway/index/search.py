@@ -14,10 +14,16 @@ from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve, shipped_calibration
 from pml_gateway.index.clauses import combine, interleaved, split_clauses, with_server_evidence
 from pml_gateway.index.embedder import Embedder, embed_query
-from pml_gateway.index.large import SnapshotStore, both_halves, go_on, lexical_half, vectors_so_far
+from pml_gateway.index.large import (
+    SnapshotStore,
+    both_halves,
+    go_on,
+    lexical_half,
+    vectors_so_far,
+)
 from pml_gateway.index.lexical import LexicalIndex, Match
-from pml_gateway.index.limits import EXACT_LIMIT
 from pml_gateway.index.names import NameIndex
+from pml_gateway.index.request_vectors import RequestVectors
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
@@ -25,7 +31,7 @@ from pml_gateway.index.text import (
     query_tokens,
     well_formed,
 )
-from pml_gateway.index.vectors import ExactVectors, Mask, PartialVectors, Positions, VectorIndex
+from pml_gateway.index.vectors import EXACT_LIMIT, ExactVectors, Mask, PartialVectors, Positions, VectorIndex
 from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, in_words_of_tools, losses
 from pml_gateway.types import Ranking
 
@@ -97,6 +103,7 @@ class _DenseHalf:
     embedder: Embedder
     vectors: VectorIndex
     calibration: Calibration
+    requests: RequestVectors
 
 
 class ToolIndex:

@@ -11,10 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.limits import SCANNED_ALLOWED
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+EXACT_LIMIT = 50_000
+"""Tools. Up to here an exhaustive scan takes at most about 10 ms, building seconds in the background, and nothing but
+the embeddings is worth a file; beyond it the best are looked for among likely candidates, in files that are mapped."""
+
+SCANNED_ALLOWED = 2_000
+"""Tools that a policy leaves of a large catalog; so few are compared one by one, in 2 ms."""
 
 
 class VectorIndex(Protocol):

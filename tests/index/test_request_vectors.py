@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors
+from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors, encoded
 from tests.index.fakes import HashedWords
 from tests.support.examples import examples
 
@@ -96,7 +98,7 @@ def test_a_tool_that_has_gone_is_not_found() -> None:
 def test_the_request_that_was_meant_is_named() -> None:
     requests = [("put a file into the folder", "upload my notes"), (), ("rain tomorrow", "will it be sunny")]
     embedder = HashedWords()
-    built = RequestVectors.build(requests, embedder)
+    built = RequestVectors.build(requests, partial(encoded, embedder), embedder.dimension)
     (query,) = embedder.encode(["will it be sunny in the mountains"])
     found = built.evidence(query, np.arange(3))
     assert found.which[2] == 1
@@ -104,7 +106,7 @@ def test_the_request_that_was_meant_is_named() -> None:
 
 
 def test_without_any_request_nothing_is_found() -> None:
-    built = RequestVectors.build([(), ()], HashedWords())
+    built = RequestVectors.build([(), ()], partial(encoded, HashedWords()), 128)
     (query,) = HashedWords().encode(["anything"])
     assert not built
     assert built.nearest(query, 5).tolist() == []
