@@ -17,7 +17,7 @@ import numpy as np
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.embedder import Embedder, Embeddings
-from pml_gateway.index.request_vectors import Encoded, encoded
+from pml_gateway.index.request_vectors import Encoded, Requests, encoded
 from pml_gateway.index.vectors import Positions
 
 MAX_ENTRIES = 50_000
@@ -80,7 +80,7 @@ class EmbeddingCache:
             vectors[row] = known[digests[at]]
         return vectors, positions
 
-    def encode_requests(self, embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded]:
+    def encode_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded]:
         """The vectors of the requests of n tools, each of which has some; computed are only those not stored yet."""
         stored = self.stored_requests(embedder, requests)
         missing = [texts for texts, vectors in zip(requests, stored, strict=True) if vectors is None]
@@ -91,7 +91,7 @@ class EmbeddingCache:
         computed = iter(fresh)
         return [next(computed) if vectors is None else vectors for vectors in stored]
 
-    def stored_requests(self, embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded | None]:
+    def stored_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded | None]:
         """The vectors of the requests of n tools; None of those that are not stored."""
         digests = [_digest("\0".join(texts)) for texts in requests]
         blobs = self._requests.read(embedder.model_id, digests)

@@ -27,9 +27,9 @@ from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.lexical import Postings, count_words, rearranged
 from pml_gateway.index.request_vectors import (
-    Encode,
     Encoded,
     RequestCodes,
+    Requests,
     RequestVectors,
     encoded,
     parts_of,
@@ -90,7 +90,7 @@ class RequestSnapshot:
     codes: RequestCodes
 
 
-Kept = TypeVar("Kept", Snapshot, RequestSnapshot)
+Kept = TypeVar("Kept")
 
 
 class Snapshots(Generic[Kept]):
@@ -221,9 +221,9 @@ def _read_requests(folder: Path) -> RequestSnapshot:
     import faiss  # imported late, as above
 
     meta = _checked_meta(folder)
-    digests, *codes = _mapped_arrays(folder, _REQUEST_ARRAYS).values()
+    digests, starts, codes, scales = _mapped_arrays(folder, _REQUEST_ARRAYS).values()
     means: Any = faiss.read_index(str(folder / "means.faiss"), faiss.IO_FLAG_MMAP_IFC)
-    return RequestSnapshot(str(meta["model_id"]), digests, RequestCodes(*codes, means))
+    return RequestSnapshot(str(meta["model_id"]), digests, RequestCodes(starts, codes, scales, means))
 
 
 _REQUEST_ARRAYS = ("digests", "starts", "codes", "scales")
@@ -343,7 +343,7 @@ def both_halves(
     return current.postings, ClusteredVectors(current.clusters, whole, nothing, whole[:0])
 
 
-def large_requests(
+def all_requests(
     documents: Sequence[ToolDocument],
     embedder: Embedder,
     cache: EmbeddingCache | None,
@@ -356,7 +356,7 @@ def large_requests(
 
     The arguments are those of `both_halves`.
     """
-    encode: Encode = partial(encoded, embedder) if cache is None else partial(cache.encode_requests, embedder)
+    encode = _encode_requests(embedder, cache)
     requests = [document.requests for document in documents]
     having = with_requests(requests)
     if not len(having):
@@ -369,7 +369,7 @@ def large_requests(
     before = np.full(len(having), -1, dtype=np.int64)
     before[moved[moved >= 0]] = np.flatnonzero(moved >= 0)
 
-    def tools() -> Iterator[Encoded | None]:
+    def tools() -> Iterator[Encoded]:
         for start in range(0, len(having), ENCODED_AT_ONCE):
             pause()
             part = slice(start, start + ENCODED_AT_ONCE)
@@ -386,7 +386,7 @@ def large_requests(
 
 
 def requests_so_far(
-    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None
+    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache | None, store: SnapshotStore | None
 ) -> RequestVectors:
     """The vectors of requests that are in the snapshot or the cache; none is computed."""
     requests = [document.requests for document in documents]
@@ -395,13 +395,19 @@ def requests_so_far(
         return RequestVectors(len(documents))
     known, moved, _ = _known_requests(requests, having, embedder, store)
     lacking = _lacking(moved, len(having))[:EXACT_LIMIT]
-    fresh = parts_of(requests, having[lacking], partial(cache.stored_requests, embedder), embedder.dimension)
-    before = () if known is None else ((known, _followed(having, moved)),)
-    return RequestVectors(len(documents), *before, *fresh)
+    parts = [] if known is None else [(known, _followed(having, moved))]
+    if cache is not None:
+        stored = partial(cache.stored_requests, embedder)
+        parts += parts_of(requests, having[lacking], stored, embedder.dimension)
+    return RequestVectors(len(documents), *parts)
+
+
+def _encode_requests(embedder: Embedder, cache: EmbeddingCache | None) -> Callable[[Requests], Sequence[Encoded]]:
+    return partial(encoded, embedder) if cache is None else partial(cache.encode_requests, embedder)
 
 
 def _known_requests(
-    requests: Sequence[tuple[str, ...]], having: Positions, embedder: Embedder, store: SnapshotStore | None
+    requests: Requests, having: Positions, embedder: Embedder, store: SnapshotStore | None
 ) -> tuple[RequestCodes | None, Rows, Digests]:
     """What the snapshot has, which of those at `having` each of it is of, and the digests of the latter."""
     snapshot = None if store is None else store.requests.load()

@@ -23,6 +23,9 @@ GATHERED_AT_ONCE = 10_000
 Codes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
 
+Requests = Sequence[tuple[str, ...]]
+"""The texts of each of n tools."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -41,11 +44,11 @@ class Encoded:
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
-Encode = Callable[[Sequence[tuple[str, ...]]], Sequence[Encoded | None]]
+Encode = Callable[[Requests], Sequence[Encoded | None]]
 """The vectors of the requests of tools, each of which has some; None for those that are not to be had."""
 
 
-def encoded(embedder: Embedder, requests: Sequence[tuple[str, ...]]) -> list[Encoded]:
+def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
     """The vectors of the requests of n tools, each of which has some.
 
     They are read as documents are, so that cosines of queries with both are on one scale.
@@ -97,7 +100,7 @@ class RequestCodes:
 
 
 def parts_of(
-    requests: Sequence[tuple[str, ...]], positions: Positions, encode: Encode, dimension: int
+    requests: Requests, positions: Positions, encode: Encode, dimension: int
 ) -> Iterator[tuple[RequestCodes, Positions]]:
     """The vectors of the requests of the tools at `positions` that are to be had, and which tools those are."""
     for start in range(0, len(positions), GATHERED_AT_ONCE):
@@ -108,7 +111,7 @@ def parts_of(
         yield RequestCodes.gathered(known.values(), counts, dimension), np.asarray(list(known), dtype=np.int64)
 
 
-def with_requests(requests: Sequence[tuple[str, ...]]) -> Positions:
+def with_requests(requests: Requests) -> Positions:
     """Which tools have some."""
     return np.asarray([at for at, texts in enumerate(requests) if texts], dtype=np.int64)
 
@@ -137,6 +140,9 @@ class RequestVectors:
             size: n.
             parts: requests of some tools, and which tools those are, -1 where a tool has gone.
         """
+        import faiss  # imported late, as above
+
+        self._faiss: Any = faiss
         self._parts = [(codes, positions) for codes, positions in parts if len(codes)]
         self.counts = np.zeros(size, dtype=np.int64)
         """(n,) requests of each tool whose vectors are here."""
@@ -149,7 +155,7 @@ class RequestVectors:
             offset += len(codes.codes)
 
     @classmethod
-    def build(cls, requests: Sequence[tuple[str, ...]], encode: Encode, dimension: int) -> RequestVectors:
+    def build(cls, requests: Requests, encode: Encode, dimension: int) -> RequestVectors:
         """The vectors of the requests of n tools that are to be had."""
         return cls(len(requests), *parts_of(requests, with_requests(requests), encode, dimension))
 
@@ -160,8 +166,6 @@ class RequestVectors:
         """The `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
         if not self:
             return np.zeros(0, dtype=np.int64)
-        import faiss  # imported late, as above
-
         # the scan reads whole numbers only: it cuts off what stands behind the point
         asked = np.rint(query * (np.float32(LEVELS) / max(float(np.abs(query).max()), 1e-9)))[np.newaxis, :]
         found = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))]
@@ -170,7 +174,7 @@ class RequestVectors:
             parameters = None
             if (available := int(np.count_nonzero(alive))) < len(positions):
                 bits = np.packbits(alive, bitorder="little")
-                parameters = faiss.SearchParameters(sel=faiss.IDSelectorBitmap(bits))
+                parameters = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBitmap(bits))
             if wanted := min(count, available):
                 near, rows = codes.means.search(asked, wanted, params=parameters)
                 found.append((positions[rows[0]], near[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -16,9 +16,11 @@ from pml_gateway.index.clauses import combine, interleaved, split_clauses, with_
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.large import (
     SnapshotStore,
+    all_requests,
     both_halves,
     go_on,
     lexical_half,
+    requests_so_far,
     vectors_so_far,
 )
 from pml_gateway.index.lexical import LexicalIndex, Match
@@ -131,6 +133,7 @@ class ToolIndex:
         *,
         exact_limit: int = EXACT_LIMIT,
         pause: Callable[[], None] = go_on,
+        requests_too: bool = True,
     ) -> ToolIndex:
         """Index documents.
 
@@ -141,6 +144,7 @@ class ToolIndex:
             store: where the index of a large catalog is kept.
             exact_limit: a catalog of more documents is large.
             pause: called now and then while a large catalog is indexed with a model; what it raises stops that.
+            requests_too: whether requests are encoded; without, those count that are stored.
         """
         is_large = len(documents) > exact_limit
         if embedder is None:
@@ -153,13 +157,23 @@ class ToolIndex:
             postings = lexical_half(documents, None)
             texts = [dense_text(document) for document in documents]
             vectors = ExactVectors(embedder.encode(texts) if cache is None else cache.encode(embedder, texts))
+        if requests_too:
+            requests = all_requests(documents, embedder, cache, store if is_large else None, pause=pause)
+        else:
+            requests = requests_so_far(documents, embedder, cache, store if is_large else None)
         lexical = LexicalIndex(postings, exact_limit=exact_limit)
-        return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, _calibration(embedder)))
+        return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, _calibration(embedder), requests))
 
     @property
     def lacking(self) -> list[int]:
         """The positions of the documents whose vectors are awaited."""
         return [] if self.encoded is None else np.flatnonzero(~self.encoded).tolist()
+
+    @property
+    def lacking_requests(self) -> list[int]:
+        """The positions of the documents that have requests whose vectors are not here."""
+        here = None if self._dense is None else self._dense.requests.counts
+        return [at for at, each in enumerate(self.documents) if each.requests and (here is None or not here[at])]
 
     def awaiting_vectors(self) -> ToolIndex:
         """This index, which answers from words until vectors are there."""
@@ -187,7 +201,21 @@ class ToolIndex:
             after.encoded = np.zeros(len(self.documents), dtype=np.bool_)
             after.encoded[positions] = True
             vectors = PartialVectors(vectors, positions, len(self.documents))
-        after._dense = _DenseHalf(embedder, vectors, _calibration(embedder))
+        requests = requests_so_far(self.documents, embedder, cache, store)
+        after._dense = _DenseHalf(embedder, vectors, _calibration(embedder), requests)
+        return after
+
+    def with_known_requests(
+        self, embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None = None
+    ) -> ToolIndex:
+        """This index, which has a model, with the vectors of requests that are stored already; it computes none.
+
+        The arguments are those of `with_known_vectors`.
+        """
+        if self._dense is None:
+            return self
+        after = copy(self)
+        after._dense = replace(self._dense, requests=requests_so_far(self.documents, embedder, cache, store))
         return after
 
     def search(
