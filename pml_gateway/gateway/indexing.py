@@ -1,4 +1,4 @@
-"""Builds in the background what searches want: indexes, at once by words, then with vectors; then links.
+"""Builds in the background what searches want: indexes, by words, with vectors, with those of requests; then links.
 
 Links are sought for each view by itself, so that what it hides leaves no trace.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -23,7 +24,7 @@ from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
 from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.large import SnapshotStore
+from pml_gateway.index.large import SnapshotStore, all_requests, requests_so_far
 from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
@@ -55,10 +56,22 @@ MostUsed = Callable[[Settings, Catalog], Iterable[str]]
 """The names of tools of a catalog that were used, the most used first."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What the vectors of one catalog are made of, and where they are kept."""
+
+    texts: Sequence[ToolDocument]
+    embedder: Embedder
+    cache: EmbeddingCache
+    store: SnapshotStore
+    most_used: Callable[[], Iterable[str]]
+
+
 class Indexer:
     """Builds the index for the newest catalog requested; older requests are skipped.
 
-    Words come first, then the vectors that are stored, then those that are computed, a part at a time.
+    Words come first, then the vectors that are stored, then those that are computed, a part at a time: first of the
+    tools themselves, then of their requests.
     """
 
     def __init__(
@@ -153,8 +166,8 @@ class Indexer:
         """Bring out indexes, the last one complete; whether it came to that before another catalog was requested."""
         in_thread = anyio.to_thread.run_sync
         store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
-        build = partial(ToolIndex.build, texts, store=store, exact_limit=self._exact_limit)
-        words = await in_thread(build, None)
+        build = partial(ToolIndex.build, store=store, exact_limit=self._exact_limit)
+        words = await in_thread(build, texts, None)
         embedder = None
         if settings.search.ranking is not Ranking.LEXICAL:
             if not self._has_index:
@@ -166,6 +179,17 @@ class Indexer:
             return True
         entries = max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * len(texts)))
         cache = EmbeddingCache(self._cache_dir / "embeddings", max_entries=entries)
+        sources = _Sources(texts, embedder, cache, store, partial(self._most_used, settings, catalog))
+        index = await self._with_own_vectors(words, sources, bring_out)
+        if index is None:
+            return False
+        bring_out(index)
+        return await self._with_requests(index, sources, bring_out)
+
+    async def _with_own_vectors(self, words: ToolIndex, sources: _Sources, bring_out: OnIndex) -> ToolIndex | None:
+        """The index with the vectors of all tools; None when another catalog was requested meanwhile."""
+        in_thread = anyio.to_thread.run_sync
+        texts, embedder, cache, store = sources.texts, sources.embedder, sources.cache, sources.store
         so_far = partial(words.with_known_vectors, embedder, cache, store)
         index = await in_thread(so_far)
         if index.lacking:
@@ -173,29 +197,77 @@ class Indexer:
                 bring_out(index)
                 if not self._wanted.is_due:
                     self._usable.set()
-                self.prefer(await in_thread(self._most_used, settings, catalog))
-            due = _next_part(len(texts) - len(index.lacking))
-            async with aclosing(self._encoded(texts, index.lacking, embedder, cache)) as parts:
-                async for left in parts:
-                    if self._wanted.is_due:
-                        return False
-                    if left and len(texts) - left >= due:
-                        bring_out(await in_thread(so_far))
-                        due = _next_part(len(texts) - left)
+                self.prefer(await in_thread(sources.most_used))
+
+            def encode(chosen: Sequence[int]) -> None:
+                cache.encode(embedder, [dense_text(texts[at]) for at in chosen])
+
+            known = len(texts) - len(index.lacking)
+            if not await self._encoded(texts, index.lacking, known, encode, so_far, bring_out):
+                return None
             index = await in_thread(so_far)
         if index.lacking or len(texts) > self._exact_limit:
             # What could not be stored is computed once more, and the snapshot of a large catalog is brought up to date.
-            index = await in_thread(partial(build, embedder, cache, pause=anyio.from_thread.check_cancelled))
-        bring_out(index)
+            pause, limit, known_requests = anyio.from_thread.check_cancelled, self._exact_limit, index.requests
+            build = partial(ToolIndex.build, exact_limit=limit, pause=pause, requests=known_requests)
+            index = await in_thread(build, texts, embedder, cache, store)
+        return index
+
+    async def _with_requests(self, index: ToolIndex, sources: _Sources, bring_out: OnIndex) -> bool:
+        """Bring out the index with the vectors of all requests; False when another catalog was requested meanwhile.
+
+        It answers without them too, so that nothing waits for these.
+        """
+        in_thread = anyio.to_thread.run_sync
+        texts, embedder, cache, store = sources.texts, sources.embedder, sources.cache, sources.store
+        having = sum(bool(each.requests) for each in texts)
+        lacking = await in_thread(lambda: index.lacking_requests)
+        if lacking:
+            if not self._wanted.is_due:
+                self._usable.set()
+            self.prefer(await in_thread(sources.most_used))
+
+            def encode(chosen: Sequence[int]) -> None:
+                cache.encode_requests(embedder, [texts[at].requests for at in chosen])
+
+            def so_far() -> ToolIndex:
+                return index.with_requests(requests_so_far(texts, embedder, cache, store))
+
+            if not await self._encoded(texts, lacking, having - len(lacking), encode, so_far, bring_out):
+                return False
+        is_large = len(texts) > self._exact_limit
+        if lacking or (is_large and having):
+            pause = anyio.from_thread.check_cancelled
+            requests = partial(all_requests, texts, embedder, cache, store if is_large else None, pause=pause)
+            bring_out(index.with_requests(await in_thread(requests)))
         return True
 
     async def _encoded(
-        self, texts: Sequence[ToolDocument], lacking: Sequence[int], embedder: Embedder, cache: EmbeddingCache
-    ) -> AsyncGenerator[int]:
-        """Compute and store the vectors of what is lacking, first what was sought; after each slice, how many are left.
+        self,
+        texts: Sequence[ToolDocument],
+        lacking: Sequence[int],
+        known: int,
+        encode: Callable[[Sequence[int]], object],
+        so_far: Callable[[], ToolIndex],
+        bring_out: OnIndex,
+    ) -> bool:
+        """Compute and store the vectors that are lacking beside those known, and bring out indexes with those so far.
 
-        In slices, because a thread cannot be cancelled and a process that is asked to end should.
+        In slices, because a thread cannot be cancelled and a process that is asked to end should. False when another
+        catalog was requested meanwhile.
         """
+        due = _next_part(known)
+        for chosen, left in self._slices(texts, lacking):
+            await anyio.to_thread.run_sync(encode, chosen)
+            if self._wanted.is_due:
+                return False
+            if left and known + len(lacking) - left >= due:
+                bring_out(await anyio.to_thread.run_sync(so_far))
+                due = _next_part(known + len(lacking) - left)
+        return True
+
+    def _slices(self, texts: Sequence[ToolDocument], lacking: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+        """What is lacking a slice at a time, first what was sought by then; with each, how many are left after it."""
         places = {texts[at].key: at for at in lacking}
         waiting, left = deque(lacking), set(lacking)
         while left:
@@ -207,8 +279,7 @@ class Indexer:
                 if at in left:
                     left.discard(at)
                     chosen.append(at)
-            await anyio.to_thread.run_sync(cache.encode, embedder, [dense_text(texts[at]) for at in chosen])
-            yield len(left)
+            yield chosen, len(left)
 
     def _embedder(self, model: str) -> Embedder | None:
         if model not in self._embedders:

@@ -133,7 +133,7 @@ class ToolIndex:
         *,
         exact_limit: int = EXACT_LIMIT,
         pause: Callable[[], None] = go_on,
-        requests_too: bool = True,
+        requests: RequestVectors | None = None,
     ) -> ToolIndex:
         """Index documents.
 
@@ -144,7 +144,7 @@ class ToolIndex:
             store: where the index of a large catalog is kept.
             exact_limit: a catalog of more documents is large.
             pause: called now and then while a large catalog is indexed with a model; what it raises stops that.
-            requests_too: whether requests are encoded; without, those count that are stored.
+            requests: the vectors of the requests of tools; None encodes them.
         """
         is_large = len(documents) > exact_limit
         if embedder is None:
@@ -157,10 +157,8 @@ class ToolIndex:
             postings = lexical_half(documents, None)
             texts = [dense_text(document) for document in documents]
             vectors = ExactVectors(embedder.encode(texts) if cache is None else cache.encode(embedder, texts))
-        if requests_too:
+        if requests is None:
             requests = all_requests(documents, embedder, cache, store if is_large else None, pause=pause)
-        else:
-            requests = requests_so_far(documents, embedder, cache, store if is_large else None)
         lexical = LexicalIndex(postings, exact_limit=exact_limit)
         return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, _calibration(embedder), requests))
 
@@ -170,10 +168,21 @@ class ToolIndex:
         return [] if self.encoded is None else np.flatnonzero(~self.encoded).tolist()
 
     @property
+    def requests(self) -> RequestVectors:
+        """The vectors of requests so far."""
+        return RequestVectors(len(self.documents)) if self._dense is None else self._dense.requests
+
+    @property
     def lacking_requests(self) -> list[int]:
-        """The positions of the documents that have requests whose vectors are not here."""
-        here = None if self._dense is None else self._dense.requests.counts
-        return [at for at, each in enumerate(self.documents) if each.requests and (here is None or not here[at])]
+        """The positions of the documents that have requests whose vectors are awaited."""
+        known = self.requests.counts.tolist()
+        return [at for at, each in enumerate(self.documents) if each.requests and not known[at]]
+
+    def with_requests(self, requests: RequestVectors) -> ToolIndex:
+        """This index, if it has a model, with these vectors of requests."""
+        after = copy(self)
+        after._dense = None if self._dense is None else replace(self._dense, requests=requests)
+        return after
 
     def awaiting_vectors(self) -> ToolIndex:
         """This index, which answers from words until vectors are there."""
@@ -203,19 +212,6 @@ class ToolIndex:
             vectors = PartialVectors(vectors, positions, len(self.documents))
         requests = requests_so_far(self.documents, embedder, cache, store)
         after._dense = _DenseHalf(embedder, vectors, _calibration(embedder), requests)
-        return after
-
-    def with_known_requests(
-        self, embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None = None
-    ) -> ToolIndex:
-        """This index, which has a model, with the vectors of requests that are stored already; it computes none.
-
-        The arguments are those of `with_known_vectors`.
-        """
-        if self._dense is None:
-            return self
-        after = copy(self)
-        after._dense = replace(self._dense, requests=requests_so_far(self.documents, embedder, cache, store))
         return after
 
     def search(
