@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -16,8 +18,10 @@ import pytest
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
+from pml_gateway.gateway import indexing as indexing_module
 from pml_gateway.gateway.indexing import FIRST_PART, SLICE, Indexer
-from pml_gateway.index import ToolIndex
+from pml_gateway.gateway.state import documents
+from pml_gateway.index import ToolDocument, ToolIndex
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import Ranking
@@ -220,3 +224,81 @@ async def test_a_restart_computes_no_vector(tmp_path: Path, tools: int) -> None:
 
     assert await computed(Held(tools)) == tools
     assert await computed(Held()) == 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Give every tool two requests, which a word tells apart from those given before."""
+
+    def give(word: str) -> None:
+        def with_requests(*given: Any) -> list[ToolDocument]:
+            return [
+                replace(each, requests=(f"crm wants {each.name} {word}", f"crm {word} somebody"))
+                for each in documents(*given)
+            ]
+
+        monkeypatch.setattr(indexing_module, "documents", with_requests)
+
+    return give
+
+
+def request_texts(held: Held) -> list[str]:
+    return [text for text in held.encoded if text.startswith("crm wants")]
+
+
+@pytest.mark.parametrize("limit", [EXACT_LIMIT, 10_000])
+async def test_requests_are_computed_after_the_tools_and_a_restart_computes_none(
+    tmp_path: Path, asked: Callable[[str], None], limit: int
+) -> None:
+    async def built(held: Held, known: int, tools: Catalog) -> ToolIndex:
+        indexer = Indexer(tmp_path, "configuration", exact_limit=limit, load=lambda _: held)
+        indexer.request(Settings(), tools)
+        async with indexing(indexer) as indexes:
+            if known:
+                # All tools have their own vectors by now, and searches that wait for these are answered.
+                await held.waiting()
+                assert await indexer.usable(30)
+                assert not await indexer.wait(0)
+                assert not indexes[-1].lacking
+                assert len(indexes[-1].lacking_requests) == known
+                held.allow(10_000)
+            assert await indexer.wait(30)
+            assert not indexes[-1].lacking_requests
+            return indexes[-1]
+
+    asked("first")
+    first = Held(4 * SLICE)
+    await built(first, 4 * SLICE, many(4 * SLICE))
+    assert len(request_texts(first)) == 4 * SLICE
+    again = Held()
+    index = await built(again, 0, many(4 * SLICE))
+    assert index.requests.counts.tolist() == [2] * (4 * SLICE)
+    assert [text for text in again.encoded if text.startswith("crm ")] == []
+    came = Held(2)
+    await built(came, 2, many(4 * SLICE + 2))
+    assert len(request_texts(came)) == 2
+    asked("second")
+    changed = Held(0)
+    await built(changed, 4 * SLICE, many(4 * SLICE))
+    assert [text for text in changed.encoded if text.startswith("crm ") and text not in request_texts(changed)] == [
+        "crm second somebody"
+    ] * (4 * SLICE)
+
+
+async def test_requests_of_what_was_sought_and_used_are_computed_first(
+    tmp_path: Path, asked: Callable[[str], None]
+) -> None:
+    asked("first")
+    held = Held(4 * FIRST_PART)
+    indexer = Indexer(tmp_path, "configuration", load=lambda _: held, most_used=lambda *_: ["crm__tool_700"])
+    indexer.request(Settings(), many(4 * FIRST_PART))
+    async with indexing(indexer) as indexes:
+        await held.waiting()
+        indexer.prefer(["crm__tool_900"])
+        held.allow(2 * (FIRST_PART + SLICE))
+        await held.waiting()
+        lacking = {indexes[-1].documents[at].name for at in indexes[-1].lacking_requests}
+        assert "tool_500" in lacking
+        assert not lacking & {"tool_700", "tool_900"}
+        held.allow(8 * FIRST_PART)
+        assert await indexer.wait(30)

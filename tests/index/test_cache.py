@@ -118,3 +118,46 @@ def test_processes_share_the_cache_while_all_of_them_write(tmp_path: Path) -> No
     texts = [f"{name} {n}" for name in ("text", "one", "two", "three") for n in range(40)]
     assert np.array_equal(EmbeddingCache(tmp_path).encode(embedder, texts), HashedWords().encode(texts))
     assert embedder.encoded == []
+
+
+REQUESTS = [
+    ("read my notes", "what does the file say"),
+    ("mail it to Ann",),
+    ("read my notes", "what does the file say"),
+]
+
+
+def test_requests_of_a_tool_are_encoded_once(tmp_path: Path) -> None:
+    embedder = HashedWords()
+    first = EmbeddingCache(tmp_path).encode_requests(embedder, REQUESTS)
+    embedder.encoded.clear()
+    second = EmbeddingCache(tmp_path).encode_requests(embedder, [*REQUESTS, ("count the rows",)])
+    assert embedder.encoded == ["count the rows"]
+    for mine, computed in zip(second, first, strict=False):
+        assert np.array_equal(mine.codes, computed.codes)
+        assert np.array_equal(mine.scales, computed.scales)
+    stored = EmbeddingCache(tmp_path).stored_requests(embedder, [("something new",), REQUESTS[1]])
+    assert [each is None for each in stored] == [True, False]
+    assert embedder.encoded == ["count the rows"]
+
+
+def test_requests_of_one_model_are_not_given_for_another(tmp_path: Path) -> None:
+    EmbeddingCache(tmp_path).encode_requests(HashedWords(model_id="one"), REQUESTS)
+    for other in (HashedWords(model_id="two"), HashedWords(64, model_id="one")):
+        assert EmbeddingCache(tmp_path).stored_requests(other, REQUESTS) == [None] * 3
+
+
+@pytest.mark.parametrize("at", [0, 5, 40, -1])
+def test_damaged_requests_are_encoded_again(tmp_path: Path, at: int) -> None:
+    cache, embedder = EmbeddingCache(tmp_path), HashedWords()
+    (expected,) = cache.encode_requests(embedder, REQUESTS[:1])
+    connection = sqlite3.connect(tmp_path / "requests.sqlite3")
+    with connection:
+        (blob,) = connection.execute("SELECT vector FROM embeddings").fetchone()
+        damaged = bytearray(blob)
+        damaged[at] ^= 1
+        connection.execute("UPDATE embeddings SET vector = ?", (bytes(damaged),))
+    connection.close()
+    assert cache.stored_requests(embedder, REQUESTS[:1]) == [None]
+    (again,) = cache.encode_requests(embedder, REQUESTS[:1])
+    assert np.array_equal(again.codes, expected.codes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,18 @@ def test_an_unknown_cosine_counts_between_none_and_the_best(words: float) -> Non
     cosines = np.asarray([0.0, np.nan, 0.9], dtype=np.float32)
     none, unknown, best = fuse(cosines, np.full(3, words, dtype=np.float32), 400).tolist()
     assert none < unknown < best
+
+
+def test_requests_that_are_stored_are_there_at_once_and_others_are_awaited(tmp_path: Path) -> None:
+    tools = [replace(each, requests=(f"somebody wants {each.name}",)) for each in TOOLS[:30]]
+    tools += TOOLS[30:]
+    cache, embedder = EmbeddingCache(tmp_path), HashedWords()
+    cache.encode_requests(embedder, [each.requests for each in tools[:10]])
+    before = len(embedder.encoded)
+    cache.encode(embedder, [dense_text(each) for each in tools[:20]])
+    index = ToolIndex.build(tools, None)
+    assert index.lacking_requests == list(range(30))
+    index = index.with_known_vectors(embedder, cache)
+    assert index.lacking == list(range(20, 60))
+    assert index.lacking_requests == list(range(10, 30))
+    assert not [text for text in embedder.encoded[before:] if text.startswith("somebody")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 
 from pml_gateway.files import lock_if_free
 from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument, ToolIndex
-from pml_gateway.index.large import SnapshotStore, both_halves
+from pml_gateway.index.large import SnapshotStore, all_requests, both_halves, requests_so_far
+from pml_gateway.index.request_vectors import RequestVectors
 from tests.index.catalogs import catalog, edited
 from tests.index.fakes import HashedWords
 from tests.index.tools import REPOSITORY
@@ -184,3 +186,91 @@ def test_processes_that_build_at_once_leave_one_good_snapshot(tmp_path: Path) ->
 def test_a_small_catalog_leaves_no_files(store: SnapshotStore, tmp_path: Path) -> None:
     ToolIndex.build(TOOLS, HashedWords(), None, store)
     assert list(tmp_path.iterdir()) == []
+
+
+def asked(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
+    """The same tools with requests, but for every fifth."""
+    return [
+        replace(each, requests=(f"somebody wants {each.name}", f"{each.name} of mine")[: at % 5])
+        for at, each in enumerate(documents)
+    ]
+
+
+def request_texts(embedder: HashedWords) -> list[str]:
+    return [text for text in embedder.encoded if "somebody wants" in text or text.endswith("of mine")]
+
+
+def evidence(requests: RequestVectors) -> bytes:
+    (query,) = HashedWords().encode(["somebody wants create account"])
+    found = requests.evidence(query, np.arange(len(requests.counts)))
+    return found.mean.tobytes() + found.best.tobytes() + found.which.tobytes() + found.counts.tobytes()
+
+
+def in_memory(documents: Sequence[ToolDocument]) -> bytes:
+    return evidence(ToolIndex.build(documents, HashedWords()).requests)
+
+
+def test_requests_are_embedded_once_and_those_of_a_changed_tool_again(store: SnapshotStore) -> None:
+    tools = asked(TOOLS)
+    index = build(store, tools)
+    assert evidence(index.requests) == in_memory(tools)
+    again = HashedWords()
+    assert evidence(build(store, tools, again).requests) == in_memory(tools)
+    assert request_texts(again) == []
+    changed = [*tools[50:], replace(tools[7], requests=("something of mine",))]
+    embedder = HashedWords()
+    assert evidence(build(store, changed, embedder).requests) == in_memory(changed)
+    assert request_texts(embedder) == ["something of mine"]
+
+
+def test_requests_that_come_leave_the_snapshot_of_the_tools_alone(store: SnapshotStore, tmp_path: Path) -> None:
+    build(store)
+    before = files(tmp_path, "meta.json")
+    assert not (store._directory / "requests").exists()
+    embedder = HashedWords()
+    build(store, asked(TOOLS), embedder)
+    assert encoded(embedder, TOOLS) == []
+    assert files(tmp_path, "meta.json") == before
+
+
+def test_a_snapshot_of_requests_with_many_changes_is_brought_up_to_date(store: SnapshotStore) -> None:
+    tools = asked(TOOLS)
+    all_requests(tools, HashedWords(), None, store)
+    turned = [replace(tools[9], requests=("something of mine",)), *tools[:300][::-1]]
+    embedder = HashedWords()
+    made = all_requests(turned, embedder, None, store, max_changes=10)
+    assert request_texts(embedder) == ["something of mine"]
+    assert evidence(made) == in_memory(turned)
+    cache = EmbeddingCache(Path("nowhere"))
+    assert evidence(requests_so_far(turned, HashedWords(), cache, store)) == in_memory(turned)
+    assert evidence(requests_so_far(turned, HashedWords(model_id="another"), cache, store)) != in_memory(turned)
+
+
+@pytest.mark.parametrize("name", ["codes.npy", "scales.npy", "starts.npy", "digests.npy", "means.faiss", "meta.json"])
+def test_damaged_requests_are_reported_and_embedded_anew(
+    store: SnapshotStore, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    tools = asked(TOOLS)
+    build(store, tools)
+    (file,) = store._directory.glob(f"requests/snapshot-*/{name}")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.unlink()
+    file.write_bytes(content)
+    embedder = HashedWords()
+    assert evidence(build(store, tools, embedder).requests) == in_memory(tools)
+    assert "damaged" in caplog.text
+    assert encoded(embedder, TOOLS) == []
+    again = HashedWords()
+    build(store, tools, again)
+    assert request_texts(again) == []
+
+
+def test_requests_in_a_snapshot_are_nearest_as_those_in_memory(store: SnapshotStore) -> None:
+    tools = asked(TOOLS)
+    build(store, tools)
+    kept, fresh = build(store, tools).requests, ToolIndex.build(tools, HashedWords()).requests
+    mask = np.arange(len(tools)) % 3 != 0
+    for query in HashedWords().encode(QUERIES):
+        for allowed in (None, mask):
+            assert kept.nearest(query, 20, allowed).tolist() == fresh.nearest(query, 20, allowed).tolist()
