@@ -35,7 +35,7 @@ TELLING = 30.0
 """Bits that a part of a description tells; "Get information about a file" has some 20."""
 
 MIN_ANCHORS = 3
-ANCHOR_BITS = 90.0
+ANCHOR_BITS = 75.0
 ANCHOR_SHARE = 0.3
 """Tools whose descriptions are the same, what they tell together, and their share of those called alike, from which a
 server is known."""
@@ -43,7 +43,7 @@ server is known."""
 NAME_SHARE = 0.3
 """Of the smaller server's tools, those called alike."""
 
-WHOLE_BITS = 35.0
+WHOLE_BITS = 30.0
 """What the descriptions of a server of one or two tools have to tell, where all of them are the same."""
 
 VERSION_SAME = 0.6
@@ -110,7 +110,7 @@ class _Match:
     same: float
     contained: float
     bits: float
-    """What the known one tells, with its name."""
+    """What the known one tells."""
 
     @property
     def is_anchor(self) -> bool:
@@ -159,7 +159,7 @@ class KnownServers:
             named_alike = self._by_name.get(name_key(tool.name), ())
             words = words_of(tool.description) if named_alike else frozenset()
             for known in named_alike:
-                by_server[known.server].append(self._match(at, words, known, tool.name))
+                by_server[known.server].append(self._match(at, words, known))
         is_known = {at: self._is_known(listing, self.servers[at], matches) for at, matches in by_server.items()}
         found: dict[int, tuple[tuple[bool, float], Known]] = {}
         for server, matches in by_server.items():
@@ -170,7 +170,7 @@ class KnownServers:
                         found[match.at] = rank, Known(server, match.known)
         return {at: known for at, (_, known) in found.items()}
 
-    def _match(self, at: int, words: frozenset[int], known: Known, name: str) -> _Match:
+    def _match(self, at: int, words: frozenset[int], known: Known) -> _Match:
         known_words = frozenset(self._words[known.server][known.tool])
         common = self._told(words & known_words)
         said, known_said = self._told(words), self._told(known_words)
@@ -181,7 +181,7 @@ class KnownServers:
             common,
             same=common / either if either else 1.0,
             contained=common / less if less else 0.0,
-            bits=self._told(known_words | words_of(name)),
+            bits=known_said,
         )
 
     def _is_known(self, listing: Listing, server: ShippedServer, matches: Sequence[_Match]) -> bool:
