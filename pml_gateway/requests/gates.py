@@ -1,7 +1,8 @@
-"""Gates for written requests: only those stay that lead to their tool, judged by the embedding model of search alone."""
+"""Gates for written requests: only those stay that lead to their tool, judged by the model that search has anyway."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,12 @@ MAX_LEAD = 0.07
 (82 where that is a sibling, on the hardest of six catalogs), and at most 9 of 100 that are right."""
 
 FORGIVEN = 0.5
-"""Share of the lead that others have over a tool in the median of its requests: where two tools are much alike, all that
-is asked for one is near the other, and tells what is asked for both from the rest all the same."""
+"""Share of the lead that others have over a tool in the median of its requests: where two tools are much alike, all
+that is asked for one is near the other, and still tells both from the rest."""
+
+JURY = 150
+"""Tools of other servers that a request is held against, always the same ones. Among thousands there are some for every
+request that do the same elsewhere, and a good one would fail for it."""
 
 ROUNDS = 2
 """The second round judges without what the first dropped: a wrong request speaks for its tool with the next one."""
@@ -87,24 +92,44 @@ def sift(
         embedder: the model of search.
         cache: of embeddings, so that what was read once is not read again.
     """
-    tools = [replace(tool, requests=()) if tool.key in written else tool for tool in catalog]
+    servers = {tool.key: tool.server for tool in catalog}
+    parts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
+    for key, texts in written.items():
+        parts[servers[key]][key] = texts
+    kept: dict[str, tuple[str, ...]] = dict.fromkeys(written, ())
+    dropped: list[Dropped] = []
+    asked = [replace(tool, requests=tuple(written.get(tool.key, tool.requests))) for tool in catalog]
+    jurors = sorted(asked, key=lambda tool: hashlib.sha256(tool.key.encode("utf-8", "replace")).digest())
+    for server, part in parts.items():
+        own = [replace(tool, requests=()) if tool.key in part else tool for tool in catalog if tool.server == server]
+        others = [tool for tool in jurors if tool.server != server][:JURY]
+        sifted = _of_one_server((*own, *others), part, embedder, cache)
+        kept |= sifted.kept
+        dropped += sifted.dropped
+    return Sifted(kept, tuple(dropped))
+
+
+def _of_one_server(
+    tools: Sequence[ToolDocument],
+    written: Mapping[str, Sequence[str]],
+    embedder: Embedder,
+    cache: EmbeddingCache | None,
+) -> Sifted:
     texts, dropped = _worded(tools, written)
-    if not any(texts.values()):
-        return Sifted({key: () for key in written}, tuple(dropped))
-    places = {tool.key: at for at, tool in enumerate(tools)}
-    asked = [(key, text) for key, kept in texts.items() for text in kept]
-    evidence = _Evidence.of(tools, [(places[key], text) for key, text in asked], embedder, cache)
-    passes = np.ones(len(asked), dtype=np.bool_)
-    verdicts: list[tuple[Gate, int] | None] = []
-    for _ in range(ROUNDS):
-        verdicts = evidence.verdicts(passes)
-        passes = np.asarray([verdict is None for verdict in verdicts])
     kept: dict[str, list[str]] = {key: [] for key in written}
-    for (key, text), verdict in zip(asked, verdicts, strict=True):
-        if verdict is None:
-            kept[key].append(text)
-        else:
-            dropped.append(Dropped(key, text, verdict[0], tools[verdict[1]].key))
+    places = {tool.key: at for at, tool in enumerate(tools)}
+    asked = [(key, text) for key, left in texts.items() for text in left]
+    if asked:
+        evidence = _Evidence.of(tools, [(places[key], text) for key, text in asked], embedder, cache)
+        passes = np.ones(len(asked), dtype=np.bool_)
+        for _ in range(ROUNDS):
+            verdicts = evidence.verdicts(passes)
+            passes = np.asarray([verdict is None for verdict in verdicts])
+        for (key, text), verdict in zip(asked, verdicts, strict=True):
+            if verdict is None:
+                kept[key].append(text)
+            else:
+                dropped.append(Dropped(key, text, verdict[0], tools[verdict[1]].key))
     return Sifted({key: tuple(each[:MAX_REQUESTS]) for key, each in kept.items()}, tuple(dropped))
 
 
