@@ -82,6 +82,8 @@ class KnownCommand:
     command: tuple[str, ...]
     variables: tuple[str, ...] = ()
     """Names; one that ends in `*` means all that begin so."""
+    set_to: tuple[tuple[str, str], ...] = ()
+    """Variables that it is given besides."""
 
     @property
     def name(self) -> str:
@@ -101,8 +103,9 @@ KNOWN_COMMANDS = (
     ),
     # A prompt is appended to what it reads; the folder it runs in is empty, and nothing is approved.
     KnownCommand(
-        ("gemini", "--skip-trust", "-p", "Answer with the JSON object alone."),
+        ("gemini", "-p", "Answer with the JSON object alone."),
         ("GEMINI_*", "GOOGLE_*"),
+        (("GEMINI_CLI_TRUST_WORKSPACE", "true"),),
     ),
     KnownCommand(("llm", "--no-log"), ("LLM_*", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")),
     KnownCommand(("ollama", "run"), ("OLLAMA_*",)),
@@ -284,7 +287,8 @@ def writer_of(
     patterns = program.variables if program is not None else ()
     own = {name: value for name, value in environ.items() if any(_is_meant(name, each) for each in patterns)}
     given = {name: resolve(value, environ) for name, value in settings.env.items()}
-    return CommandWriter(command, child_environment(environ, {**own, **given}), settings.timeout, children)
+    fixed = dict(program.set_to) if program is not None else {}
+    return CommandWriter(command, child_environment(environ, {**own, **fixed, **given}), settings.timeout, children)
 
 
 def is_configured(settings: EnrichSettings) -> bool:
