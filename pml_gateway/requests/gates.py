@@ -20,8 +20,8 @@ from pml_gateway.index.vectors import Mask
 MAX_RANK = 10
 """A request that does not find its tool among so many says something else."""
 
-MAX_LEAD = 0.07
-"""By how much another tool may be nearer to a request. Of requests that were given to a wrong tool, 95 of 100 drop out
+MAX_LEAD = 0.075
+"""By how much another tool may be nearer to a request. Of requests that were given to a wrong tool, 96 of 100 drop out
 (82 where that is a sibling, on the hardest of six catalogs), and at most 9 of 100 that are right."""
 
 FORGIVEN = 0.5
@@ -31,6 +31,14 @@ that is asked for one is near the other, and still tells both from the rest."""
 JURY = 150
 """Tools of other servers that a request is held against, always the same ones. Among thousands there are some for every
 request that do the same elsewhere, and a good one would fail for it."""
+
+MAX_MEAN_LEAD = 0.09
+"""By how much a sibling may be nearer to all requests of a tool taken together, by what both say of themselves. A model
+that confuses two tools writes well for the wrong one, and such requests speak for each other: of tools that got all of
+a sibling's, nine of ten are beyond this, and less than one of a hundred others."""
+
+TOGETHER = 4
+"""Fewer requests are no evidence of a confusion."""
 
 ROUNDS = 2
 """The second round judges without what the first dropped: a wrong request speaks for its tool with the next one."""
@@ -58,6 +66,7 @@ class Gate(StrEnum):
     SHARED = "it is written for two tools of the server, and tells them not apart"
     FAR = "it is far from what the tool does"
     RIVAL = "another tool answers it rather"
+    CONFUSED = "all that is written for the tool speaks of another one of the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +130,10 @@ def _of_one_server(
     asked = [(key, text) for key, left in texts.items() for text in left]
     if asked:
         evidence = _Evidence.of(tools, [(places[key], text) for key, text in asked], embedder, cache)
-        passes = np.ones(len(asked), dtype=np.bool_)
+        confused = evidence.confused()
+        passes = np.asarray([at not in confused for at in evidence.judged_owners])
         for _ in range(ROUNDS):
-            verdicts = evidence.verdicts(passes)
+            verdicts = evidence.verdicts(passes, confused)
             passes = np.asarray([verdict is None for verdict in verdicts])
         for (key, text), verdict in zip(asked, verdicts, strict=True):
             if verdict is None:
@@ -198,6 +208,8 @@ class _Evidence:
     judged: int
     twins: Owners
     """(n,) equal for tools that say the same."""
+    siblings: int
+    """The first so many tools are of the server that is written for."""
 
     @classmethod
     def of(
@@ -221,21 +233,41 @@ class _Evidence:
             owners=np.asarray([at for at, _ in everything], dtype=np.int64),
             judged=len(asked),
             twins=np.asarray(twins, dtype=np.int64),
+            siblings=sum(tool.server == tools[0].server for tool in tools),
         )
 
-    def verdicts(self, passes: Mask) -> list[tuple[Gate, int] | None]:
+    @property
+    def judged_owners(self) -> Owners:
+        """(k,) positions of the tools of judged requests."""
+        return self.owners[: self.judged]
+
+    def confused(self) -> dict[int, int]:
+        """The tools whose new requests, taken together, are nearer to another tool, and that tool."""
+        found: dict[int, int] = {}
+        for owner, count in zip(*np.unique(self.judged_owners, return_counts=True), strict=True):
+            near = self.tools[: self.siblings] @ self.requests[: self.judged][self.judged_owners == owner].mean(axis=0)
+            near[(self.twins[: self.siblings] == self.twins[owner]) & (np.arange(self.siblings) != owner)] = -np.inf
+            rival = int(near.argmax())
+            if count >= TOGETHER and near[rival] - near[owner] > MAX_MEAN_LEAD:
+                found[int(owner)] = rival
+        return found
+
+    def verdicts(self, passes: Mask, confused: Mapping[int, int]) -> list[tuple[Gate, int] | None]:
         """What is wrong with each of the (k,) judged requests, and the position of the tool that is nearest instead.
 
         Args:
             passes: (k,) which of them speak for their tools.
+            confused: the tools of which none passes.
         """
         leads, ranks, rivals = (np.concatenate(parts) for parts in zip(*self._compared(passes), strict=True))
-        owners = self.owners[: self.judged]
+        owners = self.judged_owners
         usual = {int(owner): max(0.0, float(np.median(leads[owners == owner]))) for owner in np.unique(owners)}
         forgiven = np.asarray([FORGIVEN * usual[int(owner)] for owner in owners])
         verdicts: list[tuple[Gate, int] | None] = []
-        for lead, rank, rival in zip(leads - forgiven, ranks, rivals, strict=True):
-            if rank > MAX_RANK:
+        for owner, lead, rank, rival in zip(owners.tolist(), leads - forgiven, ranks, rivals, strict=True):
+            if owner in confused:
+                verdicts.append((Gate.CONFUSED, confused[owner]))
+            elif rank > MAX_RANK:
                 verdicts.append((Gate.FAR, int(rival)))
             else:
                 verdicts.append((Gate.RIVAL, int(rival)) if lead > MAX_LEAD else None)
