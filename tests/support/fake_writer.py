@@ -48,7 +48,7 @@ def requests_for(tool: dict[str, Any]) -> list[str]:
 
 def answer(behaviour: str, prompt: str) -> str:
     """What is printed."""
-    again = "<written>" in prompt or "could not be read" in prompt
+    again = "\n<written>\n" in prompt or "could not be read" in prompt
     match behaviour:
         case "good":
             return json.dumps(good(prompt))
