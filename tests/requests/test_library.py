@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -102,8 +103,6 @@ def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary)
     library.path.touch()
     assert library.all() == {}
     library.put("d", ["find the bug"], Origin.OWNER)
-    import sqlite3
-
     with sqlite3.connect(library.path) as connection:
         for number, texts in enumerate(("{", "5", "[1, null]", "[" * 100_000, None)):
             connection.execute(
@@ -116,8 +115,6 @@ def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary)
 
 def test_a_file_of_a_later_version_is_left_alone(library: RequestLibrary, caplog: pytest.LogCaptureFixture) -> None:
     library.put("d", ["find the bug"], Origin.OWNER)
-    import sqlite3
-
     connection = sqlite3.connect(library.path)
     connection.execute("PRAGMA user_version=99")
     connection.close()
