@@ -19,6 +19,7 @@ from pml_gateway.cli.config import config_app, show_reference
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.docs import docs
 from pml_gateway.cli.doctor import doctor
+from pml_gateway.cli.enrich import enrich
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
@@ -121,6 +122,7 @@ app.command()(serve)
 app.command()(tools)
 app.command()(search)
 app.command()(schema)
+app.command()(enrich)
 app.command()(prompts)
 app.command()(resources)
 app.command(cls=CallCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})(call)

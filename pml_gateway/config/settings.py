@@ -20,6 +20,7 @@ META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info", "focus")
 
 _STORES = ("disk:", "redis://", "rediss://")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
+_LANGUAGE = re.compile(r"[^\W\d_][\w -]{1,30}")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 
@@ -353,6 +354,56 @@ class TrustSettings(Section):
     )
 
 
+class EnrichSettings(Section):
+    """The language model that `pml enrich` has write what people ask for when they need a tool."""
+
+    command: tuple[str, ...] = Field(
+        default=(), description="a command that reads a prompt on stdin and prints the answer, as `[claude, -p]`"
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="variables of that command beside the usual few; secrets as references"
+    )
+    endpoint: str | None = Field(
+        default=None, description="base URL of an OpenAI-compatible service, used where there is no command"
+    )
+    model: str | None = Field(default=None, description="the model that the endpoint is asked for")
+    key: str | None = Field(default=None, description="its key: ${env:NAME} or ${file:PATH}")
+    languages: tuple[str, ...] = Field(
+        default=("en",),
+        min_length=1,
+        max_length=8,
+        description="languages you ask in: eight requests a tool, four more for each further language, at most 16",
+    )
+    timeout: float = Field(default=300, gt=0, le=3600, description="seconds that one prompt may take, retries included")
+    max_tokens: int = Field(
+        default=500_000, gt=0, description="expected tokens of one run that nobody watches; the next run goes on"
+    )
+    input_price: float | None = Field(default=None, ge=0, description="what a million tokens read cost, to show costs")
+    output_price: float | None = Field(default=None, ge=0, description="what a million tokens written cost")
+
+    @field_validator("key")
+    @classmethod
+    def _is_no_literal(cls, key: str | None) -> str | None:
+        if key is not None and not is_reference(key):
+            raise ValueError("a key is never written into the file; write ${env:NAME} or ${file:PATH}")
+        return key
+
+    @field_validator("languages")
+    @classmethod
+    def _are_names(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
+        for language in languages:
+            if not _LANGUAGE.fullmatch(language):
+                raise ValueError(f"{language[:40]!r} is no language; write for example en, de, pt-BR or Japanese")
+        return languages
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not endpoint.startswith(("https://", "http://")):
+            raise ValueError(f"{endpoint[:80]!r} is no URL; write for example https://api.openai.com/v1")
+        return endpoint
+
+
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
@@ -390,6 +441,7 @@ class Settings(Section):
     telemetry: TelemetrySettings = TelemetrySettings()
     usage: UsageSettings = UsageSettings()
     trust: TrustSettings = TrustSettings()
+    enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
     workflows: dict[str, Any] = Field(

@@ -1,0 +1,119 @@
+"""Runs a command to its end: a text in, a text out, within limits of time and size."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from pml_gateway.processes.children import Children
+
+MAX_LAST_WORDS = 4_000
+"""Bytes of stderr that are kept: its end, where the reason stands."""
+
+LEAVE_SECONDS = 1.0
+"""What a command is given after SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended, what it printed, and the end of what it wrote to stderr."""
+
+    exit_code: int
+    output: str
+    last_words: str
+
+
+class OutputTooLongError(Exception):
+    """A command printed more than it may."""
+
+
+async def run_command(
+    command: Sequence[str],
+    given: str,
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    max_bytes: int,
+    children: Children,
+) -> Finished:
+    """Run a command with a text on its stdin; it and its descendants end with this call, also where it is cancelled.
+
+    Raises:
+        OSError: it cannot be started.
+        OutputTooLongError: it printed more than `max_bytes`.
+    """
+    process = await anyio.open_process(list(command), env=dict(env), cwd=folder, start_new_session=True)
+    children.began(process.pid)
+    output, last_words = bytearray(), bytearray()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_write, process, given.encode("utf-8", "replace"))
+            tasks.start_soon(_read_end, process, last_words)
+            is_too_long = await _read(process, output, max_bytes)
+            if is_too_long:
+                tasks.cancel_scope.cancel()
+            else:
+                await process.wait()
+                # A descendant may hold stderr open; what the command itself wrote is there.
+                tasks.cancel_scope.deadline = anyio.current_time() + LEAVE_SECONDS
+        if is_too_long:
+            raise OutputTooLongError
+        assert process.returncode is not None
+        return Finished(process.returncode, output.decode("utf-8", "replace"), last_words.decode("utf-8", "replace"))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+        children.ended(process.pid)
+
+
+async def _write(process: anyio.abc.Process, given: bytes) -> None:
+    assert process.stdin is not None
+    # One that does not read all may answer all the same.
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        await process.stdin.send(given)
+        await process.stdin.aclose()
+
+
+async def _read(process: anyio.abc.Process, output: bytearray, max_bytes: int) -> bool:
+    """Keep what is printed; whether it was too much."""
+    assert process.stdout is not None
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while True:
+            output += await process.stdout.receive()
+            if len(output) > max_bytes:
+                return True
+    return False
+
+
+async def _read_end(process: anyio.abc.Process, last_words: bytearray) -> None:
+    assert process.stderr is not None
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while True:
+            last_words += await process.stderr.receive()
+            del last_words[:-MAX_LAST_WORDS]
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    """End the command and all it started; every wait is bounded."""
+    _signal(process, signal.SIGTERM)
+    with anyio.move_on_after(LEAVE_SECONDS):
+        await process.wait()
+    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    with anyio.move_on_after(LEAVE_SECONDS):
+        await process.wait()
+        await process.aclose()
+
+
+def _signal(process: anyio.abc.Process, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if os.name == "posix":
+            os.killpg(process.pid, number)
+        elif process.returncode is None:
+            process.send_signal(signal.Signals(number))

@@ -1,0 +1,116 @@
+"""`pml enrich`: what it shows, whom it asks before anything is sent, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import fake_writer
+from tests.support.command_line import demo_home, pml
+from tests.support.process import write_settings
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with demo_home(tmp_path_factory.mktemp("enrich")) as made:
+        yield made
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    return tmp_path / "asked"
+
+
+def writer(behaviour: str, asked: Path) -> list[str]:
+    return ["--writer", shlex.join([sys.executable, fake_writer.__file__, behaviour, str(asked)])]
+
+
+def prompts(asked: Path) -> list[str]:
+    return [json.loads(line)["prompt"] for line in asked.read_text().splitlines()] if asked.exists() else []
+
+
+def report(*arguments: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(pml("enrich", "--json", *arguments, code=code).stdout)
+    return found
+
+
+def test_a_dry_run_says_what_would_be_sent_to_whom_and_sends_nothing(home: Path, asked: Path) -> None:
+    shown = report("--dry-run", *writer("good", asked))
+    assert [row["server"] for row in shown["servers"]] == ["files", "notes", "calc"]
+    assert shown["prompts"] == 3
+    assert shown["tools"] == sum(row["tools"] for row in shown["servers"]) > 40
+    assert shown["input_tokens"] > 1_000
+    assert "fake_writer.py good" in shown["writer"]
+    text = pml("enrich", "--dry-run", "calc", *writer("good", asked)).stdout
+    assert "no arguments, results, values or secrets" in text
+    assert "files" not in text.split("written by")[0]
+    assert not prompts(asked)
+
+
+def test_shows_exactly_what_is_sent(home: Path, asked: Path) -> None:
+    shown = report("calc", "--show-prompt", *writer("good", asked))["sent_text"]
+    assert not prompts(asked)
+    assert pml("enrich", "calc", "--show-prompt", *writer("good", asked)).stdout.rstrip().endswith(shown[0].rstrip())
+    report("calc", "--yes", "--all", *writer("good", asked))
+    assert prompts(asked)[0] == shown[0]
+
+
+def test_sends_nothing_without_leave(home: Path, asked: Path) -> None:
+    result = pml("enrich", "notes", *writer("good", asked), code=2)
+    assert "nothing was written, for there is no terminal to ask on" in result.stderr
+    assert "tools" in report("notes", *writer("good", asked), code=2)
+    assert not prompts(asked)
+
+
+def test_writes_once_for_each_tool(home: Path, asked: Path) -> None:
+    result = report("notes", "--yes", *writer("chatter", asked))["result"]
+    assert result["tools"] > 10
+    assert result["kept"] > 6 * result["tools"]
+    assert result["failures"] == []
+    count = len(prompts(asked))
+    again = report("notes", "--yes", *writer("chatter", asked))
+    assert again["servers"] == []
+    assert again["left_out"] == {"written for before": result["tools"]}
+    assert len(prompts(asked)) == count
+    said = pml("enrich", "notes", "--yes", "--all", *writer("good", asked)).stdout
+    assert f"{result['tools']} tools with " in said
+
+
+def test_says_why_nothing_was_written(home: Path, asked: Path) -> None:
+    result = pml("enrich", "files", "--yes", *writer("fails", asked), code=1)
+    assert "not logged in" in result.stderr
+    assert "sk-live" not in result.output
+    assert "not written for; the next run goes on with them" in result.stdout
+
+
+def test_names_a_server_that_is_meant(home: Path) -> None:
+    result = pml("enrich", "flies", "--dry-run", code=1)
+    assert "there is no server 'flies'; did you mean files?" in result.stderr
+
+
+def test_a_run_that_nobody_watches_takes_a_named_writer_only(home: Path, asked: Path) -> None:
+    result = pml("enrich", "--auto", code=78)
+    assert "that you did not name" in result.stderr
+    settings = json.loads((home / "config.yaml").read_text())
+    command = [sys.executable, fake_writer.__file__, "good", str(asked)]
+    try:
+        write_settings(home, {**settings, "enrich": {"command": command, "max_tokens": 5_000}})
+        first = report("--auto", "--all")
+        # One server of three fits into the tokens of one run.
+        assert len(first["servers"]) == 1
+        assert first["left_out"]["for the next run"] > 20
+        assert len(prompts(asked)) >= 1
+        write_settings(home, {**settings, "enrich": {"command": command, "max_tokens": 100}})
+        assert "one prompt takes more than enrich.max_tokens" in pml("enrich", "--auto", "--all", code=78).stderr
+        write_settings(home, {**settings, "enrich": {"command": command}})
+        pml("enrich", "--auto")
+        quiet = pml("enrich", "--auto")
+        assert quiet.output == ""
+    finally:
+        write_settings(home, settings)
