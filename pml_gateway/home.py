@@ -36,8 +36,11 @@ INSTALLS = Place(
     "installs",
     "first starts of npx, uvx, docker run and the like have no more time than others, and may be ended half-way",
 )
+REQUESTS = Place(
+    "requests", "what pml requests import and pml enrich write is not kept, and search knows shipped requests only"
+)
 USAGE = Place("usage.db", "calls are not recorded, and pml stats and pml migrate do not know them")
-PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, USAGE)
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, REQUESTS, USAGE)
 
 
 @dataclass(frozen=True, slots=True)

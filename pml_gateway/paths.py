@@ -35,6 +35,7 @@ class Paths:
     installs_dir: Path
     trust_file: Path
     pins_dir: Path
+    requests_dir: Path
     secrets_file: Path
     usage_file: Path
     migrations_dir: Path
@@ -58,6 +59,7 @@ class Paths:
             installs_dir=home / "installs",
             trust_file=home / "trust.json",
             pins_dir=home / "trust",
+            requests_dir=home / "requests",
             secrets_file=home / "secrets.env",
             usage_file=home / "usage.db",
             migrations_dir=home / "migrations",

@@ -27,6 +27,7 @@ STAGES = (
     "catalog",
     "index",
     "trust",
+    "requests",
     "exposure",
     "policy",
     "usage",

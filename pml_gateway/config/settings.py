@@ -162,6 +162,7 @@ class SearchSettings(Section):
     ranking: Ranking = Field(default=Ranking.FUSED, description="the evidence that orders hits")
     min_score: float = Field(default=0.3, ge=0, le=1, description="score from which search_tools answers a tool")
     limit: int = Field(default=5, ge=1, le=50, description="hits of a search that asks for no number")
+    requests: bool = Field(default=True, description="find tools also by what is asked for them (pml requests list)")
 
 
 class ReferenceSettings(Section):

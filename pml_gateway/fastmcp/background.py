@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from pathlib import Path
 
 import anyio
 from uncalled_for import SharedContext
@@ -14,7 +13,10 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.index.search import ToolIndex
+from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
+from pml_gateway.requests.library import RequestLibrary
+from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.signal import Signal
 
 FIRST_WAIT = 5.0
@@ -30,11 +32,12 @@ LINKING_WAITS = 60.0
 class Background:
     """One task on the event loop of a server, from its first request until it ends."""
 
-    def __init__(self, cache_dir: Path, identity: str, is_current: Callable[[View], bool]) -> None:
+    def __init__(self, paths: Paths, identity: str, is_current: Callable[[View], bool]) -> None:
         self.loop = asyncio.get_running_loop()
         self.index: ToolIndex | None = None
         self.linker = Linker(lambda: self._indexer.wait(LINKING_WAITS), is_current)
-        self._indexer = Indexer(cache_dir, identity)
+        requests = ToolRequests(RequestLibrary(paths.requests_dir))
+        self._indexer = Indexer(paths.cache_dir, identity, requests=requests)
         self._wanted: Catalog | None = None
         self._indexed: frozenset[str] = frozenset()
         self._swapped = Signal()

@@ -30,9 +30,12 @@ from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
 from pml_gateway.processes.workers import Workers, open_workers
+from pml_gateway.requests.library import RequestLibrary
+from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
+from pml_gateway.signal import Coalesced
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import Store
 from pml_gateway.telemetry.events import Events
@@ -100,6 +103,9 @@ USABLE_SECONDS = 5.0
 READ_AT_ONCE = 32
 """Definitions that the lint reads between two turns of changes."""
 
+REQUESTS_SECONDS = 1.0
+"""Who writes requests does so a server at a time; each time, the index is built anew."""
+
 LINKING_WAITS = 60.0
 """Seconds that links wait for the index: they want the processor that searches do."""
 
@@ -132,12 +138,14 @@ class Gateway:
         ranking: tuple[ToolKey, ...],
         events: Events,
         meta_tools: MetaTools,
+        requests: ToolRequests,
     ) -> None:
         self.events = events
         self._read_ranking = read_ranking
         self._ranking = ranking
         self._listings = listings
         self.warden = listings.warden
+        self.requests = requests
         self._unread = anyio.Event()
         self.remembered = listings.remembered
         self.pool = pool
@@ -150,6 +158,7 @@ class Gateway:
         self.workers = workers
         self.exceeded = Exceeded(listings.path.with_suffix(".exceeded.json"))
         self._indexer = indexer
+        self._new_requests = Coalesced(REQUESTS_SECONDS)
         self._dirty = anyio.Event()
         self._building = anyio.Lock()
         # Of its own, so that new rights never wait for threads that make lists or encode.
@@ -357,6 +366,18 @@ class Gateway:
             if await self.pool.settled(0):
                 self._first_list.set()
 
+    def requests_changed(self) -> None:
+        """Search soon by the requests that the library has now."""
+        self._new_requests.ask()
+
+    async def follow_requests(self) -> None:
+        """Bring the index up to date whenever requests changed, for as long as the owner's task group lives."""
+
+        async def renew() -> None:
+            self._indexer.renew()
+
+        await self._new_requests.run(renew)
+
     async def readmit(self) -> None:
         """Serve by what the owner approved and rejected meanwhile."""
         if await anyio.to_thread.run_sync(lambda: self.warden.is_news):
@@ -532,7 +553,8 @@ async def open_gateway(
             owners = most_used(paths.usage_file, identity, former_ids(current.servers))
             return [known.assignments[owner] for owner in owners if owner in known.assignments]
 
-        indexer = Indexer(paths.cache_dir, identity, most_used=used)
+        requests = ToolRequests(RequestLibrary(paths.requests_dir))
+        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=used)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
@@ -561,6 +583,7 @@ async def open_gateway(
             ranking,
             events or logged_events(),
             meta_tools,
+            requests,
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
@@ -571,6 +594,7 @@ async def open_gateway(
         tasks.start_soon(gateway.exceeded.run)
         tasks.start_soon(gateway.index)
         tasks.start_soon(gateway.linker.run)
+        tasks.start_soon(gateway.follow_requests)
         tasks.start_soon(gateway.read_in_background)
         gateway.tell()
         indexer.request(settings, gateway.state.catalog)

@@ -32,6 +32,7 @@ from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.index.vectors import EXACT_LIMIT
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
+from pml_gateway.requests.sources import ToolRequests, packages_of
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
@@ -80,6 +81,7 @@ class Indexer:
         identity: str,
         *,
         exact_limit: int = EXACT_LIMIT,
+        requests: ToolRequests | None = None,
         most_used: MostUsed = lambda _settings, _catalog: (),
         load: Callable[[str], Embedder] = load_embedder,
     ) -> None:
@@ -89,12 +91,14 @@ class Indexer:
             cache_dir: shared with other gateway processes.
             identity: names the configuration, so that each has an index of its own.
             exact_limit: a catalog of more tools is large.
+            requests: what is asked for tools; nothing unless given.
             most_used: names tools whose vectors are computed first; may read files.
             load: the model of a setting.
         """
         self._cache_dir = cache_dir
         self._exact_limit = exact_limit
         self._identity = identity
+        self._requests = requests
         self._most_used = most_used
         self._load = load
         self._requested: tuple[Settings, Catalog] | None = None
@@ -115,6 +119,11 @@ class Indexer:
         if self._current.is_set():
             self._current = anyio.Event()
         self._wanted.ask()
+
+    def renew(self) -> None:
+        """Ask for the index once more, because of what is asked for tools; meanwhile that of before is complete."""
+        if self._requested is not None:
+            self._wanted.ask()
 
     def prefer(self, names: Iterable[str]) -> None:
         """Compute the vectors of these tools first, where any are to be computed."""
@@ -149,7 +158,7 @@ class Indexer:
             if self._requested is None:
                 continue
             settings, catalog = self._requested
-            texts = await anyio.to_thread.run_sync(documents, catalog.tools, catalog.ownership)
+            texts = await anyio.to_thread.run_sync(self._documents, settings, catalog)
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 self._indexed = ()
@@ -159,6 +168,12 @@ class Indexer:
                 self._usable.set()
                 self._current.set()
                 self._sought.clear()
+
+    def _documents(self, settings: Settings, catalog: Catalog) -> list[ToolDocument]:
+        asked = None
+        if self._requests is not None and settings.search.requests:
+            asked = self._requests.of(catalog.tools, packages_of(settings.servers))
+        return documents(catalog.tools, catalog.ownership, asked)
 
     async def _build(
         self, settings: Settings, catalog: Catalog, texts: Sequence[ToolDocument], bring_out: OnIndex

@@ -26,6 +26,8 @@ from pml_gateway.index.text import ToolDocument
 from pml_gateway.index.vectors import Mask
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
+from pml_gateway.requests.library import Request
+from pml_gateway.requests.sources import parameter_names
 from pml_gateway.results.learning import inner_output
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
@@ -226,8 +228,10 @@ def remember(cache: MutableMapping[Any, Any], key: object, value: object, limit:
     cache[key] = value
 
 
-def documents(tools: Sequence[CatalogTool], ownership: Ownership) -> list[ToolDocument]:
-    """What the index reads of each tool; a name that is another server's finds none by itself."""
+def documents(
+    tools: Sequence[CatalogTool], ownership: Ownership, requests: Sequence[tuple[Request, ...]] | None = None
+) -> list[ToolDocument]:
+    """What the index reads of each tool with its requests; a name that is another server's finds none by itself."""
     return [
         ToolDocument(
             key=tool.qualified_name,
@@ -235,9 +239,10 @@ def documents(tools: Sequence[CatalogTool], ownership: Ownership) -> list[ToolDo
             name=tool.name if ownership.allows(tool.name, tool.upstream_id) else tool.qualified_name,
             title=tool.title,
             description=tool.description,
-            parameters=tuple(_parameters(tool)),
+            parameters=parameter_names(tool),
+            requests=tuple(request.text for request in asked),
         )
-        for tool in tools
+        for tool, asked in zip(tools, [()] * len(tools) if requests is None else requests, strict=True)
     ]
 
 
@@ -247,11 +252,6 @@ def linked_tool(tool: CatalogTool, output: JsonObject | None = None) -> LinkedTo
     if output is None and isinstance(declared, dict):
         output = inner_output(tool) or declared
     return LinkedTool(tool.qualified_name, tool.upstream_id, tool.name, tool.description, inputs, output)
-
-
-def _parameters(tool: CatalogTool) -> list[str]:
-    properties = tool.definition["inputSchema"].get("properties")
-    return [str(name) for name in properties] if isinstance(properties, dict) else []
 
 
 def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:

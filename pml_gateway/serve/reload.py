@@ -21,17 +21,21 @@ DEBOUNCE_MILLISECONDS = 100
 
 
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
-    """Load again after every change of a watched file, for as long as the owner's task group lives; also the pins.
+    """Load again after every change of a watched file, for as long as the owner's task group lives.
+
+    The files of pins and of requests are watched as well.
 
     Directories are watched rather than files, because editors replace files instead of writing to them.
     """
     from watchfiles import awatch
 
     pins = gateway.warden.file.path.absolute()
-    with suppress(OSError):
-        # Made here, because a folder that comes later is not watched; on a read-only home there is nothing to watch.
-        pins.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = {pins, *(path.absolute() for path in (*loaded.files, *watched))}
+    requests = gateway.requests.library.path.absolute()
+    for folder in (pins.parent, requests.parent):
+        with suppress(OSError):
+            # Made here, because a folder that comes later is not watched; a read-only home has nothing to watch.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = {pins, requests, *(path.absolute() for path in (*loaded.files, *watched))}
     directories = {path.parent for path in files if _is_folder(path.parent)}
     if not directories:
         return
@@ -51,7 +55,9 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
                 paths = {Path(path) for _, path in changed}
                 if pins in paths:
                     await gateway.readmit()
-                if paths - {pins}:
+                if requests in paths:
+                    gateway.requests_changed()
+                if paths - {pins, requests}:
                     await reload(gateway, load)
         except (OSError, RuntimeError) as error:
             logger.warning("the configuration is no longer watched (%s); restart after an edit", error)

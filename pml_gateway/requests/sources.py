@@ -1,0 +1,111 @@
+"""Where the requests of a catalog's tools come from: the library first, then those that are shipped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.packages import package_of
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.errors import GatewayError
+from pml_gateway.garbage import collection_put_off
+from pml_gateway.home import REQUESTS, do_without
+from pml_gateway.requests.library import Origin, Request, RequestLibrary, chosen, definition_digest
+from pml_gateway.requests.shipped import Definition, Listing, ShippedRequests
+
+
+def tool_digest(tool: CatalogTool) -> str:
+    """What the library knows a tool by."""
+    return definition_digest(tool.name, tool.description, parameter_names(tool))
+
+
+def parameter_names(tool: CatalogTool) -> tuple[str, ...]:
+    """The names of a tool's parameters, in the order of its schema."""
+    properties = tool.definition["inputSchema"].get("properties")
+    return tuple(map(str, properties)) if isinstance(properties, dict) else ()
+
+
+def packages_of(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
+    """The packages that the commands of servers run, by the servers' ids."""
+    return {
+        server: name
+        for server, definition in servers.items()
+        if definition.command and (name := package_of(definition.command, definition.args).name)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A server's tools as they were when it was last looked at, and what was found out about each."""
+
+    package: str
+    tools: tuple[CatalogTool, ...]
+    digests: tuple[str, ...]
+    shipped: tuple[tuple[str, ...], ...]
+
+    def is_of(self, package: str, tools: Sequence[CatalogTool]) -> bool:
+        return (
+            package == self.package
+            and len(tools) == len(self.tools)
+            and all(now is then for now, then in zip(tools, self.tools, strict=True))
+        )
+
+
+class ToolRequests:
+    """The requests of tools, found out once for every listing of a server. Blocks: call it in a thread."""
+
+    def __init__(self, library: RequestLibrary, shipped: ShippedRequests | None = None) -> None:
+        self.library = library
+        self._shipped = shipped or ShippedRequests()
+        self._known: dict[str, _Known] = {}
+
+    def of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[Request, ...]]:
+        """The requests of each tool, the owner's first.
+
+        Args:
+            tools: all tools of every server that has one among them, by which it is recognised.
+            packages: the package that a server's command names, where it does.
+        """
+        with collection_put_off():
+            return self._of(tools, packages)
+
+    def _of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[Request, ...]]:
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for at, tool in enumerate(tools):
+            places[tool.upstream_id].append(at)
+        listed = {server: tuple(tools[at] for at in ats) for server, ats in places.items()}
+        self._look_at(listed, packages)
+        kept = self.library.all()
+        found: list[tuple[Request, ...]] = [()] * len(tools)
+        for server, ats in places.items():
+            known = self._known[server]
+            for at, digest, texts in zip(ats, known.digests, known.shipped, strict=True):
+                own, ours = kept.get(digest, ()), (Request(text, Origin.SHIPPED) for text in texts)
+                found[at] = chosen((*own, *ours)) if own else tuple(ours)
+        self._note_seen()
+        return found
+
+    def _look_at(self, listed: Mapping[str, tuple[CatalogTool, ...]], packages: Mapping[str, str]) -> None:
+        """Find out about servers that are new or list something else now, and forget those that are gone."""
+        self._known = {server: known for server, known in self._known.items() if server in listed}
+        changed = [
+            server
+            for server, tools in listed.items()
+            if server not in self._known or not self._known[server].is_of(packages.get(server, ""), tools)
+        ]
+        listings = [
+            Listing(tuple(Definition(tool.name, tool.description) for tool in listed[server]), packages.get(server, ""))
+            for server in changed
+        ]
+        for server, listing, shipped in zip(changed, listings, self._shipped.requests_of(listings), strict=True):
+            tools = listed[server]
+            self._known[server] = _Known(listing.package, tools, tuple(map(tool_digest, tools)), shipped)
+
+    def _note_seen(self) -> None:
+        digests = {digest for known in self._known.values() for digest in known.digests}
+        try:
+            self.library.note_seen(digests)
+        except GatewayError as error:
+            do_without(REQUESTS, self.library.path, error)
