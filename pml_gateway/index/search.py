@@ -290,22 +290,19 @@ class ToolIndex:
         hits = [Hit(at, self.documents[at].key, score) for at, score in list(ranked.items())[:limit]]
         return SearchResult(tuple(hits), used)
 
-    def matching_requests(self, query: str, positions: Sequence[int]) -> list[str]:
-        """What each tool at `positions` (k,) is known to be asked that is nearest to a query or one of its steps.
-
-        Empty for a tool without requests.
-        """
-        if self._dense is None or not self._dense.requests or not positions:
-            return [""] * len(positions)
-        texts = [in_words_of_tools(text) for text in (query, *split_clauses(query))]
-        at = np.asarray(positions, dtype=np.int64)
-        said = [self._dense.requests.evidence(embed_query(self._dense.embedder, text), at) for text in texts]
-        nearest = np.argmax(np.nan_to_num([each.best for each in said], nan=-1), axis=0).tolist()
-        which = [int(said[text].which[row]) for row, text in enumerate(nearest)]
-        return [
-            self.documents[at].requests[number] if number >= 0 else ""
-            for at, number in zip(positions, which, strict=True)
-        ]
+    def matching_requests(self, query: str, keys: Iterable[str]) -> dict[str, str]:
+        """Of each of these tools, by its key, the request nearest to a query or one of its steps; of those with any."""
+        wanted = set(keys)
+        at = np.asarray([at for at, each in enumerate(self.documents) if each.key in wanted], dtype=np.int64)
+        if self._dense is None or not self._dense.requests or not len(at):
+            return {}
+        text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
+        texts = [in_words_of_tools(part) for part in (text, *split_clauses(text))]
+        said = [self._dense.requests.evidence(embed_query(self._dense.embedder, part), at) for part in texts]
+        nearest = np.argmax(np.nan_to_num([each.best for each in said], nan=-1.0), axis=0)
+        which = np.stack([each.which for each in said])[nearest, np.arange(len(at))].tolist()
+        documents = [self.documents[position] for position in at.tolist()]
+        return {each.key: each.requests[number] for each, number in zip(documents, which, strict=True) if number >= 0}
 
     def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
         """Positions (n,) of at least the `count` strongest candidates, in no order, and their raw strengths (n,)."""
