@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,12 +79,17 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 
 
 async def _serve(command: Command, *, over_http: bool) -> None:
+    with ExitStack() as starting:
+        starting.enter_context(collection_put_off())
+        await _serve_once_started(command, starting, over_http=over_http)
+
+
+async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    with collection_put_off():
-        from pml_gateway.policy.client import ClientKeys, check_exposure
-        from pml_gateway.serve.metrics import metrics_key
-        from pml_gateway.serve.runtime import open_runtime
-        from pml_gateway.serve.stdio import serve_stdio
+    from pml_gateway.policy.client import ClientKeys, check_exposure
+    from pml_gateway.serve.metrics import metrics_key
+    from pml_gateway.serve.runtime import open_runtime
+    from pml_gateway.serve.stdio import serve_stdio
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
@@ -117,7 +123,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
         command.paths,
         identity=command.identity,
         load=load,
-        on_open=_settle,
+        on_open=partial(_settle, starting),
         one_client=not over_http,
     )
     if not over_http:
@@ -143,9 +149,10 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
         _set_up_logs(after.settings)
 
 
-async def _settle(gateway: Gateway) -> None:
+async def _settle(starting: ExitStack, gateway: Gateway) -> None:
     # What was read stays: looking for garbage in it takes as long as reading it.
     gc.freeze()
+    starting.close()
     await _advise(gateway)
 
 

@@ -12,7 +12,7 @@ import logging
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,8 @@ from pml_gateway.index.request_vectors import (
     Requests,
     RequestVectors,
     encoded,
-    parts_of,
+    gathered_at,
+    in_turn,
     with_requests,
 )
 from pml_gateway.index.text import ToolDocument, dense_text, lexical_tokens
@@ -364,22 +365,16 @@ def all_requests(
     known, moved, digests = _known_requests(requests, having, embedder, store)
     lacking = _lacking(moved, len(having))
     if known is not None and len(lacking) + np.count_nonzero(moved < 0) <= max_changes:
-        fresh = parts_of(requests, having[lacking], encode, embedder.dimension)
-        return RequestVectors(len(documents), (known, _followed(having, moved)), *fresh)
+        came = in_turn(requests, having[lacking], encode, pause)
+        fresh = gathered_at(requests, having[lacking], came, embedder.dimension)
+        return RequestVectors(len(documents), (known, _followed(having, moved)), fresh)
     before = np.full(len(having), -1, dtype=np.int64)
     before[moved[moved >= 0]] = np.flatnonzero(moved >= 0)
 
-    def tools() -> Iterator[Encoded]:
-        for start in range(0, len(having), ENCODED_AT_ONCE):
-            pause()
-            part = slice(start, start + ENCODED_AT_ONCE)
-            came = [requests[at] for at in having[part][before[part] < 0].tolist()]
-            fresh = iter(encode(came))
-            for number in before[part].tolist():
-                yield next(fresh) if known is None or number < 0 else known[number]
-
-    counts = [len(requests[at]) for at in having.tolist()]
-    current = RequestSnapshot(embedder.model_id, digests, RequestCodes.gathered(tools(), counts, embedder.dimension))
+    came = in_turn(requests, having[before < 0], encode, pause)
+    tools = (next(came) if known is None or number < 0 else known[number] for number in before.tolist())
+    codes, _ = gathered_at(requests, having, tools, embedder.dimension)
+    current = RequestSnapshot(embedder.model_id, digests, codes)
     if store is not None:
         current = store.requests.save(current)
     return RequestVectors(len(documents), (current.codes, having))
@@ -397,8 +392,8 @@ def requests_so_far(
     lacking = _lacking(moved, len(having))[:EXACT_LIMIT]
     parts = [] if known is None else [(known, _followed(having, moved))]
     if cache is not None:
-        stored = partial(cache.stored_requests, embedder)
-        parts += parts_of(requests, having[lacking], stored, embedder.dimension)
+        stored = in_turn(requests, having[lacking], partial(cache.stored_requests, embedder), go_on)
+        parts.append(gathered_at(requests, having[lacking], stored, embedder.dimension))
     return RequestVectors(len(documents), *parts)
 
 

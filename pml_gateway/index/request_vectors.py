@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ LEVELS = 127
 """Of a component on either side of nothing. Scaled to the largest component of its vector, a cosine changes by 0.0004;
 scaled to 1, as means are, by 0.002, which is good enough for finding candidates."""
 
-GATHERED_AT_ONCE = 10_000
-"""Tools. More would be in memory twice for a moment, 3 kB each."""
+READ_AT_ONCE = 500
+"""Tools whose vectors are in memory twice for a moment, 3 kB each."""
 
 Codes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
@@ -44,7 +44,9 @@ class Encoded:
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
-Encode = Callable[[Requests], Sequence[Encoded | None]]
+Item = TypeVar("Item", bound=Encoded | None)
+
+Encode = Callable[[Requests], Sequence[Item]]
 """The vectors of the requests of tools, each of which has some; None for those that are not to be had."""
 
 
@@ -80,35 +82,48 @@ class RequestCodes:
         return Encoded(self.codes[rows], self.scales[rows])
 
     @classmethod
-    def gathered(cls, tools: Iterable[Encoded], counts: Sequence[int], dimension: int) -> RequestCodes:
-        """Put together the requests of n tools, one after the other; of each there are `counts` (n,)."""
+    def gathered(
+        cls, tools: Iterable[Encoded | None], counts: Sequence[int], dimension: int
+    ) -> tuple[RequestCodes, Positions]:
+        """Put together the requests of tools, of which there are `counts` each, and the numbers of those there are."""
         import faiss  # imported late: see pml_gateway/index/__init__.py
 
-        starts = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)))
-        codes = np.empty((int(starts[-1]), dimension), dtype=np.int8)
+        faiss.omp_set_num_threads(1)
+        # pages of arrays that nothing is written to take no memory
+        codes = np.empty((sum(counts), dimension), dtype=np.int8)
         scales = np.empty(len(codes), dtype=np.float32)
         levels = np.empty((len(counts), dimension), dtype=np.float32)
+        numbers, starts = list[int](), [0]
         for number, tool in enumerate(tools):
-            rows = slice(starts[number], starts[number + 1])
-            codes[rows], scales[rows] = tool.codes, tool.scales
-            levels[number] = np.rint(np.float32(LEVELS / counts[number]) * (tool.scales @ tool.codes))
+            if tool is not None:
+                rows = slice(starts[-1], starts[-1] + len(tool.scales))
+                codes[rows], scales[rows] = tool.codes, tool.scales
+                levels[len(numbers)] = np.rint(np.float32(LEVELS / len(tool.scales)) * (tool.scales @ tool.codes))
+                numbers.append(number)
+                starts.append(rows.stop)
         means = faiss.IndexScalarQuantizer(
             dimension, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
         )
-        means.add(levels)
-        return cls(starts, codes, scales, means)
+        means.add(levels[: len(numbers)])
+        here = slice(starts[-1])
+        return cls(np.asarray(starts, dtype=np.int64), codes[here], scales[here], means), np.asarray(numbers, np.int64)
 
 
-def parts_of(
-    requests: Requests, positions: Positions, encode: Encode, dimension: int
-) -> Iterator[tuple[RequestCodes, Positions]]:
-    """The vectors of the requests of the tools at `positions` that are to be had, and which tools those are."""
-    for start in range(0, len(positions), GATHERED_AT_ONCE):
-        part = positions[start : start + GATHERED_AT_ONCE].tolist()
-        tools = encode([requests[at] for at in part])
-        known = {at: tool for at, tool in zip(part, tools, strict=True) if tool is not None}
-        counts = [len(tool.scales) for tool in known.values()]
-        yield RequestCodes.gathered(known.values(), counts, dimension), np.asarray(list(known), dtype=np.int64)
+def in_turn(
+    requests: Requests, positions: Positions, encode: Encode[Item], pause: Callable[[], None]
+) -> Iterator[Item]:
+    """The vectors of the requests of the tools at `positions`, some at a time, with a `pause` before each."""
+    for start in range(0, len(positions), READ_AT_ONCE):
+        pause()
+        yield from encode([requests[at] for at in positions[start : start + READ_AT_ONCE].tolist()])
+
+
+def gathered_at(
+    requests: Requests, positions: Positions, tools: Iterable[Encoded | None], dimension: int
+) -> tuple[RequestCodes, Positions]:
+    """Those of the tools at `positions` whose vectors there are, and which those are."""
+    codes, numbers = RequestCodes.gathered(tools, [len(requests[at]) for at in positions.tolist()], dimension)
+    return codes, positions[numbers]
 
 
 def with_requests(requests: Requests) -> Positions:
@@ -153,11 +168,6 @@ class RequestVectors:
             self._first[positions[alive]] = codes.starts[:-1][alive] + offset
             self.counts[positions[alive]] = np.diff(codes.starts)[alive]
             offset += len(codes.codes)
-
-    @classmethod
-    def build(cls, requests: Requests, encode: Encode, dimension: int) -> RequestVectors:
-        """The vectors of the requests of n tools that are to be had."""
-        return cls(len(requests), *parts_of(requests, with_requests(requests), encode, dimension))
 
     def __bool__(self) -> bool:
         return bool(self._parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors, encoded
+from pml_gateway.index.large import all_requests
+from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors
 from tests.index.fakes import HashedWords
+from tests.index.tools import tool
 from tests.support.examples import examples
 
 DIMENSION = 48
@@ -31,9 +33,9 @@ def index(tools: list[Embeddings], *, split: int = 0) -> RequestVectors:
     """Of these tools, in two parts."""
     parts = []
     for positions in (np.arange(split), np.arange(split, len(tools))):
-        some = np.asarray([at for at in positions if len(tools[at])], dtype=np.int64)
-        chosen = [Encoded.of(tools[at]) for at in some]
-        parts.append((RequestCodes.gathered(chosen, [len(each.codes) for each in chosen], DIMENSION), some))
+        chosen = [Encoded.of(tools[at]) if len(tools[at]) else None for at in positions]
+        codes, numbers = RequestCodes.gathered(chosen, [len(tools[at]) for at in positions], DIMENSION)
+        parts.append((codes, positions[numbers]))
     return RequestVectors(len(tools), *parts)
 
 
@@ -89,25 +91,27 @@ def test_as_many_tools_as_are_wanted_or_allowed_are_found_and_never_a_hidden_one
 def test_a_tool_that_has_gone_is_not_found() -> None:
     tools, (query,) = vectors([3, 4, 5], 1), vectors([1], 2)
     chosen = [Encoded.of(each) for each in tools]
-    codes = RequestCodes.gathered(chosen, [3, 4, 5], DIMENSION)
+    codes, _ = RequestCodes.gathered(chosen, [3, 4, 5], DIMENSION)
     after = RequestVectors(2, (codes, np.array([1, -1, 0])))
     assert sorted(after.nearest(query[0], 10).tolist()) == [0, 1]
     assert after.evidence(query[0], np.array([0, 1])).counts.tolist() == [5, 3]
 
 
+def built(*requests: tuple[str, ...]) -> RequestVectors:
+    tools = [replace(tool(f"files__tool_{at}"), requests=texts) for at, texts in enumerate(requests)]
+    return all_requests(tools, HashedWords(), None, None)
+
+
 def test_the_request_that_was_meant_is_named() -> None:
-    requests = [("put a file into the folder", "upload my notes"), (), ("rain tomorrow", "will it be sunny")]
-    embedder = HashedWords()
-    built = RequestVectors.build(requests, partial(encoded, embedder), embedder.dimension)
-    (query,) = embedder.encode(["will it be sunny in the mountains"])
-    found = built.evidence(query, np.arange(3))
-    assert found.which[2] == 1
-    assert built.nearest(query, 1).tolist() == [2]
+    requests = built(("put a file into the folder", "upload my notes"), (), ("rain tomorrow", "will it be sunny"))
+    (query,) = HashedWords().encode(["will it be sunny in the mountains"])
+    assert requests.evidence(query, np.arange(3)).which.tolist() == [0, -1, 1]
+    assert requests.nearest(query, 1).tolist() == [2]
 
 
 def test_without_any_request_nothing_is_found() -> None:
-    built = RequestVectors.build([(), ()], partial(encoded, HashedWords()), 128)
+    requests = built((), ())
     (query,) = HashedWords().encode(["anything"])
-    assert not built
-    assert built.nearest(query, 5).tolist() == []
-    assert built.evidence(query, np.array([1, 0])).counts.tolist() == [0, 0]
+    assert not requests
+    assert requests.nearest(query, 5).tolist() == []
+    assert requests.evidence(query, np.array([1, 0])).counts.tolist() == [0, 0]
