@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 MEANINGS = {
     "n": "queries measured",
+    "with_requests": "tools of which requests are known",
     "recall@1": "needed tools that are the first hit",
     "recall": "needed tools that are among the first {} hits",
     "ndcg": "how high they stand among the first {}: 100% is all at the top",
@@ -41,7 +44,7 @@ MEANINGS = {
 }
 """What each figure says, by its name, or by what of it stands before the `@`."""
 
-COUNTED = ("n", "list_median", "tokens_5_hits")
+COUNTED = ("n", "with_requests", "list_median", "tokens_5_hits")
 """Figures that are no shares."""
 
 QUERY_FILE = "eval.jsonl"
@@ -68,6 +71,14 @@ def evaluate(
     ranking: Annotated[
         Ranking | None, typer.Option("--ranking", help="The evidence that orders hits; fused, or as configured.")
     ] = None,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", metavar="FILE", help="With --tools: what tools are asked (JSONL).")
+    ] = None,
+    requests_share: Annotated[
+        float | None,
+        typer.Option("--requests-share", metavar="SHARE", help="Keep the requests of this share of the tools only."),
+    ] = None,
+    requests_seed: Annotated[int, typer.Option("--requests-seed", help="Which tools the share is made of.")] = 0,
     model: Annotated[
         str | None, typer.Option("--model", help="With --tools: builtin (default), a directory, or a name.")
     ] = None,
@@ -80,23 +91,29 @@ def evaluate(
     """
     if context.invoked_subcommand:
         return
-    for option, given in (("--distractors", distractors), ("--model", model)):
+    for option, given in (("--distractors", distractors), ("--requests", requests), ("--model", model)):
         if tools is None and given is not None:
             raise typer.BadParameter("needs --tools", param_hint=option)
     if tools is not None and queries is None:
         raise typer.BadParameter("needs --queries", param_hint="--tools")
+    if requests_share is not None and requests is None:
+        raise typer.BadParameter("needs --requests", param_hint="--requests-share")
+    share = 1.0 if requests_share is None else requests_share
+    if not 0 <= share <= 1:
+        raise typer.BadParameter(f"{share:g} is not from 0 to 1", param_hint="--requests-share")
     command = Command(config, as_json=as_json)
     try:
         if tools is not None and queries is not None:
             labelled = _read_queries(queries)
-            subject = _of_files(tools, distractors, model or "builtin", ranking or Ranking.FUSED)
+            known = partial(_requests, requests, share, requests_seed)
+            subject = _of_files(tools, distractors, known, model or "builtin", ranking or Ranking.FUSED)
             outcomes, used = _measured(subject, labelled)
         else:
             labelled = _read_queries(queries or _query_file(), hint="pml eval init writes a first one from your tools")
             subject, outcomes, used = command.run(lambda: _on_own_catalog(command, labelled, ranking))
     except GatewayError as error:
         fail(error, as_json=as_json)
-    _print(subject, outcomes, used, own=tools is None, as_json=as_json)
+    _print(subject, outcomes, used, own=tools is None, of_requests=requests is not None, as_json=as_json)
 
 
 @eval_app.command("init")
@@ -177,8 +194,14 @@ async def _on_own_catalog(
         return subject, *_measured(subject, labelled)
 
 
-def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Ranking) -> Subject:
-    """The tools of both files; of two with one id the first counts."""
+def _of_files(
+    tools: Path,
+    distractors: Path | None,
+    requests_of: Callable[[Collection[str]], Mapping[str, tuple[str, ...]]],
+    model: str,
+    ranking: Ranking,
+) -> Subject:
+    """The tools of both files with their requests; of two with one id the first counts."""
     from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
     from pml_gateway.index.evaluation import tool_documents
     from pml_gateway.reports.search_quality import of_index
@@ -198,9 +221,19 @@ def _of_files(tools: Path, distractors: Path | None, model: str, ranking: Rankin
                 again, "tool of {} has the id of another one and is", "tools of {} have the id of another one and are"
             )
             warn(f"{again} {have.format(file)} left out")
+    for key, texts in requests_of(documents).items():
+        documents[key] = replace(documents[key], requests=texts)
     embedder = None if ranking is Ranking.LEXICAL else load_embedder(model)
     index = ToolIndex.build(list(documents.values()), embedder)
     return of_index(index, rows, embedder.model_id if embedder else "", ranking)
+
+
+def _requests(file: Path | None, share: float, seed: int, tools: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    from pml_gateway.index.evaluation import REQUEST_LAYOUT, drawn, tool_requests
+
+    if file is None:
+        return {}
+    return drawn(tool_requests(_rows(file, "requests", REQUEST_LAYOUT), str(file), tools), share, seed)
 
 
 def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
@@ -214,11 +247,21 @@ def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list
     return measure(subject, labelled)
 
 
-def _print(subject: Subject, outcomes: Sequence[QueryOutcome], ranking: Ranking, *, own: bool, as_json: bool) -> None:
+def _print(
+    subject: Subject,
+    outcomes: Sequence[QueryOutcome],
+    ranking: Ranking,
+    *,
+    own: bool,
+    of_requests: bool,
+    as_json: bool,
+) -> None:
     from pml_gateway.index.evaluation import descriptions, figures, hard_tools, missed_none
 
+    known = sum(bool(document.requests) for document in subject.documents)
     report: JsonObject = {
         **figures(outcomes, min_score=subject.min_score),
+        **({"with_requests": known} if known or of_requests else {}),
         "model": "none" if ranking is Ranking.LEXICAL else subject.model,
         "ranking": ranking.value,
     }

@@ -46,7 +46,8 @@ def search(
         str | None, typer.Option("--detail", help="signature, name or schema. [default: what it does]")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="With the score that meaning alone and words alone give each hit.")
+        bool,
+        typer.Option("--explain", help="With what speaks for each hit: meaning alone, words alone, and a request."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -82,10 +83,10 @@ def search(
                 for line in json.dumps(hit["inputSchema"], indent=2, ensure_ascii=False).splitlines():
                     say(INDENTED + line, style="cyan")
             if "evidence" in hit:
-                say(
-                    f"{INDENTED}{', '.join(f'{name}: {_shown(score)}' for name, score in hit['evidence'].items())}",
-                    style="dim",
-                )
+                scores = (f"{name}: {_shown(hit['evidence'][name])}" for name in NO_EVIDENCE)
+                say(INDENTED + ", ".join(scores), style="dim")
+                if "request" in hit["evidence"]:
+                    say(f"{INDENTED}asked of it: {hit['evidence']['request']}", style="dim")
         _say_unavailable(answer)
     else:
         say(answer["reason"])
@@ -109,7 +110,8 @@ def _shown(score: float | None) -> str:
 
 
 async def _evidence(command: Command, query: str, server: str | None) -> dict[str, JsonObject]:
-    """The score of every hit by meaning alone and by words alone; none where that evidence does not have it."""
+    """What speaks for every hit: its score by meaning alone and by words alone, None where it has none by these alone,
+    and the request nearest to the query, where requests are known."""
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command) as gateway:
@@ -122,6 +124,10 @@ async def _evidence(command: Command, query: str, server: str | None) -> dict[st
             )
             for tool, score in hits.tools if hits.ranking is ranking else ():
                 found.setdefault(tool.qualified_name, dict(NO_EVIDENCE))[name] = round(score, 4)
+        if state.index is not None:
+            asked = await anyio.to_thread.run_sync(state.index.matching_requests, query, list(found))
+            for name, request in asked.items():
+                found[name]["request"] = request
         return found
 
 

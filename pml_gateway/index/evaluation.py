@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any, TypeGuard
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.names import squash
-from pml_gateway.index.text import UNSPACED, ToolDocument, split_words
+from pml_gateway.index.text import MAX_REQUESTS, UNSPACED, ToolDocument, split_words
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 
 TOOL_LAYOUT = 'a tool is {"id", "name", "server"?, "title"?, "description"?, "input_schema"?}'
 QUERY_LAYOUT = 'a query is {"query", "gold": [tool ids], "gold_groups"?: [[alternatives], ...]}'
+REQUEST_LAYOUT = 'a row is {"id": a tool\'s id, "requests": [texts]}'
 
 SHOWN = 80
 """Characters of a faulty row that an error shows."""
@@ -87,6 +89,39 @@ def labelled_queries(rows: Iterable[JsonObject], source: str) -> Iterator[Labell
         yield LabelledQuery(row["query"], tuple(dict.fromkeys(frozenset(group) for group in groups)))
 
 
+def tool_requests(rows: Iterable[JsonObject], source: str, tools: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """What is asked of each tool by those who need it, by the tool's id, which must be one of `tools`.
+
+    Raises InvalidInputError for a row of another layout, a tool that is not there or comes twice, and too many texts.
+    """
+    requests: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        key, texts = row.get("id"), row.get("requests")
+        if not _is_text(key) or not isinstance(texts, list) or not all(map(_is_text, texts)):
+            raise InvalidInputError(f"a row of {source} holds no requests: {str(row)[:SHOWN]}", hint=REQUEST_LAYOUT)
+        if key not in tools:
+            raise InvalidInputError(
+                f"{source} has requests for {key[:SHOWN]!r}, which is none of the {len(tools)} tools",
+                hint="the ids are those of the tools; remove the row, or add the tool",
+            )
+        if key in requests:
+            raise InvalidInputError(f"{source} has requests for {key!r} twice", hint="put them in one row")
+        if len(texts) > MAX_REQUESTS:
+            raise InvalidInputError(
+                f"{source} has {len(texts)} requests for {key!r}, and at most {MAX_REQUESTS} count",
+                hint="keep those that differ most",
+            )
+        requests[key] = tuple(texts)
+    return requests
+
+
+def drawn(requests: Mapping[str, tuple[str, ...]], share: float, seed: int) -> dict[str, tuple[str, ...]]:
+    """The requests of a share of their tools, chosen by chance: the same ones for the same seed."""
+    keys = sorted(requests)
+    chosen = random.Random(seed).sample(keys, round(share * len(keys)))
+    return {key: requests[key] for key in chosen}
+
+
 def input_schema(row: JsonObject) -> JsonObject:
     """The input schema of a tool row; empty if it has none."""
     schema = row.get("input_schema")
@@ -102,7 +137,7 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and bool(value)
 
 
-def _is_text(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 

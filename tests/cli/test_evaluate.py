@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
+from pml_gateway.index.evaluation import drawn
 from pml_gateway.installation import TRANSFORMERS, adding
 from tests.index.test_evaluation import KEYS
 
@@ -32,6 +33,10 @@ DISTRACTORS = [
     {"id": "weather:now", "server": "weather", "name": "now", "description": "Current weather of a city"},
     {"id": "mail:send", "server": "mail", "name": "other", "description": "The same id again"},
 ]
+REQUESTS = [
+    {"id": "files:read", "requests": ["what does my note say", "open the shopping list"]},
+    {"id": "mail:send", "requests": ["let Anna know"]},
+]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    for file, rows in (("tools", TOOLS), ("queries", QUERIES), ("distractors", DISTRACTORS)):
+    for file, rows in (("tools", TOOLS), ("queries", QUERIES), ("distractors", DISTRACTORS), ("requests", REQUESTS)):
         Path(f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     yield tmp_path / "home"
 
@@ -70,6 +75,58 @@ def test_files_are_measured_into_exactly_the_promised_keys() -> None:
     assert data["ranking"] == "fused"
     assert data["tokens_5_hits"] > 50
     assert data["p50_ms"] > 0
+
+
+def test_requests_are_counted_and_find_what_the_tool_does_not_say() -> None:
+    Path("queries.jsonl").write_text(json.dumps({"query": "my shopping list, please", "gold": ["files:read"]}))
+    data = report(*FILES, "--requests", "requests.jsonl")
+    assert set(data) == KEYS | {"model", "ranking", "with_requests"}
+    assert (data["with_requests"], data["recall@1"]) == (2, 1.0)
+    assert "tools of which requests are known" in run(*FILES, "--requests", "requests.jsonl").output
+
+
+def test_a_share_of_the_tools_keeps_its_requests_and_a_seed_says_which() -> None:
+    half = ("--requests", "requests.jsonl", "--requests-share", "0.5")
+    assert report(*FILES, *half)["with_requests"] == 1
+    assert report(*FILES, "--requests", "requests.jsonl", "--requests-share", "0")["with_requests"] == 0
+    first = {at: drawn({"a": ("x",), "b": ("y",)}, 0.5, at) for at in range(8)}
+    assert first == {at: drawn({"b": ("y",), "a": ("x",)}, 0.5, at) for at in range(8)}
+    assert {key for each in first.values() for key in each} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"id": "files:write", "requests": ["x"]}', "'files:write', which is none of the 2 tools"),
+        ('{"id": "files:read", "requests": "x"}', "holds no requests"),
+        ('{"id": "files:read", "requests": [" "]}', "holds no requests"),
+        ('{"requests": ["x"]}', "holds no requests"),
+        ("[" * 3, "requests.jsonl:1 is no JSON"),
+        ("", "holds no requests"),
+        (json.dumps({"id": "files:read", "requests": ["x"] * 17}), "17 requests for 'files:read', and at most 16"),
+        ('{"id": "mail:send", "requests": []}\n' * 2, "'mail:send' twice"),
+    ],
+)
+def test_a_file_of_requests_that_cannot_be_meant_is_refused(content: str, said: str) -> None:
+    Path("requests.jsonl").write_text(content)
+    result = run(*FILES, "--requests", "requests.jsonl")
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--requests", "requests.jsonl"), "needs --tools"),
+        ((*FILES, "--requests-share", "0.5"), "needs --requests"),
+        ((*FILES, "--requests", "requests.jsonl", "--requests-share", "1.5"), "1.5 is not from 0 to 1"),
+        ((*FILES, "--requests", "requests.jsonl", "--requests-share", "nan"), "nan is not from 0 to 1"),
+    ],
+)
+def test_options_of_requests_that_do_not_fit_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
 
 
 def test_the_lexical_ranking_needs_no_model() -> None:
