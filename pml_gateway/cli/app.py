@@ -27,6 +27,7 @@ from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.output import ExitCode, error_object, note, print_json, without_known_secrets
 from pml_gateway.cli.prompts_and_resources import prompts, resources
+from pml_gateway.cli.requests import requests_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.stats import stats_app
@@ -140,6 +141,7 @@ app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)
 app.add_typer(trust_app)
+app.add_typer(requests_app)
 
 
 def main() -> None:

@@ -20,8 +20,6 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.index.text import MAX_REQUESTS, well_formed
 from pml_gateway.log import get_logger
-from pml_gateway.trust.lint import Linter
-from pml_gateway.trust.verdict import Subject, SubjectKind
 
 logger = get_logger(__name__)
 
@@ -101,6 +99,10 @@ def sound(texts: Iterable[str]) -> tuple[str, ...]:
 
 def sound_lists(lists: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
     """The same for the texts of several definitions."""
+    # Imported late: who only reads a library needs no lint, which takes its time to load.
+    from pml_gateway.trust.lint import Linter
+    from pml_gateway.trust.verdict import Subject, SubjectKind
+
     lines = [_lines(texts) for texts in lists]
     distinct = list(dict.fromkeys(line for each in lines for line in each))
     subjects = [Subject(SubjectKind.TOOL, "", {"name": "request", "description": line}) for line in distinct]

@@ -29,6 +29,7 @@ OUTPUTS = {
     "config-presets": ["config", "presets"],
     "config-reference": ["config", "reference", "search"],
     "docs": ["docs"],
+    "requests-list": ["requests", "list", "--server", "calc"],
 }
 
 UNWRAPPED = {"schema-markdown", "schema-typescript", "call-help", "config-show"}
@@ -40,6 +41,7 @@ FAILURES = {
     "call-missing-argument": (["call", "calc__evaluate_expression"], 1),
     "schema-unknown-tool": (["schema", "calc__nothing"], 1),
     "tools-unknown-mode": (["tools", "--mode", "hybird"], 2),
+    "requests-unknown-tool": (["requests", "show", "calc__nothing"], 1),
     "docs-unknown-topic": (["docs", "mode"], 2),
 }
 
@@ -56,6 +58,8 @@ JSON = {
     "config validate": ["config", "validate"],
     "config --preset": ["config", "--preset", "full_proxy", "--dry-run"],
     "prompts": ["prompts"],
+    "requests list": ["requests", "list"],
+    "requests show": ["requests", "show", "calc__date_difference"],
     "workflow list": ["workflow", "list"],
     "workflow validate": ["workflow", "validate"],
     "trust --list": ["trust", "--list"],

@@ -1,0 +1,106 @@
+"""Requests as lines of JSON, so that a team writes them once: `{"digest", "name", "server", "origin", "requests"}`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pml_gateway.catalog.hidden_characters import visible
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.index.text import well_formed
+from pml_gateway.requests.library import MAX_ENTRIES, MAX_OFFERED, Entry, Origin, RequestLibrary
+
+MAX_NAME = 200
+"""Characters of names, which are only shown."""
+
+_DIGEST = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of lines: of how many definitions, the requests that are new, the texts that were not kept."""
+
+    definitions: int
+    requests: int
+    refused: int
+
+
+def exported(entries: Iterable[Entry]) -> Iterator[str]:
+    """A line for each entry."""
+    for entry in entries:
+        row = {
+            "digest": entry.digest,
+            "name": entry.name,
+            "server": entry.server,
+            "origin": entry.origin.value,
+            "requests": list(entry.requests),
+        }
+        yield json.dumps(row, ensure_ascii=False)
+
+
+def read_entries(lines: Iterable[str], source: str) -> list[Entry]:
+    """The entries that lines say; nothing of them is checked but their shape.
+
+    Raises:
+        InvalidInputError: names the line of `source`, and what it should be.
+    """
+    found: list[Entry] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if len(found) == MAX_ENTRIES:
+            raise InvalidInputError(f"{source} has more than {MAX_ENTRIES:,} lines", hint="import it in parts")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"line {number} of {source} is no JSON: {error}", hint=_REMEDY) from None
+        entry = _entry(row)
+        if entry is None:
+            raise InvalidInputError(f"line {number} of {source} has no requests of a definition", hint=_REMEDY)
+        found.append(entry)
+    return found
+
+
+_REMEDY = 'each line is what pml requests export writes: {"digest", "name", "server", "origin", "requests": [texts]}'
+
+
+def _entry(row: Any) -> Entry | None:
+    if not isinstance(row, dict):
+        return None
+    digest, requests, origin = row.get("digest"), row.get("requests"), row.get("origin", Origin.OWNER)
+    names = [row.get("name", ""), row.get("server", "")]
+    if not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None or not isinstance(requests, list):
+        return None
+    if origin not in tuple(Origin) or not all(isinstance(text, str) for text in (*requests, *names)):
+        return None
+    name, server = (visible(well_formed(text))[:MAX_NAME] for text in names)
+    # What is shipped elsewhere is no part of this gateway: here it is what its owner brought in.
+    kept = Origin.USE if origin == Origin.USE else Origin.OWNER
+    return Entry(digest, name, server, kept, tuple(requests[:MAX_OFFERED]))
+
+
+def imported(library: RequestLibrary, entries: Iterable[Entry]) -> Imported:
+    """Add requests to those that are there, as far as they are sound and there is room.
+
+    Raises:
+        GatewayError: the library cannot be written.
+    """
+    before = {(entry.digest, entry.origin): entry for entry in library.entries()}
+    wanted: dict[tuple[str, Origin], Entry] = {}
+    offered = 0
+    for entry in entries:
+        key = entry.digest, entry.origin
+        there = wanted.get(key) or before.get(key)
+        had = there.requests if there is not None else ()
+        known = {text.casefold() for text in had}
+        new = tuple(text for text in dict.fromkeys(entry.requests) if text.casefold() not in known)
+        offered += len(new)
+        name, server = (there.name or entry.name, there.server or entry.server) if there else (entry.name, entry.server)
+        wanted[key] = Entry(entry.digest, name, server, entry.origin, (*had, *new))
+    kept = library.put_all(wanted.values())
+    had_before = sum(len(before[key].requests) for key in wanted if key in before)
+    added = sum(len(entry.requests) for entry in kept) - had_before
+    return Imported(sum(1 for entry in kept if entry.requests), added, offered - added)
