@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 import typer
 
+from pml_gateway.cli import requests
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, print_table, refuse_unasked, say, warn
@@ -79,6 +81,12 @@ def enrich(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and end.")] = False,
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print all that would be sent, and end.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Send without asking.")] = False,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write what there is, for others; sends nothing.")
+    ] = None,
+    import_from: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", help="Add what others exported; sends nothing.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,6 +97,14 @@ def enrich(
 
     Example: pml enrich github --writer "claude -p"
     """
+    if export_to is not None and import_from is not None:
+        raise typer.BadParameter("give either --export or --import", param_hint="--export")
+    if export_to is not None:
+        requests.export(export_to, config=config, as_json=as_json)
+        return
+    if import_from is not None:
+        requests.import_requests(import_from, config=config, as_json=as_json)
+        return
     wish = _Wish(tuple(servers or ()), writer, everything, shipped, auto, dry_run, show_prompt, yes, as_json)
     command = Command(config, as_json=as_json)
     try:
@@ -138,7 +154,8 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
                 print_json(shown)
             return ExitCode.OK
         if asked is None:
-            raise told if isinstance(told, GatewayError) else AssertionError
+            assert isinstance(told, GatewayError)
+            raise told
         if not (wish.yes or wish.auto) and not _has_leave(wish, shown, asked.label):
             return ExitCode.OK
         enrichment = await _prepared(command, asked, library, tried, known, count_tokens)
