@@ -80,6 +80,7 @@ ENVIRONMENT_READERS = {
     "index/models.py": "tells libraries that report home, before they load, not to",
     "mcp/transport.py": "the allow-list of what a child process inherits",
     "paths.py": "where the gateway's files are",
+    "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
     "secrets/references.py": "`${env:NAME}`",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 import typer
 
+from pml_gateway.cli import requests
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, print_table, refuse_unasked, say, warn
@@ -21,12 +23,13 @@ from pml_gateway.text import counted, suggestion
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
+    from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.config.settings import EnrichSettings
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.index.text import ToolDocument
     from pml_gateway.processes.children import Children
     from pml_gateway.requests.enrichment import Enrichment, Plan, Tried, Written
-    from pml_gateway.requests.library import RequestLibrary
+    from pml_gateway.requests.library import Request, RequestLibrary
     from pml_gateway.requests.writers import Writer
     from pml_gateway.requests.writing import Definition
 
@@ -56,6 +59,7 @@ class _Known:
 
     definitions: tuple[Definition, ...]
     documents: tuple[ToolDocument, ...]
+    requests: dict[str, tuple[Request, ...]]
     flagged: int
 
 
@@ -77,6 +81,12 @@ def enrich(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and end.")] = False,
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print all that would be sent, and end.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Send without asking.")] = False,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write what there is, for others; sends nothing.")
+    ] = None,
+    import_from: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", help="Add what others exported; sends nothing.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,6 +97,14 @@ def enrich(
 
     Example: pml enrich github --writer "claude -p"
     """
+    if export_to is not None and import_from is not None:
+        raise typer.BadParameter("give either --export or --import", param_hint="--export")
+    if export_to is not None:
+        requests.export(export_to, config=config, as_json=as_json)
+        return
+    if import_from is not None:
+        requests.import_requests(import_from, config=config, as_json=as_json)
+        return
     wish = _Wish(tuple(servers or ()), writer, everything, shipped, auto, dry_run, show_prompt, yes, as_json)
     command = Command(config, as_json=as_json)
     try:
@@ -115,11 +133,10 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
         if server not in settings.servers:
             raise InvalidInputError(f"there is no server {server!r}{suggestion(server, settings.servers)}")
     known = await _known(command)
-    folder = command.paths.home / "requests"
-    library, tried = RequestLibrary(folder), Tried(folder)
+    library, tried = RequestLibrary(command.paths.requests_dir), Tried(command.paths.requests_dir)
     chosen = plan(
         known.definitions,
-        await anyio.to_thread.run_sync(library.all),
+        known.requests,
         tried.read(),
         only=wish.servers,
         everything=wish.everything,
@@ -137,7 +154,8 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
                 print_json(shown)
             return ExitCode.OK
         if asked is None:
-            raise told if isinstance(told, GatewayError) else AssertionError
+            assert isinstance(told, GatewayError)
+            raise told
         if not (wish.yes or wish.auto) and not _has_leave(wish, shown, asked.label):
             return ExitCode.OK
         enrichment = await _prepared(command, asked, library, tried, known, count_tokens)
@@ -155,32 +173,38 @@ async def _known(command: Command) -> _Known:
     """The tools that may be sent: those the owner's own clients see, but for what the lint warns of."""
     from pml_gateway.gateway.state import documents
     from pml_gateway.policy.client import LOCAL
-    from pml_gateway.requests.library import definition_digest
-    from pml_gateway.requests.writing import Definition
+    from pml_gateway.requests.sources import packages_of, tool_digest
 
     async with command_gateway(command, of_all=True) as gateway:
         state = await gateway.ready()
+        catalog = state.catalog
         tools = state.view(LOCAL).searchable
-        found = await anyio.to_thread.run_sync(documents, tools, state.catalog.ownership)
-        definitions: list[Definition] = []
-        flagged = 0
-        for tool, document in zip(tools, found, strict=True):
-            if _is_flagged(gateway, tool.upstream_id, tool.name):
-                flagged += 1
-                continue
-            properties = tool.definition["inputSchema"].get("properties")
-            definitions.append(
-                Definition(
-                    definition_digest(document.name, document.description, document.parameters),
-                    document.key,
-                    document.server,
-                    document.name,
-                    document.title,
-                    document.description,
-                    tuple((name, _description(each)) for name, each in (properties or {}).items()),
-                )
-            )
-        return _Known(tuple(definitions), tuple(found), flagged)
+        asked = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, packages_of(state.settings.servers))
+        found = {tool.qualified_name: each for tool, each in zip(catalog.tools, asked, strict=True)}
+        requests = [found[tool.qualified_name] for tool in tools]
+        sent = [tool for tool in tools if not _is_flagged(gateway, tool.upstream_id, tool.name)]
+        return _Known(
+            definitions=tuple(_definition(tool_digest(tool), tool) for tool in sent),
+            documents=tuple(documents(tools, catalog.ownership, requests)),
+            requests={tool_digest(tool): each for tool, each in zip(tools, requests, strict=True) if each},
+            flagged=len(tools) - len(sent),
+        )
+
+
+def _definition(digest: str, tool: CatalogTool) -> Definition:
+    from pml_gateway.requests.writing import Definition
+
+    properties = tool.definition["inputSchema"].get("properties")
+    parameters = properties.items() if isinstance(properties, dict) else ()
+    return Definition(
+        digest=digest,
+        key=tool.qualified_name,
+        server=tool.upstream_id,
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        parameters=tuple((str(name), _description(each)) for name, each in parameters),
+    )
 
 
 def _is_flagged(gateway: Gateway, server: str, name: str) -> bool:
@@ -313,17 +337,11 @@ async def _prepared(
     from pml_gateway.requests.enrichment import Enrichment
 
     settings = command.load().settings
-    requests = await anyio.to_thread.run_sync(library.all)
-    digests = {each.key: each.digest for each in known.definitions}
-    catalog = [
-        replace(document, requests=tuple(request.text for request in requests.get(digests.get(document.key, ""), ())))
-        for document in known.documents
-    ]
     return Enrichment(
         writer,
         library,
         tried,
-        catalog,
+        known.documents,
         await anyio.to_thread.run_sync(load_embedder, settings.search.model),
         cache=EmbeddingCache(command.paths.cache_dir),
         languages=settings.enrich.languages,
@@ -336,7 +354,7 @@ def _alone(command: Command) -> Iterator[bool]:
     """Whether no other process writes for this home: it would pay for the same again."""
     from pml_gateway.files import lock_if_free, make_private
 
-    folder = command.paths.home / "requests"
+    folder = command.paths.requests_dir
     try:
         make_private(folder)
         with lock_if_free(folder / "enrich") as is_held:

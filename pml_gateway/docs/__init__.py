@@ -18,6 +18,7 @@ READING_ORDER = (
     "meta-tools",
     "workflows",
     "search",
+    "enrich",
     "fastmcp",
     "commands",
     "settings",

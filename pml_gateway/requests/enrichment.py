@@ -187,6 +187,7 @@ class Enrichment:
         self._languages = tuple(languages)
         self._count_tokens = count_tokens
         self._failed_in_a_row = 0
+        self._unread: set[str] = set()
         self.result = Written()
 
     @property
@@ -224,7 +225,9 @@ class Enrichment:
     async def _reply(self, part: Part, asked: str) -> Reply:
         answer = await self._writer.write(asked)
         self.result.count(answer, self._count_tokens, asked)
-        return read_reply(answer.text, part)
+        reply = read_reply(answer.text, part, self._languages)
+        self._unread.update(" ".join(text.split()) for text in reply.unread)
+        return reply
 
     async def _judged(
         self, part: Part, offered: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]
@@ -244,7 +247,7 @@ class Enrichment:
         self.result.written += (written := sum(map(len, chosen)))
         self.result.dropped["it is unsafe, too long, or there twice"] += written - sum(map(len, sound))
         texts = {tool.key: (*had[tool.key], *fresh) for tool, fresh in zip(tools, sound, strict=True)}
-        return sift(self._catalog, texts, self._embedder, self._cache)
+        return sift(self._catalog, texts, self._embedder, self._cache, self._unread)
 
     def _lacking(self, part: Part, kept: Mapping[str, Sequence[str]]) -> list[Definition]:
         least = ENOUGH * wanted_requests(self._languages)

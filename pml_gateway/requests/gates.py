@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -66,6 +66,7 @@ class Gate(StrEnum):
     SHARED = "it is written for two tools of the server, and tells them not apart"
     FAR = "it is far from what the tool does"
     RIVAL = "another tool answers it rather"
+    COMPANY = "most of what is written for the tool in English fails"
     CONFUSED = "all that is written for the tool speaks of another one of the server"
 
 
@@ -92,6 +93,7 @@ def sift(
     written: Mapping[str, Sequence[str]],
     embedder: Embedder,
     cache: EmbeddingCache | None = None,
+    unread: Collection[str] = (),
 ) -> Sifted:
     """Judge requests by whether each leads to its own tool.
 
@@ -100,6 +102,8 @@ def sift(
         written: new requests by the keys of their tools; what these had before counts no more.
         embedder: the model of search.
         cache: of embeddings, so that what was read once is not read again.
+        unread: texts in languages that the model does not read. They lead to their tools by each other, and are as
+            good as the tool's others are, where it has others; of the right ones, the model would drop half.
     """
     servers = {tool.key: tool.server for tool in catalog}
     parts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
@@ -112,7 +116,7 @@ def sift(
     for server, part in parts.items():
         own = [replace(tool, requests=()) if tool.key in part else tool for tool in catalog if tool.server == server]
         others = [tool for tool in jurors if tool.server != server][:JURY]
-        sifted = _of_one_server((*own, *others), part, embedder, cache)
+        sifted = _of_one_server((*own, *others), part, embedder, cache, unread)
         kept |= sifted.kept
         dropped += sifted.dropped
     return Sifted(kept, tuple(dropped))
@@ -123,11 +127,12 @@ def _of_one_server(
     written: Mapping[str, Sequence[str]],
     embedder: Embedder,
     cache: EmbeddingCache | None,
+    unread: Collection[str],
 ) -> Sifted:
     texts, dropped = _worded(tools, written)
-    kept: dict[str, list[str]] = {key: [] for key in written}
     places = {tool.key: at for at, tool in enumerate(tools)}
-    asked = [(key, text) for key, left in texts.items() for text in left]
+    asked = [(key, text) for key, left in texts.items() for text in left if text not in unread]
+    failed: dict[tuple[str, str], Dropped] = {}
     if asked:
         evidence = _Evidence.of(tools, [(places[key], text) for key, text in asked], embedder, cache)
         confused = evidence.confused()
@@ -136,11 +141,14 @@ def _of_one_server(
             verdicts = evidence.verdicts(passes, confused)
             passes = np.asarray([verdict is None for verdict in verdicts])
         for (key, text), verdict in zip(asked, verdicts, strict=True):
-            if verdict is None:
-                kept[key].append(text)
-            else:
-                dropped.append(Dropped(key, text, verdict[0], tools[verdict[1]].key))
-    return Sifted({key: tuple(each[:MAX_REQUESTS]) for key, each in kept.items()}, tuple(dropped))
+            if verdict is not None:
+                failed[key, text] = Dropped(key, text, verdict[0], tools[verdict[1]].key)
+    judged, lost = Counter(key for key, _ in asked), Counter(key for key, _ in failed)
+    for key, left in texts.items():
+        if 2 * lost[key] > judged[key]:
+            failed |= {(key, text): Dropped(key, text, Gate.COMPANY) for text in left if text in unread}
+    kept = {key: tuple(text for text in texts[key] if (key, text) not in failed)[:MAX_REQUESTS] for key in written}
+    return Sifted(kept, (*dropped, *failed.values()))
 
 
 def _worded(

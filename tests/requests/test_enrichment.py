@@ -26,7 +26,7 @@ def definition(server: str, name: str, description: str) -> Definition:
 TOOLS = (
     definition("mail", "send_message", "Deliver an email to recipients"),
     definition("mail", "search_inbox", "Look for received letters by sender or subject"),
-    definition("mail", "archive_thread", "Put a conversation away from the inbox"),
+    definition("mail", "archive_thread", "Shelve a finished conversation"),
     definition("weather", "forecast", "Rain, wind and temperature of the coming days"),
 )
 FILLING = tuple(ToolDocument(f"x__{at}", "x", f"t{at}", "", f"alpha{at} beta{at} gamma{at}", ()) for at in range(20))

@@ -127,3 +127,16 @@ def test_every_request_is_either_kept_or_dropped(written: dict[str, list[str]]) 
     told += [(key, text) for key, texts in sifted.kept.items() for text in texts]
     assert sorted(told) == sorted((key, text) for key, texts in written.items() for text in texts)
     assert sifted.kept.keys() == written.keys()
+
+
+def test_what_the_model_does_not_read_is_as_good_as_what_it_does() -> None:
+    right = ["deliver an email to recipients today", "email several recipients at once", "deliver recipients an email"]
+    foreign = ["schreib der Anna", "verschick das an alle"]
+    key = "mail__send_message"
+    assert sift(CATALOG, {key: foreign}, EMBEDDER).kept[key] != tuple(foreign)
+    assert sift(CATALOG, {key: [*right, *foreign]}, EMBEDDER, unread=foreign).kept[key] == (*right, *foreign)
+    assert sift(CATALOG, {key: foreign}, EMBEDDER, unread=foreign).kept[key] == tuple(foreign)
+    wrong = "rain wind temperature coming days city"
+    sifted = sift(CATALOG, {key: [wrong, *foreign]}, EMBEDDER, unread=foreign)
+    assert sifted.kept[key] == ()
+    assert [each.gate for each in sifted.dropped[1:]] == [Gate.COMPANY, Gate.COMPANY]

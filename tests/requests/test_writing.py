@@ -185,3 +185,13 @@ def test_asks_once_more_with_the_reasons() -> None:
     assert other == {"id": "2", "kept": [], "refused": []}
     assert text.endswith("</written>\n")
     assert "</written> find" not in text
+
+
+def test_reads_what_is_written_in_several_languages() -> None:
+    reply = json.dumps({"1": {"en": ["write to anna"], "de": ["anna schreiben"], "x": 7}, "2": ["who wrote", {}]})
+    found = read_reply(reply, PART, ["en", "de"])
+    assert found.requests == {SEND.digest: ("write to anna", "anna schreiben"), FIND.digest: ("who wrote",)}
+    assert found.unread == {"anna schreiben"}
+    assert read_reply('{"1": ["anna schreiben"]}', PART, ["de"]).unread == {"anna schreiben"}
+    assert '{"1": {"en": ["request", "..."], "de": ["request", "..."]}, "2": {...}}' in prompt(PART, ["en", "de"])
+    assert '{"1": {"de": ["request", "..."]}, "2": {...}}' in prompt(PART, ["de"])
