@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -355,14 +355,15 @@ def _alone(command: Command) -> Iterator[bool]:
     from pml_gateway.files import lock_if_free, make_private
 
     folder = command.paths.requests_dir
-    try:
-        make_private(folder)
-        with lock_if_free(folder / "enrich") as is_held:
-            yield is_held
-    except OSError as error:
-        raise GatewayError(
-            f"{folder} cannot be written: {error}", hint="set PML_HOME to a folder of your own"
-        ) from None
+    with ExitStack() as stack:
+        try:
+            make_private(folder)
+            is_held = stack.enter_context(lock_if_free(folder / "enrich"))
+        except OSError as error:
+            raise GatewayError(
+                f"{folder} cannot be written: {error}", hint="set PML_HOME to a folder of your own"
+            ) from None
+        yield is_held
 
 
 @contextmanager
