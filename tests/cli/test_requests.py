@@ -97,3 +97,13 @@ def test_the_known_public_servers_are_listed_without_a_configuration(tmp_path: P
     assert shown.exit_code == 0
     assert "filesystem" in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= WIDTH
+
+
+def test_a_search_is_explained_by_the_request_that_came_nearest(digest: str, library: RequestLibrary) -> None:
+    library.put(digest, ["how many days until christmas", "how many sleeps till the holidays"], Origin.OWNER)
+    search = ("search", "how many sleeps are left", "--limit", "2")
+    first, second = json.loads(pml(*search, "--explain", "--json").stdout)["hits"]
+    assert (first["name"], first["evidence"]["request"]) == (TOOL, "how many sleeps till the holidays")
+    assert "request" not in second["evidence"]
+    assert "asked of it: how many sleeps till the holidays" in pml(*search, "--explain").stdout
+    assert "sleeps till" not in pml(*search, "--json").stdout
