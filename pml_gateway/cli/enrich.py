@@ -343,7 +343,7 @@ async def _prepared(
         tried,
         known.documents,
         await anyio.to_thread.run_sync(load_embedder, settings.search.model),
-        cache=EmbeddingCache(command.paths.cache_dir),
+        cache=EmbeddingCache(command.paths.cache_dir / "embeddings"),
         languages=settings.enrich.languages,
         count_tokens=count,
     )

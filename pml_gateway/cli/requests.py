@@ -14,13 +14,14 @@ import typer
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, say
+from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.gateway.gateway import Gateway
-    from pml_gateway.requests.library import Request, RequestLibrary
+    from pml_gateway.requests.library import Entry, Request, RequestLibrary
     from pml_gateway.types import JsonObject
 
 requests_app = typer.Typer(name="requests", no_args_is_help=True)
@@ -37,7 +38,7 @@ ServerOption = Annotated[
 def requests() -> None:
     """What people ask who need a tool: search finds tools by it, and no model ever reads it.
 
-    Known public servers come with some; pml requests import brings in what others wrote.
+    Known public servers come with some; pml enrich writes more, pml requests learn takes them from use.
 
     Example: pml requests list
     """
@@ -114,6 +115,84 @@ def show(
 
 
 _ORIGINS = {"owner": "your own", "use": "from use", "shipped": "shipped"}
+
+
+@requests_app.command("learn")
+def learn(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be kept, and end.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what your clients searched for before they called a tool, as requests of that tool. Nothing leaves here.
+
+    From the usage that is recorded on this machine (pml stats): searches after which a tool was called and succeeded.
+    Each is judged as written ones are; what was learned before is replaced.
+
+    Example: pml requests learn
+    """
+    from pml_gateway.requests.library import Origin
+
+    command = Command(config, as_json=as_json)
+    entries = command.run(lambda: _learned(command))
+    texts = sum(len(entry.requests) for entry in entries)
+    if not dry_run:
+        try:
+            library = _library(command)
+            stale = [entry.digest for entry in library.entries() if entry.origin is Origin.USE]
+            library.put_all(entries)
+            library.remove(set(stale) - {entry.digest for entry in entries}, Origin.USE)
+        except GatewayError as error:
+            fail(error, as_json=as_json)
+    if as_json:
+        rows = [{"server": each.server, "name": each.name, "requests": list(each.requests)} for each in entries]
+        print_json({"tools": rows, "requests": texts, "kept": not dry_run})
+        return
+    if dry_run and entries:
+        print_table(
+            ("server", "tool", "request"),
+            ((each.server, each.name, text) for each in entries for text in each.requests),
+        )
+    told = "would be kept" if dry_run else "kept"
+    note(
+        f"{counted(texts, 'request')} of {counted(len(entries), 'tool')} {told}, from what was searched and then called"
+    )
+
+
+async def _learned(command: Command) -> list[Entry]:
+    """What use teaches of the tools of now."""
+    from pml_gateway.gateway.state import documents
+    from pml_gateway.index import EmbeddingCache, load_embedder
+    from pml_gateway.requests.learning import learned
+    from pml_gateway.requests.library import Entry, Origin
+    from pml_gateway.requests.sources import packages_of, tool_digest
+    from pml_gateway.usage.history import Wanted, read_history
+
+    settings = command.load().settings
+    wanted = Wanted(command.identity, former=former_ids(settings.servers))
+    calls = read_history(command.paths.usage_file, wanted).calls
+    async with command_gateway(command, of_all=True) as gateway:
+        catalog = (await gateway.ready()).catalog
+        known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, packages_of(settings.servers))
+    others = [tuple(each for each in requests if each.origin is not Origin.USE) for requests in known]
+    tools = {(tool.upstream_id, tool.name): tool for tool in catalog.tools}
+    asked = [
+        (tools[call.tool].qualified_name, call.query)
+        for call in calls
+        if call.succeeded and call.query and call.tool in tools
+    ]
+
+    def judged() -> dict[str, tuple[str, ...]]:
+        cache = EmbeddingCache(command.paths.cache_dir / "embeddings")
+        return learned(
+            documents(catalog.tools, catalog.ownership, others), asked, load_embedder(settings.search.model), cache
+        )
+
+    found = await anyio.to_thread.run_sync(judged) if asked else {}
+    return [
+        Entry(tool_digest(tool), tool.name, tool.upstream_id, Origin.USE, found[tool.qualified_name])
+        for tool in catalog.tools
+        if tool.qualified_name in found
+    ]
 
 
 @requests_app.command("remove")

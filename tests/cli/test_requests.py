@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pml_gateway.cli.app import app
+from pml_gateway.config.settings import UsageSettings
 from pml_gateway.paths import Paths
-from pml_gateway.requests.library import Origin, RequestLibrary, definition_digest
+from pml_gateway.requests.library import Origin, Request, RequestLibrary, definition_digest
+from pml_gateway.usage.database import clear
+from pml_gateway.usage.recorder import CallRow, Recorder, SearchRow
 from tests.support.command_line import WIDTH, demo_home, pml
 
 TOOL = "calc__date_difference"
@@ -107,3 +112,33 @@ def test_a_search_is_explained_by_the_request_that_came_nearest(digest: str, lib
     assert "request" not in second["evidence"]
     assert "asked of it: how many sleeps till the holidays" in pml(*search, "--explain").stdout
     assert "sleeps till" not in pml(*search, "--json").stdout
+
+
+def test_what_was_searched_and_then_called_is_learned_and_learned_anew(
+    home: Path, digest: str, library: RequestLibrary
+) -> None:
+    paths = Paths.from_environ({"PML_HOME": str(home)})
+    local = ("local", "meta_only", "meta_only")
+    searches = {1: "how many days lie between two dates", 2: "days between now and christmas", 3: "find files by name"}
+    recorder = Recorder(paths.usage_file, UsageSettings)
+    identity = paths.identity(paths.config_file)
+    for number, query in searches.items():
+        recorder.add(SearchRow(time.time(), identity, number, *local, query, (("calc", "date_difference"),)))
+        code = "TOOL_ERROR" if number == 2 else "OK"
+        row = CallRow(time.time(), identity, "calc", "date_difference", "local", code, 0.1, "meta", *local[1:])
+        recorder.add(replace(row, search=number, rank=1))
+    recorder.close()
+    learned = {"server": "calc", "name": "date_difference", "requests": [searches[1]]}
+    assert json.loads(pml("requests", "learn", "--dry-run", "--json").stdout)["tools"] == [learned]
+    assert searches[1] in " ".join(pml("requests", "learn", "--dry-run").stdout.split())
+    assert library.all() == {}
+    for _ in range(2):
+        assert json.loads(pml("requests", "learn", "--json").stdout) == {
+            "tools": [learned],
+            "requests": 1,
+            "kept": True,
+        }
+        assert library.of(digest) == (Request(searches[1], Origin.USE),)
+    clear(paths.usage_file)
+    assert "0 requests" in pml("requests", "learn").stderr
+    assert library.all() == {}
