@@ -1,8 +1,9 @@
 """Fit the calibration of a model on labelled intents for tools it was not trained on, and store it beside the model.
 
-    python models/calibrate.py [DIRECTORY]
+    python models/calibrate.py [DIRECTORY] [--check]
 
-Reads train/ under $PML_DATA, never dev/. Prints LEXICAL_CURVE for pml_gateway/index/calibration.py as well.
+Reads train/ under $PML_DATA, never dev/. Prints LEXICAL_CURVE for pml_gateway/index/calibration.py as well. `--check`
+fits nothing: it prints what the stored curves keep where no, half or all tools have requests.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,9 @@ from pml_gateway.index.calibration import (
     probe_cosines,
 )
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.evaluation import LabelledQuery
+from pml_gateway.index.evaluation import THRESHOLDS, LabelledQuery
 from pml_gateway.index.models import OnnxEmbedder
+from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.types import Ranking
 
 INTENTS_PER_SOURCE = 400
@@ -150,6 +152,41 @@ def calibrate(directory: Path) -> None:
     print("LEXICAL_CURVE", evidence[Ranking.LEXICAL].curve())
 
 
+def check(directory: Path) -> None:
+    """Print the coverage of our own intents and the lengths of lists where the other intents of tools are requests."""
+    embedder = RememberingEmbedder(OnnxEmbedder(directory))
+    embedder.calibration = Calibration.read(directory)
+    tools, position_of = listed_tools(data_directory() / "train")
+    asked: defaultdict[str, list[str]] = defaultdict(list)
+    for intent in read_intents(WRITTEN_INTENTS):
+        if len(intent.groups) == 1:
+            for position in {position_of[key] for key in intent.groups[0]}:
+                asked[tools[position].key].append(intent.text)
+    scores: defaultdict[float, list[float]] = defaultdict(list)
+    lengths: defaultdict[float, list[list[int]]] = defaultdict(list)
+    for catalog in catalogs():
+        if catalog.source != WRITTEN:
+            continue
+        here = {intent.text for intent in catalog.intents}
+        for share in (0.0, 0.5, 1.0):
+            random = np.random.default_rng(0)
+            documents = [
+                replace(each, requests=tuple(text for text in asked[each.key] if text not in here)[:MAX_REQUESTS])
+                if random.random() < share
+                else each
+                for each in catalog.documents
+            ]
+            index = ToolIndex.build(documents, embedder)
+            for intent in catalog.intents:
+                positions, raw = index.strengths(intent.text, len(documents), None, Ranking.FUSED)
+                reached = embedder.calibration.fused.scores(raw)
+                scores[share] += right_tools(intent, [documents[at].key for at in positions], reached)
+                lengths[share].append([int(np.count_nonzero(reached >= threshold)) for threshold in THRESHOLDS])
+    for share, found in scores.items():
+        kept = [round(float(np.mean(np.asarray(found) >= threshold)), 3) for threshold in THRESHOLDS]
+        print(f"requests of {share:.0%}: coverage {kept}, median list {np.median(lengths[share], axis=0).tolist()}")
+
+
 def catalogs() -> Iterator[Catalog]:
     """Catalogs of several sizes for the intents of each source: half of the tools from the same source."""
     train = data_directory() / "train"
@@ -192,4 +229,6 @@ def _content(curve: Curve) -> dict[str, object]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("directory", type=Path, nargs="?", default=Path(__file__).resolve().parent / SHIPPED_MODEL)
-    calibrate(parser.parse_args().directory)
+    parser.add_argument("--check", action="store_true", help="print what the stored curves keep with requests")
+    options = parser.parse_args()
+    (check if options.check else calibrate)(options.directory)
