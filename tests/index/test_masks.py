@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,24 @@ def test_a_masked_search_equals_one_without_the_hidden_tools(mask: list[bool], q
     embedder = HashedWords(32)
     allowed_only = [document for document, allowed in zip(OFFICE, mask, strict=True) if allowed]
     masked = visible(ToolIndex.build(OFFICE, embedder), query, ranking, np.array(mask))
+    assert masked == visible(ToolIndex.build(allowed_only, embedder), query, ranking)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    mask=st.lists(st.booleans(), min_size=len(OFFICE), max_size=len(OFFICE)),
+    asked=st.lists(st.integers(0, 3), min_size=len(OFFICE), max_size=len(OFFICE)),
+    query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
+    | st.lists(st.sampled_from(STEPS), min_size=2, max_size=4).map(", and then ".join),
+    ranking=st.sampled_from(Ranking),
+)
+def test_requests_of_hidden_tools_leave_no_trace(
+    mask: list[bool], asked: list[int], query: str, ranking: Ranking
+) -> None:
+    tools = [replace(each, requests=STEPS[:count]) for each, count in zip(OFFICE, asked, strict=True)]
+    embedder = HashedWords(32)
+    allowed_only = [each for each, allowed in zip(tools, mask, strict=True) if allowed]
+    masked = visible(ToolIndex.build(tools, embedder), query, ranking, np.array(mask))
     assert masked == visible(ToolIndex.build(allowed_only, embedder), query, ranking)
 
 
