@@ -27,6 +27,7 @@ from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.fastmcp import Exposure
 from pml_gateway.fastmcp.snapshots import MAX_SNAPSHOTS
+from pml_gateway.requests.library import Origin, RequestLibrary, definition_digest
 from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
 from tests.support.listening import listening
 
@@ -523,3 +524,19 @@ async def test_a_tool_whose_schema_cannot_be_written_takes_no_other_with_it(capl
         await client.list_tools()
         assert (await client.call_tool("call_tool", {"name": "fine"})).content
     assert caplog.text.count("deep: left out") == 1
+
+
+async def test_what_is_asked_for_tools_is_known_and_shown_to_nobody(tmp_path: Path) -> None:
+    digest = definition_digest("refund_order", "Give a customer the money back.", ["order_id", "reason"])
+    asked = "the parcel never came"
+    await asyncio.to_thread(RequestLibrary(tmp_path / "requests").put, digest, [asked], Origin.OWNER)
+    server, transform = shop(), exposure("full_proxy")
+    server.add_transform(transform)
+    async with connected(server) as client:
+        answers = [await client.call("search_tools", {"query": "money"}), await client.names()]
+        assert await transform.indexed()
+        assert transform._background is not None and transform._background.index is not None
+        known = {each.name: each.requests for each in transform._background.index.documents}
+        assert known["refund_order"] == (asked,)
+        answers += [await client.call("tool_schema", {"names": ["refund_order"]})]
+        assert asked not in str(answers)

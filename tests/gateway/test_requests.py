@@ -15,6 +15,7 @@ import pytest
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.requests.library import Origin, RequestLibrary
 from pml_gateway.requests.sources import tool_digest
 from pml_gateway.serve.reload import follow_files
@@ -76,6 +77,18 @@ async def test_no_model_reads_them(tmp_path: Path) -> None:
         gateway.requests_changed()
         await swapped(gateway, lambda: requests(gateway)["a__one"] == (ASKED,))
         assert all(ASKED not in json.dumps(each.definition) for each in gateway.state.catalog.tools)
+        hits = gateway.state.search(gateway.state.view(LOCAL), ASKED, 5).tools
+        assert ASKED not in json.dumps([each.definition for each, _ in hits])
+
+
+async def test_they_lead_nobody_to_a_tool_that_rights_hide(tmp_path: Path) -> None:
+    async with opened(tmp_path, settings_for(UPSTREAMS, search=LEXICAL)) as gateway:
+        await put(gateway, tmp_path)
+        gateway.requests_changed()
+        await swapped(gateway, lambda: requests(gateway)["a__one"] == (ASKED,))
+        view = gateway.state.view(Client("client:narrow", deny=("a:one",)))
+        hits = gateway.state.search(view, ASKED, 5).tools
+        assert "a__one" not in {each.qualified_name for each, _ in hits}
 
 
 async def test_a_setting_does_without_and_takes_effect_at_once(tmp_path: Path) -> None:

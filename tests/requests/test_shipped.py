@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 import zipfile
 from functools import cache
@@ -13,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.build_requests import MIN_REQUESTS, Written, described, package_name, read_texts, write
 from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.requests.library import MAX_CHARACTERS
 from pml_gateway.requests.shipped import Definition, KnownServers, Listing, ShippedRequests, words_of
 from tests.support.examples import examples
+
+REPOSITORY = Path(__file__).parents[2]
+sys.path.insert(0, str(REPOSITORY / "models"))
+from build_requests import MIN_REQUESTS, Written, described, package_name, read_texts, write  # noqa: E402
 
 FILES = {
     "read_file": "Reads the complete contents of one file from the allowed folders, as text.",
@@ -191,9 +195,8 @@ def test_blocks_and_packages_are_read_as_they_are_written() -> None:
 
 
 def test_the_shipped_file_is_sound_and_in_the_wheel() -> None:
-    repository = Path(__file__).parents[2]
-    path = repository / "models" / "requests" / "requests.zip"
-    mapped = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    path = REPOSITORY / "models" / "requests" / "requests.zip"
+    mapped = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert mapped["force-include"]["models/requests/requests.zip"] == (
         "pml_gateway/_shipped/models/requests/requests.zip"
     )
