@@ -45,7 +45,7 @@ LISTED = 1_000
 FIGURES = ("recall@1", "recall@5", "ndcg@10")
 LISTS = ("coverage@0.5", "coverage@0.6", "coverage@0.7", "list_median@0.5", "list_median@0.6", "list_median@0.7")
 CACHE_ENTRIES = 1_000_000
-MOST_QUERIES = 400
+MOST_QUERIES = 700
 """Of one set, drawn: what more would tell is small beside the differences between sets."""
 
 Requests = Mapping[str, tuple[str, ...]]

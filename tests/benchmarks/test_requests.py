@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.labelled_sets import LabelledSet
-from benchmarks.run_requests import Measured, markdown, means
-from pml_gateway.index import EmbeddingCache
+from benchmarks.run_requests import Measured, labelled_sets, markdown, means
+from pml_gateway.index import EmbeddingCache, load_embedder
 from pml_gateway.index.evaluation import LabelledQuery
 from tests.index.fakes import HashedWords
 
@@ -35,3 +35,15 @@ def test_requests_that_say_what_is_asked_find_everything(tmp_path: Path) -> None
     report = {"model": "m", "draws": 5, "sets": {"fruit": row}, "means": means({"fruit": row})}
     assert means({"a": row, "b": row})["half"] == pytest.approx(row["half"])
     assert "| fruit | 4 of 4 |" in markdown(report)
+
+
+@pytest.mark.slow
+def test_near_duplicates_are_told_apart_by_requests_and_lists_keep_their_promise(tmp_path: Path) -> None:
+    [(labelled, requests)] = [each for each in labelled_sets(None) if each[0].name == "cloud"]
+    row = Measured(labelled, requests, load_embedder("builtin"), EmbeddingCache(tmp_path)).row({})
+    assert row["all"]["recall@1"] >= 0.93
+    assert row["half"]["ndcg@10"] > row["none"]["ndcg@10"] + (row["all"]["ndcg@10"] - row["none"]["ndcg@10"]) / 4
+    unknown = row["half, unknown"]
+    assert unknown["after"]["recall@1"] >= unknown["before"]["recall@1"] - 0.02
+    for score, promised in ((0.5, 0.96), (0.6, 0.92), (0.7, 0.87)):
+        assert all(row[part][f"coverage@{score}"] >= promised for part in ("none", "half", "all"))
