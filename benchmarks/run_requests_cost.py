@@ -134,7 +134,7 @@ def memory(size: int, home: Path) -> dict[str, Any]:
     model.encoded, before = 0, resident_mib()
     requests = all_requests(documents, model, *places(size, home))
     for part in np.array_split(np.arange(size), size // TOUCHED_AT_ONCE):
-        requests.evidence(np.ones(model.dimension, dtype=np.float32), part)
+        requests.evidence(np.ones((1, model.dimension), dtype=np.float32), part)
     gc.collect()
     vectors = resident_mib() - before
     if model.encoded:

@@ -133,14 +133,14 @@ def with_requests(requests: Requests) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvidence:
-    """How near the requests of k tools are to a query."""
+    """How near the requests of k tools are to q queries."""
 
     mean: npt.NDArray[np.float32]
-    """(k,) cosines; NaN for a tool without requests."""
+    """(q, k) cosines; NaN for a tool without requests."""
     best: npt.NDArray[np.float32]
-    """(k,) cosines of the nearest request; NaN for a tool without requests."""
+    """(q, k) cosines of the nearest request; NaN for a tool without requests."""
     which: npt.NDArray[np.int64]
-    """(k,) number of the nearest request among those of its tool; -1 for a tool without requests."""
+    """(q, k) number of the nearest request among those of its tool; -1 for a tool without requests."""
     counts: npt.NDArray[np.int64]
     """(k,) requests of each tool."""
 
@@ -192,33 +192,35 @@ class RequestVectors:
         best: Positions = tools[np.lexsort((tools, -near))[: max(count, 0)]]
         return best
 
-    def evidence(self, query: npt.NDArray[np.float32], positions: Positions) -> RequestEvidence:
-        """What the requests of the tools at `positions` (k,) say of `query` (dimension,).
+    def evidence(self, queries: npt.NDArray[np.float32], positions: Positions) -> RequestEvidence:
+        """What the requests of the tools at `positions` (k,) say of `queries` (q, dimension).
 
-        Bit for bit the same for a tool whatever else is in the index or asked about.
+        Bit for bit the same for a tool and a query whatever else is in the index or asked about.
         """
         counts = self.counts[positions]
-        mean, best = np.full((2, len(positions)), np.nan, dtype=np.float32)
-        which = np.full(len(positions), -1, dtype=np.int64)
+        mean, best = np.full((2, len(queries), len(positions)), np.nan, dtype=np.float32)
+        which = np.full(mean.shape, -1, dtype=np.int64)
         some = np.flatnonzero(counts)
         if len(some):
             sizes = counts[some]
             starts = np.cumsum(sizes) - sizes
             numbers = np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
-            cosines = self._cosines(query, np.repeat(self._first[positions[some]], sizes) + numbers)
-            mean[some] = np.add.reduceat(cosines, starts) / sizes
-            best[some] = np.maximum.reduceat(cosines, starts)
-            others = cosines < np.repeat(best[some], sizes)
-            which[some] = np.minimum.reduceat(np.where(others, np.iinfo(np.int64).max, numbers), starts)
+            cosines = self._cosines(queries, np.repeat(self._first[positions[some]], sizes) + numbers)
+            mean[:, some] = np.add.reduceat(cosines, starts, axis=1) / sizes
+            best[:, some] = np.maximum.reduceat(cosines, starts, axis=1)
+            others = cosines < np.repeat(best[:, some], sizes, axis=1)
+            which[:, some] = np.minimum.reduceat(np.where(others, np.iinfo(np.int64).max, numbers), starts, axis=1)
         return RequestEvidence(mean, best, which, counts)
 
-    def _cosines(self, query: npt.NDArray[np.float32], rows: Rows) -> npt.NDArray[np.float32]:
-        """Of the requests in rows (r,), counted through all parts."""
-        cosines = np.empty(len(rows), dtype=np.float32)
+    def _cosines(self, queries: npt.NDArray[np.float32], rows: Rows) -> npt.NDArray[np.float32]:
+        """(q, r), of the requests in rows (r,), counted through all parts."""
+        cosines = np.empty((len(queries), len(rows)), dtype=np.float32)
         for codes, _ in self._parts:
             here = np.flatnonzero((rows >= 0) & (rows < len(codes.codes)))
             own = rows[here]
-            # einsum keeps to one thread and one summation order whatever the number of rows
-            cosines[here] = np.einsum("nd,d->n", codes.codes[own].astype(np.float32), query) * codes.scales[own]
+            vectors, scales = codes.codes[own].astype(np.float32), codes.scales[own]
+            for query, near in zip(queries, cosines, strict=True):
+                # einsum keeps to one thread and one summation order whatever the number of rows
+                near[here] = np.einsum("nd,d->n", vectors, query) * scales
             rows = rows - len(codes.codes)
         return cosines

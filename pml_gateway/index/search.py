@@ -141,13 +141,17 @@ class _DenseHalf:
     calibration: Calibration
     requests: RequestVectors
 
-    def cosines(self, vector: Floats, positions: Positions) -> Floats:
-        """How near the tools at `positions` (k,) are to a query (dimension,), on the scale of the curves."""
-        own = self.calibration.cosines(self.vectors.similarities(vector, positions))
+    def cosines(self, vectors: Sequence[Floats], positions: Positions) -> list[Floats]:
+        """How near the tools at `positions` (k,) are to each query (dimension,), on the scale of the curves."""
+        scaled = self.calibration.cosines
+        own = [scaled(self.vectors.similarities(vector, positions)) for vector in vectors]
         if not self.requests:
             return own
-        said = self.requests.evidence(vector, positions)
-        return with_request_evidence(own, self.calibration.cosines(said.mean), self.calibration.cosines(said.best))
+        said = self.requests.evidence(np.stack(vectors), positions)
+        return [
+            with_request_evidence(near, scaled(mean), scaled(best))
+            for near, mean, best in zip(own, said.mean, said.best, strict=True)
+        ]
 
 
 class ToolIndex:
@@ -298,9 +302,9 @@ class ToolIndex:
             return {}
         text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
         texts = [in_words_of_tools(part) for part in (text, *split_clauses(text))]
-        said = [self._dense.requests.evidence(embed_query(self._dense.embedder, part), at) for part in texts]
-        nearest = np.argmax(np.nan_to_num([each.best for each in said], nan=-1.0), axis=0)
-        which = np.stack([each.which for each in said])[nearest, np.arange(len(at))].tolist()
+        said = self._dense.requests.evidence(np.stack([embed_query(self._dense.embedder, part) for part in texts]), at)
+        nearest = np.argmax(np.nan_to_num(said.best, nan=-1.0), axis=0)
+        which = said.which[nearest, np.arange(len(at))].tolist()
         documents = [self.documents[position] for position in at.tolist()]
         return {each.key: each.requests[number] for each, number in zip(documents, which, strict=True) if number >= 0}
 
@@ -324,7 +328,7 @@ class ToolIndex:
             )
             positions = _union((positions, *nearest))
             # one way to compute all of them: bit for bit the same whatever else is in the index
-            cosines = [dense.cosines(vector, positions) for vector in vectors]
+            cosines = dense.cosines(vectors, positions)
             tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
             evidence = np.stack(
                 [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -42,19 +43,19 @@ def index(tools: list[Embeddings], *, split: int = 0) -> RequestVectors:
 @settings(max_examples=examples(60), deadline=None)
 @given(counts=COUNTS, seed=st.integers(0, 99), split=st.integers(0, 30))
 def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: int) -> None:
-    tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
-    found = index(tools, split=min(split, len(tools))).evidence(query[0], np.arange(len(tools)))
+    tools, (queries,) = vectors(counts, seed), vectors([3], seed + 1)
+    found = index(tools, split=min(split, len(tools))).evidence(queries, np.arange(len(tools)))
     assert found.counts.tolist() == counts
-    for at, own in enumerate(tools):
+    for (number, query), (at, own) in product(enumerate(queries), enumerate(tools)):
         if not len(own):
-            assert np.isnan(found.mean[at])
-            assert np.isnan(found.best[at])
-            assert found.which[at] == -1
+            assert np.isnan(found.mean[number, at])
+            assert np.isnan(found.best[number, at])
+            assert found.which[number, at] == -1
             continue
-        cosines = own @ query[0]
-        assert found.mean[at] == pytest.approx(cosines.mean(), abs=CLOSE)
-        assert found.best[at] == pytest.approx(cosines.max(), abs=CLOSE)
-        assert cosines[found.which[at]] == pytest.approx(cosines.max(), abs=CLOSE)
+        cosines = own @ query
+        assert found.mean[number, at] == pytest.approx(cosines.mean(), abs=CLOSE)
+        assert found.best[number, at] == pytest.approx(cosines.max(), abs=CLOSE)
+        assert cosines[found.which[number, at]] == pytest.approx(cosines.max(), abs=CLOSE)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -62,14 +63,14 @@ def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: in
 def test_evidence_is_the_same_to_the_bit_whatever_else_there_is(
     counts: list[int], seed: int, data: st.DataObject
 ) -> None:
-    tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
+    tools, (queries,) = vectors(counts, seed), vectors([3], seed + 1)
     chosen = data.draw(st.lists(st.integers(0, len(tools) - 1), min_size=1, unique=True))
     split = data.draw(st.integers(0, len(tools)))
-    whole = index(tools, split=split).evidence(query[0], np.asarray(chosen))
-    alone = index([tools[at] for at in chosen]).evidence(query[0], np.arange(len(chosen)))
-    assert whole.mean.tobytes() == alone.mean.tobytes()
-    assert whole.best.tobytes() == alone.best.tobytes()
-    assert whole.which.tolist() == alone.which.tolist()
+    whole = index(tools, split=split).evidence(queries, np.asarray(chosen))
+    alone = index([tools[at] for at in chosen]).evidence(queries[1:2], np.arange(len(chosen)))
+    assert whole.mean[1].tobytes() == alone.mean.tobytes()
+    assert whole.best[1].tobytes() == alone.best.tobytes()
+    assert whole.which[1].tolist() == alone.which[0].tolist()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -94,7 +95,7 @@ def test_a_tool_that_has_gone_is_not_found() -> None:
     codes, _ = RequestCodes.gathered(chosen, [3, 4, 5], DIMENSION)
     after = RequestVectors(2, (codes, np.array([1, -1, 0])))
     assert sorted(after.nearest(query[0], 10).tolist()) == [0, 1]
-    assert after.evidence(query[0], np.array([0, 1])).counts.tolist() == [5, 3]
+    assert after.evidence(query[:1], np.array([0, 1])).counts.tolist() == [5, 3]
 
 
 def built(*requests: tuple[str, ...]) -> RequestVectors:
@@ -104,14 +105,14 @@ def built(*requests: tuple[str, ...]) -> RequestVectors:
 
 def test_the_request_that_was_meant_is_named() -> None:
     requests = built(("put a file into the folder", "upload my notes"), (), ("rain tomorrow", "will it be sunny"))
-    (query,) = HashedWords().encode(["will it be sunny in the mountains"])
-    assert requests.evidence(query, np.arange(3)).which.tolist() == [0, -1, 1]
-    assert requests.nearest(query, 1).tolist() == [2]
+    queries = HashedWords().encode(["will it be sunny in the mountains"])
+    assert requests.evidence(queries, np.arange(3)).which.tolist() == [[0, -1, 1]]
+    assert requests.nearest(queries[0], 1).tolist() == [2]
 
 
 def test_without_any_request_nothing_is_found() -> None:
     requests = built((), ())
-    (query,) = HashedWords().encode(["anything"])
+    queries = HashedWords().encode(["anything"])
     assert not requests
-    assert requests.nearest(query, 5).tolist() == []
-    assert requests.evidence(query, np.array([1, 0])).counts.tolist() == [0, 0]
+    assert requests.nearest(queries[0], 5).tolist() == []
+    assert requests.evidence(queries, np.array([1, 0])).counts.tolist() == [0, 0]

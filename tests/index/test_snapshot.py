@@ -201,8 +201,7 @@ def request_texts(embedder: HashedWords) -> list[str]:
 
 
 def evidence(requests: RequestVectors) -> bytes:
-    (query,) = HashedWords().encode(["somebody wants create account"])
-    found = requests.evidence(query, np.arange(len(requests.counts)))
+    found = requests.evidence(HashedWords().encode(["somebody wants create account"]), np.arange(len(requests.counts)))
     return found.mean.tobytes() + found.best.tobytes() + found.which.tobytes() + found.counts.tobytes()
 
 
