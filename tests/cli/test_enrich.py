@@ -67,10 +67,10 @@ def test_shows_exactly_what_is_sent(home: Path, asked: Path) -> None:
 
 
 def test_says_why_no_client_can_write(home: Path) -> None:
-    shown = report("calc", "--dry-run", "--writer", "sampling")
+    shown = report("calc", "--dry-run", "--all", "--writer", "sampling")
     assert shown["writer"] is None
     assert shown["problem"] == f"no gateway runs with {home / 'config.yaml'}, so there is no client to ask"
-    result = pml("enrich", "calc", "--yes", "--writer", "sampling", code=1)
+    result = pml("enrich", "calc", "--yes", "--all", "--writer", "sampling", code=1)
     assert "connect a client that offers sampling over stdio (pml serve)" in " ".join(result.stderr.split())
 
 

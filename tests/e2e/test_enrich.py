@@ -92,7 +92,7 @@ async def test_a_connected_client_writes_while_it_works(tmp_path: Path) -> None:
     write_settings(home, {"servers": demo_servers(tmp_path / "demo")})
     asked: list[str] = []
 
-    async def sample(_: Any, params: mcp_types.CreateMessageRequestParams) -> mcp_types.CreateMessageResult:
+    async def sample(context: Any, params: mcp_types.CreateMessageRequestParams) -> mcp_types.CreateMessageResult:
         asked.append(params.messages[0].content.text)  # type: ignore[union-attr]
         # The client goes on with its own work meanwhile.
         assert (await client.list_tools()).tools

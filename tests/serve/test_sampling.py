@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ async def asked_of(folder: Path, **question: Any) -> dict[str, Any]:
     return await ask_socket(path, "sample", SECONDS, **question)
 
 
-Sample = Callable[[Any, mcp_types.CreateMessageRequestParams], Any]
+Sample = Any
+"""A callback of the SDK's client."""
 
 
 @asynccontextmanager
