@@ -69,7 +69,11 @@ def enrich(
     ] = None,
     writer: Annotated[
         str | None,
-        typer.Option("--writer", metavar="COMMAND", help="claude, codex, gemini, llm, or a whole command line."),
+        typer.Option(
+            "--writer",
+            metavar="COMMAND",
+            help="claude, codex, gemini, llm, a whole command line, or sampling: a client.",
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All tools, not only new and changed ones; replaces what there is.")
@@ -145,7 +149,7 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
     if wish.auto:
         chosen = _within(chosen, settings.enrich, count_tokens)
     with open_children() as children:
-        told, asked = _writer(settings.enrich, children, wish)
+        told, asked = await _writer(command, children, wish, chosen)
         shown = _as_json(chosen, known, settings.enrich, told, count_tokens, with_prompts=wish.show_prompt)
         if not wish.auto and not wish.as_json:
             _show(shown, wish)
@@ -239,12 +243,22 @@ def _within(chosen: Plan, settings: EnrichSettings, count: Callable[[str], int])
     return replace(chosen, parts=tuple(parts), left_out=left_out)
 
 
-def _writer(settings: EnrichSettings, children: Children, wish: _Wish) -> tuple[str | GatewayError, Writer | None]:
+async def _writer(
+    command: Command, children: Children, wish: _Wish, chosen: Plan
+) -> tuple[str | GatewayError, Writer | None]:
     """What is shown of the writer, and the writer; why there is none, where a look needs none."""
-    from pml_gateway.requests.writers import writer_of
+    from pml_gateway.requests.writers import names_client, writer_of
+    from pml_gateway.requests.writing import answer_tokens
+    from pml_gateway.serve.client_writer import client_writer
 
+    settings = command.load().settings.enrich
+    writer: Writer
     try:
-        writer = writer_of(settings, children, chosen=wish.writer)
+        if names_client(settings, wish.writer):
+            expected = max((answer_tokens(part, settings.languages) for part in chosen.parts), default=0)
+            writer = await client_writer(command.paths, command.identity, expected, settings.timeout)
+        else:
+            writer = writer_of(settings, children, chosen=wish.writer)
     except GatewayError as error:
         return error, None
     return writer.label, writer

@@ -358,7 +358,9 @@ class EnrichSettings(Section):
     """The language model that `pml enrich` has write what people ask for when they need a tool."""
 
     command: tuple[str, ...] = Field(
-        default=(), description="a command that reads a prompt on stdin and prints the answer, as `[claude, -p]`"
+        default=(),
+        description="a command that reads a prompt on stdin and prints the answer, as `[claude, -p]`; "
+        "`[sampling]` is a connected client",
     )
     env: dict[str, str] = Field(
         default_factory=dict, description="variables of that command beside the usual few; secrets as references"

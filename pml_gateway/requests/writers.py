@@ -45,6 +45,10 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 COMPLETIONS = "/chat/completions"
 
 
+SAMPLING = "sampling"
+"""Names the language model of a connected client instead of a command; only running gateways reach it."""
+
+
 class WriterError(GatewayError):
     """A writer did not answer."""
 
@@ -289,6 +293,11 @@ def writer_of(
     given = {name: resolve(value, environ) for name, value in settings.env.items()}
     fixed = dict(program.set_to) if program is not None else {}
     return CommandWriter(command, child_environment(environ, {**own, **fixed, **given}), settings.timeout, children)
+
+
+def names_client(settings: EnrichSettings, chosen: str | None) -> bool:
+    """Whether a client of a running gateway is to write."""
+    return (tuple(shlex.split(chosen)) if chosen else settings.command) == (SAMPLING,)
 
 
 def is_configured(settings: EnrichSettings) -> bool:

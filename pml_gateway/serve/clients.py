@@ -20,9 +20,13 @@ from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, C
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+
+UNNAMED = "a client without a name"
+MAX_NAME = 80
 
 
 class ManyClients:
@@ -53,6 +57,16 @@ def _announced(ctx: Context) -> Capabilities:
         )
     except ValidationError:
         return NO_CAPABILITIES
+
+
+def _name(ctx: Context) -> str:
+    """What a client calls itself, with its version, in its handshake or in each request."""
+    params = ctx.params or {}
+    info = params.get("clientInfo") or (params.get("_meta") or {}).get(mcp_types.CLIENT_INFO_META_KEY)
+    if not isinstance(info, dict):
+        return UNNAMED
+    told = (info.get("title") or info.get("name"), info.get("version"))
+    return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME) or UNNAMED
 
 
 OFFERED = ("prompts", "resources", "completions")
@@ -170,14 +184,15 @@ class OneClient:
         """Take a stateless client's word from its first request; nothing waits for lists, which start with it."""
         if is_modern(ctx.protocol_version) and not self._client.known.is_set():
             # Later requests may say otherwise, each for itself; a list must not change with them.
-            self._introduce(capabilities_of(ctx.session.client_capabilities), None)
+            self._introduce(ctx, capabilities_of(ctx.session.client_capabilities), None)
 
     def introduce(self, ctx: Context, answer: JsonObject) -> None:
         """Take a handshake's word, which the SDK has accepted."""
         client_capabilities, version = _announced(ctx), answer["protocolVersion"]
-        self._introduce(client_capabilities, ConnectionAudience(connection_of(ctx), version, client_capabilities))
+        audience = ConnectionAudience(connection_of(ctx), version, client_capabilities)
+        self._introduce(ctx, client_capabilities, audience)
 
-    def _introduce(self, client_capabilities: Capabilities, audience: Audience | None) -> None:
-        self._client.introduce(client_capabilities, audience)
+    def _introduce(self, ctx: Context, client_capabilities: Capabilities, audience: Audience | None) -> None:
+        self._client.introduce(_name(ctx), client_capabilities, audience)
         for upstream in self._gateway.pool.upstreams.values():
             upstream.meet_client()

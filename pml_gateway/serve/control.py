@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import stat
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.serve.presence import Presence
+    from pml_gateway.serve.sampling import ClientModel
     from pml_gateway.upstreams.upstream import Upstream
 
 
@@ -98,6 +100,9 @@ MAX_LINE = 16 * 1024 * 1024
 MAX_SOCKET_PATH = 100
 """Bytes a socket address holds, on every system; longer paths are reached through their directory."""
 
+ANSWER_SECONDS = 60.0
+"""What a command may take, but for one that a client answers: that has a limit of its own."""
+
 REFRESH_SECONDS = 20.0
 
 DEAD_SECONDS = 1.0
@@ -108,7 +113,7 @@ Reload = Callable[[], Awaitable[str | None]]
 """Loads the configuration and serves by it; gives what is wrong with it, where it is broken."""
 
 
-async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence: Presence) -> None:
+async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence: Presence, model: ClientModel) -> None:
     """Answer commands until the owner's task group ends; without a usable directory the gateway runs on without."""
     try:
         make_private(paths.run_dir)
@@ -122,7 +127,7 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence
                 # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
                 unready.rename(path)
                 await _clear_dead(paths)
-                answer = partial(_answer, gateway, reload, presence)
+                answer = partial(_answer, gateway, reload, presence, model)
                 tasks.start_soon(_accept, listener, answer, tasks)
                 await anyio.sleep_forever()
             finally:
@@ -145,13 +150,14 @@ async def _accept(
 
 async def _clear_dead(paths: Paths) -> None:
     """Remove the sockets of gateways that were killed."""
-    for path in _found(paths):
+    for path in sockets(paths):
         with suppress(OSError):
             if _is_own(path) and await _is_dead(path):
                 path.unlink()
 
 
-def _found(paths: Paths) -> list[Path]:
+def sockets(paths: Paths) -> list[Path]:
+    """The control sockets of this home, also those that nobody serves any more."""
     try:
         return sorted(path for path in paths.run_dir.iterdir() if path.suffix == ".sock")
     except OSError:
@@ -176,12 +182,18 @@ async def _is_dead(path: Path) -> bool:
     return False
 
 
-async def _answer(gateway: Gateway, reload: Reload, presence: Presence, stream: anyio.abc.SocketStream) -> None:
+async def _answer(
+    gateway: Gateway, reload: Reload, presence: Presence, model: ClientModel, stream: anyio.abc.SocketStream
+) -> None:
     async with stream:
-        with anyio.move_on_after(60):
+        with anyio.move_on_after(ANSWER_SECONDS) as limit:
             try:
-                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
-                answer = await _execute(gateway, reload, presence, json.loads(line))
+                request = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE))
+                if isinstance(request, dict) and request.get("command") == "sample":
+                    limit.deadline = math.inf
+                    answer = await _while_awaited(stream, partial(model.answer, request))
+                else:
+                    answer = await _execute(gateway, reload, presence, model, request)
             except ResultStoreError as error:
                 answer = {"error": str(error)}
             except (ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound):
@@ -192,7 +204,25 @@ async def _answer(gateway: Gateway, reload: Reload, presence: Presence, stream: 
                 return
 
 
-async def _execute(gateway: Gateway, reload: Reload, presence: Presence, request: object) -> JsonObject:
+async def _while_awaited(stream: anyio.abc.SocketStream, answer: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+    """An answer that is given up when whoever asked for it leaves."""
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await stream.receive()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        given = await answer()
+        tasks.cancel_scope.cancel()
+        return given
+    return {"error": "nobody waited for the answer"}
+
+
+async def _execute(
+    gateway: Gateway, reload: Reload, presence: Presence, model: ClientModel, request: object
+) -> JsonObject:
     command = request.get("command") if isinstance(request, dict) else None
     match command:
         case "status":
@@ -215,8 +245,11 @@ async def _execute(gateway: Gateway, reload: Reload, presence: Presence, request
             results = gateway.results
             ref = str(request.get("ref")) if isinstance(request, dict) else ""
             return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
+        case "client":
+            return model.as_json()
         case _:
-            return {"error": f"unknown command {command!r}; known are status, refresh, reload, reconnect and lineage"}
+            known = "status, refresh, reload, reconnect, lineage, client and sample"
+            return {"error": f"unknown command {command!r}; known are {known}"}
 
 
 async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:
@@ -233,20 +266,33 @@ async def ask_sockets(
     """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
     dead: list[Path] = []
     answers: list[JsonObject] = []
-    for path in _found(paths):
+    for path in sockets(paths):
         try:
-            with anyio.fail_after(timeout), _reachable(path) as address:
-                async with await anyio.connect_unix(address) as stream:
-                    await stream.send(json.dumps({**arguments, "command": command}).encode() + b"\n")
-                    line = await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE)
-                    answers.append(json.loads(line))
+            answers.append(await ask_socket(path, command, timeout, **arguments))
         except ConnectionRefusedError:
             with suppress(OSError):
                 if _is_own(path):
                     dead.append(path)
-        except (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError) as error:
+        except NO_ANSWER as error:
             answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
     return answers, dead
+
+
+NO_ANSWER = (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError)
+"""What is raised where a socket is served by nobody, or by something that does not answer as a gateway does."""
+
+
+async def ask_socket(path: Path, command: str, timeout: float, **arguments: object) -> JsonObject:
+    """The answer of one gateway.
+
+    Raises:
+        OSError: nobody serves the socket, or nobody answers in time; or another of `NO_ANSWER`.
+    """
+    with anyio.fail_after(timeout), _reachable(path) as address:
+        async with await anyio.connect_unix(address) as stream:
+            await stream.send(json.dumps({**arguments, "command": command}).encode() + b"\n")
+            answer: JsonObject = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE))
+            return answer
 
 
 @contextmanager

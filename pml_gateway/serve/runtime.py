@@ -28,6 +28,7 @@ from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
+from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
@@ -101,7 +102,8 @@ async def open_runtime(
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
         presence = Presence("stdio" if one_client else "http")
-        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence)
+        model = ClientModel(presence, client, identity)
+        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)

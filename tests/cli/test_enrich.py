@@ -66,6 +66,14 @@ def test_shows_exactly_what_is_sent(home: Path, asked: Path) -> None:
     assert prompts(asked)[0] == shown[0]
 
 
+def test_says_why_no_client_can_write(home: Path) -> None:
+    shown = report("calc", "--dry-run", "--all", "--writer", "sampling")
+    assert shown["writer"] is None
+    assert shown["problem"] == f"no gateway runs with {home / 'config.yaml'}, so there is no client to ask"
+    result = pml("enrich", "calc", "--yes", "--all", "--writer", "sampling", code=1)
+    assert "connect a client that offers sampling over stdio (pml serve)" in " ".join(result.stderr.split())
+
+
 def test_sends_nothing_without_leave(home: Path, asked: Path) -> None:
     result = pml("enrich", "notes", *writer("good", asked), code=2)
     assert "nothing was written, for there is no terminal to ask on" in result.stderr

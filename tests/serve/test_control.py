@@ -69,7 +69,8 @@ async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_
     loop, broken = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: broken.append(context))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve_control, cast("Any", None), paths_in(tmp_path), cast("Any", None), cast("Any", None))
+        nothing = cast("Any", None)
+        tasks.start_soon(serve_control, nothing, paths_in(tmp_path), nothing, nothing, nothing)
         await until(lambda: [*(tmp_path / "run").glob("*.sock")])
         await anyio.wait_all_tasks_blocked()
         with socket.socket(socket.AF_UNIX) as late:

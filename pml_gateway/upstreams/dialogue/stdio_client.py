@@ -36,13 +36,14 @@ class StdioClient:
     """
 
     def __init__(self) -> None:
+        self.name = ""
         self.client_capabilities = NO_CAPABILITIES
         self.audience: Audience | None = None
         self.known = anyio.Event()
 
-    def introduce(self, client_capabilities: Capabilities, audience: Audience | None) -> None:
-        """It said what it can be asked."""
-        self.client_capabilities, self.audience = client_capabilities, audience
+    def introduce(self, name: str, client_capabilities: Capabilities, audience: Audience | None) -> None:
+        """It said who it is and what it can be asked."""
+        self.name, self.client_capabilities, self.audience = name, client_capabilities, audience
         self.known.set()
 
     def shares(self, audience: Audience, era: str) -> bool:

@@ -1,0 +1,146 @@
+"""The language model of the one client: asked between its requests, for the owner's own commands and nobody else."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import CONNECTION_CLOSED
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.log import get_logger
+from pml_gateway.requests.writers import MAX_ANSWER_BYTES
+from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.masking import mask_text
+from pml_gateway.serve.presence import Presence
+from pml_gateway.text import shortened
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+
+logger = get_logger(__name__)
+
+CREATE_MESSAGE = "sampling/createMessage"
+
+MAX_PROMPT = 256 * 1024
+"""Characters. Those of `pml enrich` stay below a third of it."""
+
+MAX_TOKENS = 64 * 1024
+MAX_SECONDS = 3600.0
+"""As of `enrich.timeout`."""
+
+SHOWN_OF_REFUSAL = 300
+"""Characters of what a client says of its refusal."""
+
+
+class Question(BaseModel):
+    """All that can be asked: one text, answered by a text. No tools, no context, no other method."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    command: Literal["sample"]
+    prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
+    max_tokens: int = Field(gt=0, le=MAX_TOKENS)
+    seconds: float = Field(gt=0, le=MAX_SECONDS)
+
+    def as_params(self) -> JsonObject:
+        """As the client is asked."""
+        return {
+            "messages": [{"role": "user", "content": {"type": "text", "text": self.prompt}}],
+            "maxTokens": self.max_tokens,
+            "includeContext": "none",
+        }
+
+
+class ClientModel:
+    """What of the client's model the control socket reaches: whether there is one, and one question at a time."""
+
+    def __init__(self, presence: Presence, client: StdioClient | None, configuration: str) -> None:
+        """Ask a client.
+
+        Args:
+            presence: of this process.
+            client: the one client; None where there are many, over HTTP.
+            configuration: what names the configuration that is served.
+        """
+        self._presence = presence
+        self._client = client
+        self._configuration = configuration
+        self._is_asked = False
+
+    def as_json(self) -> JsonObject:
+        """The client, and why it cannot be asked."""
+        return {
+            "pid": os.getpid(),
+            **self._presence.as_json(),
+            "configuration": self._configuration,
+            "client": self._client.name if self._client is not None else None,
+            "refusal": self._refusal(),
+        }
+
+    async def answer(self, request: JsonObject) -> JsonObject:
+        """The text that the client's model writes, or why there is none."""
+        try:
+            question = Question.model_validate(request)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            return {"error": f"this cannot be asked: {'.'.join(map(str, first['loc']))}: {first['msg']}"}
+        if (why := self._refusal()) is not None:
+            return {"error": why}
+        if self._is_asked:
+            return {"error": f"{self._name} is being asked by another command"}
+        self._is_asked = True
+        try:
+            return await self._asked(question)
+        finally:
+            self._is_asked = False
+
+    @property
+    def _name(self) -> str:
+        return self._client.name if self._client is not None else ""
+
+    def _refusal(self) -> str | None:
+        client = self._client
+        if client is None:
+            return "clients over HTTP can be asked only within their own calls"
+        if not client.known.is_set():
+            return "its client has not said yet who it is"
+        if client.audience is None:
+            return (
+                f"{client.name} speaks the stateless protocol, in which clients are asked only within their own calls"
+            )
+        if client.client_capabilities.refusal(CREATE_MESSAGE, {}) is not None:
+            return f"{client.name} does not offer sampling"
+        return None
+
+    async def _asked(self, question: Question) -> JsonObject:
+        assert self._client is not None
+        assert self._client.audience is not None
+        logger.info("pml enrich asks %s for a text of at most %d tokens", self._name, question.max_tokens)
+        try:
+            with anyio.fail_after(question.seconds):
+                answer = await self._client.audience.ask(CREATE_MESSAGE, question.as_params(), None)
+        except TimeoutError:
+            return {"error": f"{self._name} did not answer within {question.seconds:g} seconds (enrich.timeout)"}
+        except MCPError as error:
+            if error.error.code == CONNECTION_CLOSED:
+                return {"error": f"{self._name} left before it answered"}
+            said = mask_text(KNOWN_SECRETS.masked(" ".join(error.error.message.split()), MASK))
+            return {"error": f"{self._name} refused ({error.error.code}): {shortened(said, SHOWN_OF_REFUSAL)}"}
+        return self._read(answer, question)
+
+    def _read(self, answer: JsonObject, question: Question) -> JsonObject:
+        """The text of a client's answer, in which anything may stand."""
+        content = answer.get("content")
+        blocks = content if isinstance(content, list) else [content]
+        texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text"]
+        text = "".join(each for each in texts if isinstance(each, str))
+        if answer.get("stopReason") == "maxTokens":
+            return {"error": f"{self._name} cut its answer at {question.max_tokens:,} tokens"}
+        if not text:
+            return {"error": f"{self._name} answered no text"}
+        if len(text.encode("utf-8", "surrogatepass")) > MAX_ANSWER_BYTES:
+            return {"error": f"{self._name} answered more than {MAX_ANSWER_BYTES:,} bytes"}
+        return {"text": text}
