@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,7 +60,8 @@ class _Known:
     definitions: tuple[Definition, ...]
     documents: tuple[ToolDocument, ...]
     requests: dict[str, tuple[Request, ...]]
-    flagged: int
+    flagged: Counter[str]
+    """Of each server, how many are not sent."""
 
 
 def enrich(
@@ -114,7 +115,7 @@ def enrich(
     try:
         code = command.run(lambda: _enrich(command, wish))
     except KeyboardInterrupt:
-        note("interrupted; what was done is stored, and the next run goes on from there")
+        note(f"interrupted; what was done is stored, and {_next(wish)} goes on from there")
         raise
     if code:
         raise typer.Exit(code)
@@ -146,11 +147,14 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
         everything=wish.everything,
         with_shipped=wish.with_shipped,
     )
+    everything = chosen.digests if wish.everything else []
     if wish.auto:
         chosen = _within(chosen, settings.enrich, count_tokens)
     with open_children() as children:
         told, asked = await _writer(command, children, wish, chosen)
-        shown = _as_json(chosen, known, settings.enrich, told, count_tokens, with_prompts=wish.show_prompt)
+        shown = _as_json(
+            chosen, known, settings.enrich, told, count_tokens, only=wish.servers, with_prompts=wish.show_prompt
+        )
         if not wish.auto and not wish.as_json:
             _show(shown, wish)
         if wish.show_prompt or wish.dry_run or not chosen.parts:
@@ -166,6 +170,8 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
         with _alone(command) as is_alone:
             if not is_alone:
                 raise GatewayError("another pml enrich is running", hint="wait for it; it stores what it has done")
+            if everything:
+                await anyio.to_thread.run_sync(tried.want, everything)
             with _progress(chosen, hidden=wish.auto or wish.as_json) as step:
                 for part in chosen.parts:
                     await enrichment.write(part)
@@ -191,7 +197,7 @@ async def _known(command: Command) -> _Known:
             definitions=tuple(_definition(tool_digest(tool), tool) for tool in sent),
             documents=tuple(documents(tools, catalog.ownership, requests)),
             requests={tool_digest(tool): each for tool, each in zip(tools, requests, strict=True) if each},
-            flagged=len(tools) - len(sent),
+            flagged=Counter(tool.upstream_id for tool in tools) - Counter(tool.upstream_id for tool in sent),
         )
 
 
@@ -271,6 +277,7 @@ def _as_json(
     told: str | GatewayError,
     count: Callable[[str], int],
     *,
+    only: Sequence[str],
     with_prompts: bool,
 ) -> JsonObject:
     """What would be sent to whom."""
@@ -284,7 +291,8 @@ def _as_json(
             tools=len(part.tools), prompts=1, input_tokens=read, output_tokens=written
         )
     total: Counter[str] = sum(servers.values(), Counter())
-    left_out = {**chosen.left_out, **({"flagged by the lint (pml trust)": known.flagged} if known.flagged else {})}
+    flagged = sum(count for server, count in known.flagged.items() if not only or server in only)
+    left_out = {**chosen.left_out, **({"flagged by the lint (pml trust)": flagged} if flagged else {})}
     return {
         "writer": told if isinstance(told, str) else None,
         **({"problem": told.message} if isinstance(told, GatewayError) else {}),
@@ -298,10 +306,19 @@ def _as_json(
     }
 
 
+def _next(wish: _Wish) -> str:
+    return "the next run without --all" if wish.everything else "the next run"
+
+
 def _cost(read: int, written: int, settings: EnrichSettings) -> float | None:
     if settings.input_price is None or settings.output_price is None:
         return None
     return round((read * settings.input_price + written * settings.output_price) / MILLION, 4)
+
+
+def _money(cost: float) -> str:
+    """With cents, and what is less than a tenth with more."""
+    return f"{cost:,.2f}" if cost >= 0.1 else f"{cost:.4f}"
 
 
 def _show(shown: JsonObject, wish: _Wish) -> None:
@@ -321,7 +338,7 @@ def _show(shown: JsonObject, wish: _Wish) -> None:
         say(f"written by: {shown['writer'] or 'nobody yet: ' + shown['problem']}")
         say(f"sent:       {SENT}")
         say(f"languages:  {', '.join(shown['languages'])}")
-        cost = "" if shown["cost"] is None else f", which cost {shown['cost']:.2f}"
+        cost = "" if shown["cost"] is None else f", which cost {_money(shown['cost'])}"
         say(f"expected:   {shown['input_tokens']:,} tokens sent, {shown['output_tokens']:,} written{cost}; {AGAIN}")
     else:
         say("there is nothing to write for")
@@ -334,7 +351,7 @@ def _has_leave(wish: _Wish, shown: JsonObject, label: str) -> bool:
     if wish.as_json or not sys.stdin.isatty():
         if wish.as_json:
             print_json(shown)
-        refuse_unasked(as_json=wish.as_json)
+        refuse_unasked(as_json=wish.as_json, done="sent", remedy="--yes to send this, or with --dry-run to look only")
     return typer.confirm(f"Send this to {label}?", default=False, err=True)
 
 
@@ -414,7 +431,7 @@ def _tell(result: Written, shown: JsonObject, settings: EnrichSettings, wish: _W
     else:
         for failure in result.failures:
             warn(failure)
-        paid = "" if cost is None else f", which cost {cost:.2f}"
+        paid = "" if cost is None else f", which cost {_money(cost)}"
         say(
             f"{counted(result.tools, 'tool')} with {counted(result.kept, 'request')}, of {result.written:,} written in "
             f"{counted(result.prompts, 'prompt')}; {result.input_tokens + result.output_tokens:,} tokens{paid}"
@@ -424,5 +441,5 @@ def _tell(result: Written, shown: JsonObject, settings: EnrichSettings, wish: _W
         if result.left:
             say(f"{counted(result.left, 'tool')} without any, as none passed; --all tries again", style="dim")
         if result.unsent:
-            say(f"{counted(result.unsent, 'tool')} not written for; the next run goes on with them")
+            say(f"{counted(result.unsent, 'tool')} not written for; {_next(wish)} goes on with them")
     return ExitCode.FAILED if result.unsent else ExitCode.OK

@@ -216,8 +216,15 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(exit_code(error))
 
 
-def refuse_unasked(*, as_json: bool) -> NoReturn:
-    """End a command that had something to write, no leave to do so, and nobody to ask; its answer is printed already.
+def refuse_unasked(
+    *, as_json: bool, done: str = "written", remedy: str = "--yes to write this, or with --dry-run to look only"
+) -> NoReturn:
+    """End a command that had something to do, no leave to do so, and nobody to ask; its answer is printed already.
+
+    Args:
+        as_json: whether it prints JSON.
+        done: what was not done.
+        remedy: what to run it with.
 
     Raises:
         typer.Exit: always.
@@ -226,7 +233,7 @@ def refuse_unasked(*, as_json: bool) -> NoReturn:
         raise typer.Exit(ExitCode.USAGE)
     fail(
         UsageError(
-            "nothing was written, for there is no terminal to ask on",
-            hint="run it with --yes to write this, or with --dry-run to look only",
+            f"nothing was {done}, for there is no terminal to ask on",
+            hint=f"run it with {remedy}",
         )
     )

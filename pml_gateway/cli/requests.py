@@ -38,7 +38,8 @@ ServerOption = Annotated[
 def requests() -> None:
     """What people ask who need a tool: search finds tools by it, and no model ever reads it.
 
-    Known public servers come with some; pml enrich writes more, pml requests learn takes them from use.
+    Known public servers come with some; pml enrich has your own language model write more, pml requests learn takes
+    them from use, and pml requests import brings in what others wrote.
 
     Example: pml requests list
     """
@@ -48,7 +49,11 @@ def requests() -> None:
 def list_requests(
     server: ServerOption = None,
     shipped: Annotated[
-        bool, typer.Option("--shipped", help="The public servers whose tools are known, instead of yours.")
+        bool,
+        typer.Option(
+            "--shipped",
+            help="The public servers whose tools are known, instead of yours; with --server, whose names hold it.",
+        ),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -58,7 +63,7 @@ def list_requests(
     Example: pml requests list --server github
     """
     if shipped:
-        _list_shipped(as_json=as_json)
+        _list_shipped(server, as_json=as_json)
         return
     command = Command(config, as_json=as_json)
     rows = [_row(tool, asked) for tool, asked in command.run(lambda: _known(command, server=server))]
@@ -71,13 +76,17 @@ def list_requests(
             ((row["name"], row["owner"], row["use"], row["shipped"]) for row in rows),
         )
     found = sum(1 for row in rows if row["owner"] or row["use"] or row["shipped"])
-    say(f"{found} of {counted(len(rows), 'tool')} with requests", style="dim")
+    more = "; pml enrich has your language model write the others" if found < len(rows) else ""
+    say(f"{found} of {counted(len(rows), 'tool')} with requests{more}", style="dim")
 
 
-def _list_shipped(*, as_json: bool) -> None:
+def _list_shipped(wanted: str | None, *, as_json: bool) -> None:
     from pml_gateway.requests.shipped import ShippedRequests
 
-    servers = ShippedRequests().servers()
+    servers = [each for each in ShippedRequests().servers() if (wanted or "").casefold() in each.server.casefold()]
+    if not servers:
+        error = UsageError(f"no public server {wanted!r} is known", hint="pml requests list --shipped names them all")
+        fail(error, as_json=as_json)
     if as_json:
         print_json(
             {
@@ -111,7 +120,9 @@ def show(
     elif asked:
         print_table(("from", "request"), ((_ORIGINS[request.origin.value], request.text) for request in asked))
     else:
-        note(f"{found.qualified_name} has no requests")
+        note(
+            f"{found.qualified_name} has no requests; pml enrich {found.upstream_id} has your language model write some"
+        )
 
 
 _ORIGINS = {"owner": "your own", "use": "from use", "shipped": "shipped"}
@@ -233,12 +244,14 @@ def remove(
     elif not chosen:
         note("there is nothing to remove")
     if is_unasked:
-        refuse_unasked(as_json=as_json)
+        refuse_unasked(
+            as_json=as_json, done="removed", remedy="--yes to remove them; pml requests show TOOL shows them"
+        )
 
 
 @requests_app.command("export")
 def export(
-    target: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to; stdout unless named.")] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to; - or none for stdout.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -252,7 +265,7 @@ def export(
     command = Command(config, as_json=as_json)
     entries = _library(command).entries()
     text = "".join(f"{line}\n" for line in exported(entries))
-    if target is None:
+    if target is None or str(target) == "-":
         sys.stdout.write(text)
         return
     try:
@@ -281,7 +294,9 @@ def import_requests(
 
     command = Command(config, as_json=as_json)
     try:
-        result = imported(_library(command), read_entries(_lines(source), str(source)))
+        result = imported(
+            _library(command), read_entries(_lines(source), "stdin" if str(source) == "-" else str(source))
+        )
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:

@@ -43,6 +43,9 @@ FAILURES = 3
 
 MAX_TRIED = 50_000
 
+WANTED = 0
+"""Instead of the day: what is there is to be written anew, and was not yet."""
+
 TokenCounter = Callable[[str], int]
 
 
@@ -58,11 +61,16 @@ class Plan:
         """How many tools are written for."""
         return sum(len(part.tools) for part in self.parts)
 
+    @property
+    def digests(self) -> list[str]:
+        """The definitions that are written for."""
+        return [tool.digest for part in self.parts for tool in part.tools]
+
 
 def plan(
     definitions: Sequence[Definition],
     known: Mapping[str, Sequence[Request]],
-    tried: Collection[str],
+    tried: Mapping[str, int],
     *,
     only: Collection[str] = (),
     everything: bool = False,
@@ -73,7 +81,7 @@ def plan(
     Args:
         definitions: of all tools that may be sent.
         known: the requests of each definition that has any.
-        tried: definitions that were written for before.
+        tried: definitions that were written for before, with the day, or `WANTED`.
         only: servers; all where none is named.
         everything: also what was written for before.
         with_shipped: also what shipped requests cover.
@@ -84,9 +92,11 @@ def plan(
         if only and each.server not in only:
             continue
         origins = {request.origin for request in known.get(each.digest, ())}
-        if not everything and (Origin.OWNER in origins or each.digest in tried):
+        if everything or tried.get(each.digest) == WANTED:
+            wanted.add(each.digest)
+        elif Origin.OWNER in origins or each.digest in tried:
             left_out["written for before"] += 1
-        elif not (everything or with_shipped) and Origin.SHIPPED in origins:
+        elif not with_shipped and Origin.SHIPPED in origins:
             left_out["covered by shipped requests"] += 1
         else:
             wanted.add(each.digest)
@@ -125,7 +135,7 @@ class Tried:
         self._path = directory / "tried.json"
 
     def read(self) -> dict[str, int]:
-        """Digests, and the days on which they were tried; nothing where the file cannot be read."""
+        """Digests, and the days on which they were tried, or `WANTED`; nothing where the file cannot be read."""
         try:
             read = json.loads(self._path.read_bytes())
             return {str(key): int(day) for key, day in read.items()}
@@ -141,10 +151,21 @@ class Tried:
         Raises:
             GatewayError: the file cannot be written.
         """
+        self._note(digests, int(time.time() // 86_400))
+
+    def want(self, digests: Collection[str]) -> None:
+        """Note that these are to be written anew, so that a run that is interrupted is gone on with.
+
+        Raises:
+            GatewayError: the file cannot be written.
+        """
+        self._note(digests, WANTED)
+
+    def _note(self, digests: Collection[str], day: int) -> None:
         try:
             make_private(self._path.parent)
             with locked(self._path):
-                tried = self.read() | dict.fromkeys(digests, int(time.time() // 86_400))
+                tried = self.read() | dict.fromkeys(digests, day)
                 newest = sorted(tried.items(), key=lambda each: each[1])[-MAX_TRIED:]
                 write_atomically(self._path, json.dumps(dict(newest)))
         except OSError as error:
@@ -204,7 +225,7 @@ class Enrichment:
             offered = await self._asked(part, prompt(part, self._languages))
         except WriterError as error:
             self._failed_in_a_row += 1
-            self.result.failures.append(f"{part.server}: {error.message}")
+            self.result.failures.append(_told(part.server, error))
             self.result.unsent += len(part.tools)
             return
         self._failed_in_a_row = 0
@@ -262,7 +283,7 @@ class Enrichment:
         try:
             offered = await self._asked(rest, prompt_again(rest, self._languages, kept, dropped))
         except WriterError as error:
-            self.result.failures.append(f"{part.server}, asked once more: {error.message}")
+            self.result.failures.append(_told(f"{part.server}, asked once more", error))
             return {}
         return (await self._judged(rest, offered, kept))[0]
 
@@ -279,6 +300,10 @@ class Enrichment:
         self.result.left += len(part.tools) - len(entries)
         self.result.kept += sum(len(entry.requests) for entry in entries)
         self._catalog = [replace(tool, requests=kept.get(tool.key) or tool.requests) for tool in self._catalog]
+
+
+def _told(what: str, error: WriterError) -> str:
+    return f"{what}: {error.message}{'; ' if error.hint else ''}{error.hint}"
 
 
 def expected_tokens(part: Part, languages: Sequence[str], count_tokens: TokenCounter) -> tuple[int, int]:

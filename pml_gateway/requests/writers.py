@@ -20,7 +20,7 @@ import httpx2
 
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import EnrichSettings
-from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.mcp.transport import child_environment
 from pml_gateway.processes.children import Children
 from pml_gateway.processes.command import OutputTooLongError, run_command
@@ -138,7 +138,19 @@ class CommandWriter:
             env: all of its variables.
             seconds: what one prompt may take.
             children: the child processes of this one.
+
+        Raises:
+            ConfigurationError: it is not installed.
         """
+        name = str(Path(command[0]).expanduser()) if command[0].startswith("~") else command[0]
+        program = shutil.which(name, path=env.get("PATH"))
+        if program is None:
+            raise ConfigurationError(
+                f"{command[0]} is not installed, or not on PATH",
+                hint="name another writer with --writer, or its whole path",
+            )
+        # Whole, for it is started in another folder.
+        self._program = str(Path(program).absolute())
         self._command = tuple(command)
         self._env = dict(env)
         self._seconds = seconds
@@ -152,14 +164,11 @@ class CommandWriter:
     async def write(self, prompt: str) -> Answer:
         """What the command prints."""
         name = self._command[0]
-        program = shutil.which(name, path=self._env.get("PATH"))
-        if program is None:
-            raise WriterError(f"{name} is not installed, or not on PATH", hint="name another writer with --writer")
         with tempfile.TemporaryDirectory(prefix="pml-enrich-") as folder:
             try:
                 with anyio.fail_after(self._seconds):
                     finished = await run_command(
-                        (program, *self._command[1:]),
+                        (self._program, *self._command[1:]),
                         prompt,
                         env=self._env,
                         folder=Path(folder),
@@ -269,9 +278,10 @@ def writer_of(
 
     Raises:
         ConfigurationError: there is none, or it lacks something.
+        UsageError: what was chosen is no command line.
         SecretError: a reference cannot be resolved.
     """
-    command = tuple(shlex.split(chosen)) if chosen else settings.command
+    command = _split(chosen) if chosen else settings.command
     if not command and settings.endpoint is not None:
         return _endpoint_writer(settings, environ)
     known = {each.name: each for each in KNOWN_COMMANDS}
@@ -297,7 +307,16 @@ def writer_of(
 
 def names_client(settings: EnrichSettings, chosen: str | None) -> bool:
     """Whether a client of a running gateway is to write."""
-    return (tuple(shlex.split(chosen)) if chosen else settings.command) == (SAMPLING,)
+    return (_split(chosen) if chosen else settings.command) == (SAMPLING,)
+
+
+def _split(line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise UsageError(
+            f"{line!r} is no command line: {error}", hint='write it as in a shell: --writer "llm -m MODEL"'
+        ) from None
 
 
 def is_configured(settings: EnrichSettings) -> bool:

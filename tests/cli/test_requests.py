@@ -63,7 +63,10 @@ def test_requests_are_imported_shown_exported_and_removed(digest: str, library: 
     copy = tmp_path / "copy.jsonl"
     pml("requests", "export", str(copy))
     assert json.loads(pml("requests", "import", str(copy), "--json").stdout)["added"] == 0
-    pml("requests", "remove", TOOL, code=2)
+    refused = pml("requests", "remove", TOOL, code=2).stderr
+    assert "nothing was removed" in refused
+    assert "--dry-run" not in refused
+    assert pml("requests", "export", "-").stdout == pml("requests", "export").stdout
     assert json.loads(pml("requests", "remove", TOOL, "--yes", "--json").stdout) == {"removed": 1}
     assert library.all() == {}
     assert "nothing to remove" in pml("requests", "remove", TOOL, "--yes").stderr
@@ -93,6 +96,8 @@ def test_a_line_that_is_none_is_named_with_its_remedy(library: RequestLibrary, t
 def test_mistakes_are_told_with_what_is_meant(home: Path, tmp_path: Path) -> None:
     assert "calc__date_difference" in pml("requests", "show", "calc__date_diference", code=1).stderr
     assert "calc" in pml("requests", "list", "--server", "cal", code=2).stderr
+    assert "pml enrich" in pml("requests", "list", "--server", "calc").stdout
+    assert "pml enrich calc" in pml("requests", "show", TOOL).stderr
     assert "cannot be read" in pml("requests", "import", str(tmp_path / "none.jsonl"), code=1).stderr
     assert "--unused" in pml("requests", "remove", code=2).stderr
 
@@ -101,6 +106,14 @@ def test_the_known_public_servers_are_listed_without_a_configuration(tmp_path: P
     shown = CliRunner().invoke(app, ["requests", "list", "--shipped"], env={"PML_HOME": str(tmp_path), "COLUMNS": "80"})
     assert shown.exit_code == 0
     assert "filesystem" in shown.stdout
+    asked = ("requests", "list", "--shipped", "--json", "--server")
+    named = CliRunner().invoke(app, [*asked, "Notion"], env={"PML_HOME": str(tmp_path)})
+    servers = [each["server"] for each in json.loads(named.stdout)["servers"]]
+    assert "notion" in servers
+    assert all("notion" in server.lower() for server in servers)
+    unknown = CliRunner().invoke(app, [*asked[:3], "--server", "no-such"], env={"PML_HOME": str(tmp_path)})
+    assert unknown.exit_code == 2
+    assert "no public server 'no-such' is known" in unknown.stderr
     assert max(map(len, shown.stdout.splitlines())) <= WIDTH
 
 

@@ -45,7 +45,7 @@ class Scripted:
         self.asked.append(prompt)
         behaviour = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
         if behaviour == "fails":
-            raise WriterError("no answer today")
+            raise WriterError("no answer today", hint="try tomorrow")
         return Answer(answer(behaviour, prompt), 100, 10)
 
 
@@ -180,12 +180,34 @@ def test_plans_what_is_new_or_changed_and_says_what_is_left_out(library: Request
         "d-search_inbox": (Request("b", Origin.OWNER),),
         "d-forecast": (Request("c", Origin.USE),),
     }
-    usual = plan(TOOLS, known, {"d-archive_thread"})
+    usual = plan(TOOLS, known, {"d-archive_thread": 20_000})
     assert [[each.name for each in part.tools] for part in usual.parts] == [["forecast"]]
     assert usual.left_out == {"written for before": 2, "covered by shipped requests": 1}
-    assert plan(TOOLS, known, (), with_shipped=True).tools == 3
-    assert plan(TOOLS, known, (), everything=True).tools == 4
-    assert plan(TOOLS, {}, (), only=["weather"]).tools == 1
+    assert plan(TOOLS, known, {}, with_shipped=True).tools == 3
+    assert plan(TOOLS, known, {}, everything=True).tools == 4
+    assert plan(TOOLS, {}, {}, only=["weather"]).tools == 1
+
+
+async def test_what_is_to_be_written_anew_is_gone_on_with_after_an_interruption(
+    library: RequestLibrary, tried: Tried
+) -> None:
+    work = enrichment(Scripted("good"), library, tried)
+    first, second = planned(library, tried)
+    for part in (first, second):
+        await work.write(part)
+    again = plan(TOOLS, library.all(), tried.read(), everything=True)
+    tried.want(again.digests)
+    await work.write(first)
+    assert planned(library, tried) == (second,)
+    assert len(library.of("d-forecast")) == 8
+    await work.write(second)
+    assert planned(library, tried) == ()
+
+
+async def test_a_failure_is_told_with_its_remedy(library: RequestLibrary, tried: Tried) -> None:
+    work = enrichment(Scripted("fails"), library, tried)
+    await work.write(planned(library, tried)[0])
+    assert work.result.failures == ["mail: no answer today; try tomorrow"]
 
 
 def test_a_damaged_note_of_what_was_tried_starts_afresh(tmp_path: Path, tried: Tried) -> None:

@@ -16,7 +16,7 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pml_gateway.config.settings import EnrichSettings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.requests.writers import (
     MAX_ANSWER_BYTES,
@@ -79,9 +79,20 @@ async def test_a_command_that_prints_without_end_is_ended(children: Children) ->
         await fake(children, "floods").write(PROMPT)
 
 
-async def test_a_command_that_is_not_there_is_named(children: Children) -> None:
-    with pytest.raises(WriterError, match="no-such-program is not installed"):
-        await CommandWriter(("no-such-program",), {"PATH": "/bin"}, 1, children).write(PROMPT)
+def test_a_command_that_is_not_there_is_named(children: Children) -> None:
+    with pytest.raises(ConfigurationError, match="no-such-program is not installed"):
+        writer_of(EnrichSettings(), children, chosen="no-such-program -x", environ={"PATH": "/bin"})
+
+
+async def test_a_command_may_be_named_from_the_folder_that_one_is_in(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program(tmp_path, "mine")).write_text("#!/bin/sh\ncat > /dev/null; echo written\n")
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": "/usr/bin:/bin"}
+    writer = writer_of(EnrichSettings(), children, chosen="./mine", environ=environ)
+    assert writer.label == "./mine"
+    assert (await writer.write(PROMPT)).text == "written\n"
 
 
 def program(folder: Path, name: str) -> Path:
@@ -102,7 +113,8 @@ def test_known_commands_are_found_and_not_started(tmp_path: Path, children: Chil
 def test_the_choice_wins_over_the_configuration_which_wins_over_what_is_found(
     tmp_path: Path, children: Children
 ) -> None:
-    program(tmp_path, "codex")
+    for name in ("codex", "my-model", "llm", "claude"):
+        program(tmp_path, name)
     environ = {"PATH": str(tmp_path)}
     configured = EnrichSettings(command=("my-model", "--quiet"))
     assert writer_of(configured, children, environ=environ).label == "my-model --quiet"
@@ -135,6 +147,11 @@ def test_says_what_a_writer_lacks(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         writer_of(EnrichSettings(**settings), children, chosen=chosen, environ={"PATH": str(tmp_path), "KEY": "x"})
+
+
+def test_a_command_line_that_is_none_is_named(children: Children) -> None:
+    with pytest.raises(UsageError, match="""'claude "-p' is no command line"""):
+        writer_of(EnrichSettings(), children, chosen='claude "-p')
 
 
 async def test_a_known_command_gets_its_own_variables_and_no_others(tmp_path: Path, children: Children) -> None:
