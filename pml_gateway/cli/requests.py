@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 requests_app = typer.Typer(name="requests", no_args_is_help=True)
 
-MAX_IMPORT_BYTES = 256 * 1024 * 1024
-
 ServerOption = Annotated[
     str | None,
     typer.Option("--server", metavar="ID", help="Only this server's tools.", autocompletion=server_names),
@@ -198,11 +196,13 @@ def import_requests(
 
     Example: pml requests import requests.jsonl
     """
-    from pml_gateway.requests.exchange import imported, read_entries
+    from pml_gateway.requests.exchange import imported, read_entries, read_lines
 
     command = Command(config, as_json=as_json)
     try:
-        result = imported(_library(command), read_entries(_lines(source), str(source)))
+        result = imported(
+            _library(command), read_entries(read_lines(None if str(source) == "-" else source), str(source))
+        )
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:
@@ -211,18 +211,6 @@ def import_requests(
     note(f"{counted(result.requests, 'new request')} for {counted(result.definitions, 'definition')}")
     if result.refused:
         note(f"{counted(result.refused, 'text')} not kept: said already, too many for one tool, or not sound")
-
-
-def _lines(source: Path) -> list[str]:
-    try:
-        content = sys.stdin.buffer.read(MAX_IMPORT_BYTES + 1) if str(source) == "-" else source.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(
-            f"{source} cannot be read: {error}", hint="name a file of pml requests export"
-        ) from None
-    if len(content) > MAX_IMPORT_BYTES:
-        raise InvalidInputError(f"{source} is larger than {MAX_IMPORT_BYTES >> 20} MB", hint="import it in parts")
-    return content.decode("utf-8", "replace").splitlines()
 
 
 def _library(command: Command) -> RequestLibrary:

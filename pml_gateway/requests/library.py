@@ -114,9 +114,13 @@ def _lines(texts: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for text, _ in zip(texts, range(MAX_OFFERED), strict=False):
         line = " ".join(well_formed(text).split())
-        if line and len(line) <= MAX_CHARACTERS and line.isprintable() and visible(line) == line:
+        if line and _is_line(line) and visible(line) == line:
             found.setdefault(line.casefold().rstrip(" .?!"), line)
     return list(found.values())
+
+
+def _is_line(text: str) -> bool:
+    return len(text) <= MAX_CHARACTERS and text.isprintable()
 
 
 def chosen(requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -161,7 +165,7 @@ class RequestLibrary:
 
     def entries(self) -> list[Entry]:
         """All that is kept, by server and name."""
-        return [entry for columns in self._rows() if (entry := _entry(columns)) is not None]
+        return [entry for columns in self._rows() or () if (entry := _entry(columns)) is not None]
 
     def put(
         self, digest: str, texts: Iterable[str], origin: Origin, *, name: str = "", server: str = ""
@@ -186,13 +190,18 @@ class RequestLibrary:
             for entry, requests in zip(offered, sound_lists(entry.requests for entry in offered), strict=True)
         ]
         rows = [
-            (entry.digest, entry.origin.value, entry.name, entry.server, json.dumps(entry.requests), _today())
+            (
+                entry.digest,
+                entry.origin.value,
+                *map(well_formed, (entry.name, entry.server)),
+                json.dumps(entry.requests),
+            )
             for entry in kept
             if entry.requests
         ]
         emptied = [(entry.digest, entry.origin.value) for entry in kept if not entry.requests]
         with self._writing() as connection:
-            connection.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany(f"INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, {_today()})", rows)
             connection.executemany("DELETE FROM requests WHERE digest = ? AND origin = ?", emptied)
             _trim(connection)
         return kept
@@ -252,14 +261,18 @@ class RequestLibrary:
             return b""
 
     def _read(self, stamp: bytes) -> _Kept:
+        rows = self._rows()
+        if rows is None:
+            return self._kept  # with its stamp, so that the file is read again
         found: dict[str, list[Request]] = {}
-        for columns in self._rows():
+        for columns in rows:
             entry = _entry(columns)
             if entry is not None:
                 found.setdefault(entry.digest, []).extend(Request(text, entry.origin) for text in entry.requests)
         return _Kept(stamp, {digest: chosen(requests) for digest, requests in found.items()})
 
-    def _rows(self) -> list[tuple[Any, ...]]:
+    def _rows(self) -> list[tuple[Any, ...]] | None:
+        """What the file holds; None where it cannot be read now."""
         try:
             if not self.path.exists():
                 return []
@@ -271,9 +284,10 @@ class RequestLibrary:
                 ).fetchall()
         except (OSError, sqlite3.OperationalError) as exc:
             logger.warning("the requests in %s cannot be read: %s", self.path, exc)
-        except sqlite3.DatabaseError as exc:
+            return None
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             self._set_aside(exc)
-        return []
+            return []
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -287,12 +301,12 @@ class RequestLibrary:
                     connection.execute(_SCHEMA)
                     connection.execute(f"PRAGMA user_version={VERSION}")
                 yield connection
-        except (OSError, sqlite3.Error) as exc:
-            if type(exc) is sqlite3.DatabaseError:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as exc:
+            if type(exc) in _DAMAGED:
                 self._set_aside(exc)
             raise GatewayError(f"{self.path} cannot be written ({exc})", hint=remedy) from exc
 
-    def _set_aside(self, reason: sqlite3.DatabaseError) -> None:
+    def _set_aside(self, reason: Exception) -> None:
         aside = self.path.with_name(f"{self.path.name}.damaged")
         try:
             self.path.replace(aside)
@@ -300,6 +314,10 @@ class RequestLibrary:
             logger.warning("%s is damaged (%s), and cannot be set aside: %s", self.path, reason, exc)
         else:
             logger.warning("%s is damaged (%s), and starts afresh; set aside as %s", self.path, reason, aside.name)
+
+
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What SQLite makes of files that are not its own, where it can put its complaint into words; else, of the latter."""
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -312,8 +330,10 @@ def _version(connection: sqlite3.Connection) -> int:
 def _entry(columns: Sequence[Any]) -> Entry | None:
     """A row of the file; nothing where somebody else wrote it."""
     digest, name, server, origin, texts = columns
+    if not all(isinstance(each, str) for each in (digest, name, server)):
+        return None
     try:
-        found = tuple(text for text in json.loads(texts) if isinstance(text, str) and len(text) <= MAX_CHARACTERS)
+        found = tuple(text for text in json.loads(texts) if isinstance(text, str) and _is_line(text))
         return Entry(digest, name, server, Origin(origin), found[:MAX_REQUESTS])
     except (TypeError, ValueError, RecursionError):
         return None
