@@ -74,7 +74,10 @@ def list_requests(
 def _list_shipped(*, as_json: bool) -> None:
     from pml_gateway.requests.shipped import ShippedRequests
 
-    servers = ShippedRequests().servers()
+    try:
+        servers = ShippedRequests().servers()
+    except GatewayError as error:
+        fail(error, as_json=as_json)
     if as_json:
         print_json(
             {
