@@ -21,6 +21,7 @@ import httpx2
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import EnrichSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.index.text import well_formed
 from pml_gateway.mcp.transport import child_environment
 from pml_gateway.processes.children import Children
 from pml_gateway.processes.command import OutputTooLongError, run_command
@@ -142,13 +143,13 @@ class CommandWriter:
 
     @property
     def label(self) -> str:
-        """The command line."""
-        return shlex.join(self._command)
+        """The command line, without what looks like a secret."""
+        return shlex.join(map(mask_text, self._command))
 
     async def write(self, prompt: str) -> Answer:
         """What the command prints."""
         name = self._command[0]
-        program = shutil.which(name, path=self._env.get("PATH"))
+        program = _program(name, self._env.get("PATH"))
         if program is None:
             raise WriterError(f"{name} is not installed, or not on PATH", hint="name another writer with --writer")
         with tempfile.TemporaryDirectory(prefix="pml-enrich-") as folder:
@@ -194,7 +195,9 @@ class EndpointWriter:
             seconds: what one prompt may take, with all tries.
             pause: seconds before the second try.
         """
-        self._url = url if url.endswith(COMPLETIONS) else url.rstrip("/") + COMPLETIONS
+        parts = urlsplit(url)
+        path = parts.path.rstrip("/").removesuffix(COMPLETIONS) + COMPLETIONS
+        self._url = parts._replace(path=path, fragment="").geturl()
         self._model = model
         self._key = key
         self._seconds = seconds
@@ -267,7 +270,7 @@ def writer_of(
         ConfigurationError: there is none, or it lacks something.
         SecretError: a reference cannot be resolved.
     """
-    command = tuple(shlex.split(chosen)) if chosen else settings.command
+    command = _words(chosen) if chosen else settings.command
     if not command and settings.endpoint is not None:
         return _endpoint_writer(settings, environ)
     known = {each.name: each for each in KNOWN_COMMANDS}
@@ -301,13 +304,41 @@ def _endpoint_writer(settings: EnrichSettings, environ: Mapping[str, str]) -> En
     if not settings.model:
         raise ConfigurationError("enrich.endpoint needs a model", hint="set enrich.model")
     url = resolve(settings.endpoint, environ)
-    parts = urlsplit(url)
-    if settings.key and parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS:
+    try:
+        parts = urlsplit(url)
+        httpx2.URL(url)
+        is_url = parts.hostname is not None and parts.port != 0
+    except (ValueError, httpx2.InvalidURL):
+        is_url = False
+    if not is_url:
+        raise ConfigurationError(
+            "enrich.endpoint is no URL of a service", hint="write for example https://api.openai.com/v1"
+        )
+    if (settings.key or parts.password) and parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS:
         raise ConfigurationError(
             f"enrich.key would be sent to {parts.hostname} unencrypted", hint="use an https URL, or no key"
         )
     key = resolve(settings.key, environ) if settings.key else None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            "enrich.key has characters that no header can hold", hint=f"see what {settings.key} holds"
+        )
     return EndpointWriter(url, settings.model, key, settings.timeout)
+
+
+def _program(name: str, path: str | None) -> str | None:
+    """The file of a program, from whatever folder it is started."""
+    found = shutil.which(name, path=path)
+    return None if found is None else str(Path(found).absolute())
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--writer is no command line: {error}", hint='quote it as a whole: --writer "claude -p"'
+        ) from None
 
 
 def _is_meant(name: str, pattern: str) -> bool:
@@ -326,7 +357,7 @@ def _answer(content: bytes, label: str) -> Answer:
         ) from None
     if not isinstance(text, str):
         raise WriterError(f"{label} answered no text")
-    return Answer(text, *(count if isinstance(count, int) else None for count in counts))
+    return Answer(well_formed(text), *(count if isinstance(count, int) else None for count in counts))
 
 
 def _message(content: bytes) -> str:
