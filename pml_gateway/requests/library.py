@@ -150,7 +150,8 @@ class RequestLibrary:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "requests.sqlite3"
         self._kept = _Kept()
-        self._noted = 0
+        self._noted = 0, frozenset[str]()
+        """The day, and what was seen on it."""
 
     def of(self, digest: str) -> tuple[Request, ...]:
         """The requests of a definition, the owner's first."""
@@ -235,17 +236,19 @@ class RequestLibrary:
         return self.remove(set(self.all()) - set(digests))
 
     def note_seen(self, digests: Collection[str]) -> None:
-        """Note that a catalog has these definitions; what none has had for KEPT_DAYS is forgotten. Once a day.
+        """Note that a catalog has these definitions, once a day; what none has had for KEPT_DAYS is forgotten.
 
         Raises:
             GatewayError: the file cannot be written.
         """
         known = self.all()
-        if not known or self._noted == _today():
+        seen = [digest for digest in digests if digest in known]
+        day, noted = self._noted
+        if not known or (day == _today() and noted.issuperset(seen)):
             return
-        self._noted = _today()
+        self._noted = _today(), noted.union(seen) if day == _today() else frozenset(seen)
         with self._writing() as connection:
-            for batch in _batches([digest for digest in digests if digest in known]):
+            for batch in _batches(seen):
                 marks = ",".join("?" * len(batch))
                 connection.execute(
                     f"UPDATE requests SET seen = ? WHERE seen < ? AND digest IN ({marks})", (_today(), _today(), *batch)

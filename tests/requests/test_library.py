@@ -180,6 +180,23 @@ def test_what_no_catalog_had_for_long_is_forgotten(library: RequestLibrary, monk
     assert set(library.all()) == {"d"}
 
 
+def test_what_is_listed_later_on_a_day_has_been_seen(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    for digest in ("d", "e"):
+        library.put(digest, ["find the bug"], Origin.OWNER)
+    today = module._today()
+    monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS)
+    library = RequestLibrary(library.path.parent)
+    # Servers list their tools one after the other.
+    for digests in (set[str](), {"d"}, {"d", "e"}):
+        library.note_seen(digests)
+    stamp = library._stamp()
+    library.note_seen({"d", "e", "f"})
+    assert library._stamp() == stamp
+    monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS + 1)
+    library.note_seen(())
+    assert set(library.all()) == {"d", "e"}
+
+
 def test_the_file_is_bounded(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     for number in range(5):
