@@ -18,13 +18,13 @@ PLACEHOLDER = "..."
 """What a remedy writes where a value belongs; it writes `default` where a default does."""
 
 _URL = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
     r"(?P<query>\?[^#\s]*)?(?P<fragment>#\S*)?",
     re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(
     # Not where the value is an object with names of its own.
-    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+    r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 
 Judge = Callable[[Any, Keys], Any]
