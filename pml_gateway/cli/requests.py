@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 requests_app = typer.Typer(name="requests", no_args_is_help=True)
 
-MAX_IMPORT_BYTES = 256 * 1024 * 1024
-
 ServerOption = Annotated[
     str | None,
     typer.Option("--server", metavar="ID", help="Only this server's tools.", autocompletion=server_names),
@@ -83,10 +81,14 @@ def list_requests(
 def _list_shipped(wanted: str | None, *, as_json: bool) -> None:
     from pml_gateway.requests.shipped import ShippedRequests
 
-    servers = [each for each in ShippedRequests().servers() if (wanted or "").casefold() in each.server.casefold()]
-    if not servers:
-        error = UsageError(f"no public server {wanted!r} is known", hint="pml requests list --shipped names them all")
+    try:
+        known = ShippedRequests().servers()
+    except GatewayError as error:
         fail(error, as_json=as_json)
+    servers = [each for each in known if (wanted or "").casefold() in each.server.casefold()]
+    if not servers:
+        hint = "pml requests list --shipped names them all"
+        fail(UsageError(f"no public server {wanted!r} is known", hint=hint), as_json=as_json)
     if as_json:
         print_json(
             {
@@ -290,13 +292,12 @@ def import_requests(
 
     Example: pml requests import requests.jsonl
     """
-    from pml_gateway.requests.exchange import imported, read_entries
+    from pml_gateway.requests.exchange import imported, read_entries, read_lines
 
     command = Command(config, as_json=as_json)
     try:
-        result = imported(
-            _library(command), read_entries(_lines(source), "stdin" if str(source) == "-" else str(source))
-        )
+        file = None if str(source) == "-" else source
+        result = imported(_library(command), read_entries(read_lines(file), str(file or "stdin")))
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:
@@ -305,18 +306,6 @@ def import_requests(
     note(f"{counted(result.requests, 'new request')} for {counted(result.definitions, 'definition')}")
     if result.refused:
         note(f"{counted(result.refused, 'text')} not kept: said already, too many for one tool, or not sound")
-
-
-def _lines(source: Path) -> list[str]:
-    try:
-        content = sys.stdin.buffer.read(MAX_IMPORT_BYTES + 1) if str(source) == "-" else source.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(
-            f"{source} cannot be read: {error}", hint="name a file of pml requests export"
-        ) from None
-    if len(content) > MAX_IMPORT_BYTES:
-        raise InvalidInputError(f"{source} is larger than {MAX_IMPORT_BYTES >> 20} MB", hint="import it in parts")
-    return content.decode("utf-8", "replace").splitlines()
 
 
 def _library(command: Command) -> RequestLibrary:

@@ -133,7 +133,7 @@ class _Table:
                     found |= dict(rows)
         except (OSError, sqlite3.OperationalError) as exc:
             _logger.warning("embedding cache %s not read: %s", self._path, exc)
-        except sqlite3.DatabaseError as exc:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             self._discard(exc)
         return found
 
@@ -150,7 +150,7 @@ class _Table:
                 self._trim(connection, min(map(len, blobs.values())))
         except (OSError, sqlite3.OperationalError) as exc:
             do_without(CACHE, self._path.parent, exc)
-        except sqlite3.DatabaseError as exc:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             self._discard(exc)
 
     def _trim(self, connection: sqlite3.Connection, vector_bytes: int) -> None:
@@ -173,7 +173,7 @@ class _Table:
             connection.execute(_SCHEMA)
             yield connection
 
-    def _discard(self, reason: sqlite3.DatabaseError) -> None:
+    def _discard(self, reason: Exception) -> None:
         _logger.warning("embedding cache %s is damaged and starts afresh: %s", self._path, reason)
         try:
             self._path.unlink(missing_ok=True)

@@ -54,16 +54,19 @@ async def run_command(
     output, last_words = bytearray(), bytearray()
     try:
         async with anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                await _read(process, output, max_bytes)
+                if len(output) > max_bytes:
+                    tasks.cancel_scope.cancel()
+
             tasks.start_soon(_write, process, given.encode("utf-8", "replace"))
             tasks.start_soon(_read_end, process, last_words)
-            is_too_long = await _read(process, output, max_bytes)
-            if is_too_long:
-                tasks.cancel_scope.cancel()
-            else:
-                await process.wait()
-                # A descendant may hold stderr open; what the command itself wrote is there.
-                tasks.cancel_scope.deadline = anyio.current_time() + LEAVE_SECONDS
-        if is_too_long:
+            tasks.start_soon(read)
+            await process.wait()
+            # A descendant may hold the pipes open; what the command itself wrote is there.
+            tasks.cancel_scope.deadline = anyio.current_time() + LEAVE_SECONDS
+        if len(output) > max_bytes:
             raise OutputTooLongError
         assert process.returncode is not None
         return Finished(process.returncode, output.decode("utf-8", "replace"), last_words.decode("utf-8", "replace"))
@@ -81,15 +84,12 @@ async def _write(process: anyio.abc.Process, given: bytes) -> None:
         await process.stdin.aclose()
 
 
-async def _read(process: anyio.abc.Process, output: bytearray, max_bytes: int) -> bool:
-    """Keep what is printed; whether it was too much."""
+async def _read(process: anyio.abc.Process, output: bytearray, max_bytes: int) -> None:
+    """Keep what is printed, until it is too much."""
     assert process.stdout is not None
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        while True:
+        while len(output) <= max_bytes:
             output += await process.stdout.receive()
-            if len(output) > max_bytes:
-                return True
-    return False
 
 
 async def _read_end(process: anyio.abc.Process, last_words: bytearray) -> None:

@@ -141,7 +141,7 @@ class Tried:
             return {str(key): int(day) for key, day in read.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, OverflowError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("%s cannot be read, and starts afresh: %s", self._path, error)
             return {}
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.text import well_formed
 from pml_gateway.requests.library import MAX_ENTRIES, MAX_OFFERED, Entry, Origin, RequestLibrary
+from pml_gateway.text import escaped_json
+
+MAX_IMPORT_BYTES = 256 * 1024 * 1024
 
 MAX_NAME = 200
 """Characters of names, which are only shown."""
@@ -38,7 +43,28 @@ def exported(entries: Iterable[Entry]) -> Iterator[str]:
             "origin": entry.origin.value,
             "requests": list(entry.requests),
         }
-        yield json.dumps(row, ensure_ascii=False)
+        yield escaped_json(row)
+
+
+def read_lines(source: Path | None) -> list[str]:
+    """The lines of a file, or of stdin.
+
+    Raises:
+        InvalidInputError: it cannot be read, or is too large.
+    """
+    try:
+        with sys.stdin.buffer if source is None else source.open("rb") as file:
+            content = file.read(MAX_IMPORT_BYTES + 1)
+    except OSError as error:
+        raise InvalidInputError(
+            f"{source} cannot be read: {error}", hint="name a file of pml requests export"
+        ) from None
+    if len(content) > MAX_IMPORT_BYTES:
+        raise InvalidInputError(
+            f"{source or 'stdin'} is larger than {MAX_IMPORT_BYTES >> 20} MB", hint="import it in parts"
+        )
+    # Not splitlines, for which texts may hold what ends a line.
+    return content.decode("utf-8", "replace").split("\n")
 
 
 def read_entries(lines: Iterable[str], source: str) -> list[Entry]:
@@ -99,7 +125,7 @@ def imported(library: RequestLibrary, entries: Iterable[Entry]) -> Imported:
         new = tuple(text for text in dict.fromkeys(entry.requests) if text.casefold() not in known)
         offered += len(new)
         name, server = (there.name or entry.name, there.server or entry.server) if there else (entry.name, entry.server)
-        wanted[key] = Entry(entry.digest, name, server, entry.origin, (*had, *new))
+        wanted[key] = Entry(entry.digest, name, server, entry.origin, (*had, *new)[:MAX_OFFERED])
     kept = library.put_all(wanted.values())
     had_before = sum(len(before[key].requests) for key in wanted if key in before)
     added = sum(len(entry.requests) for entry in kept) - had_before

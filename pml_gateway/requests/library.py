@@ -114,9 +114,13 @@ def _lines(texts: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for text, _ in zip(texts, range(MAX_OFFERED), strict=False):
         line = " ".join(well_formed(text).split())
-        if line and len(line) <= MAX_CHARACTERS and line.isprintable() and visible(line) == line:
+        if line and _is_line(line) and visible(line) == line:
             found.setdefault(line.casefold().rstrip(" .?!"), line)
     return list(found.values())
+
+
+def _is_line(text: str) -> bool:
+    return len(text) <= MAX_CHARACTERS and text.isprintable()
 
 
 def chosen(requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -146,7 +150,8 @@ class RequestLibrary:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "requests.sqlite3"
         self._kept = _Kept()
-        self._noted = 0
+        self._noted = 0, frozenset[str]()
+        """The day, and what was seen on it."""
 
     def of(self, digest: str) -> tuple[Request, ...]:
         """The requests of a definition, the owner's first."""
@@ -161,7 +166,7 @@ class RequestLibrary:
 
     def entries(self) -> list[Entry]:
         """All that is kept, by server and name."""
-        return [entry for columns in self._rows() if (entry := _entry(columns)) is not None]
+        return [entry for columns in self._rows() or () if (entry := _entry(columns)) is not None]
 
     def put(
         self, digest: str, texts: Iterable[str], origin: Origin, *, name: str = "", server: str = ""
@@ -186,13 +191,18 @@ class RequestLibrary:
             for entry, requests in zip(offered, sound_lists(entry.requests for entry in offered), strict=True)
         ]
         rows = [
-            (entry.digest, entry.origin.value, entry.name, entry.server, json.dumps(entry.requests), _today())
+            (
+                entry.digest,
+                entry.origin.value,
+                *map(well_formed, (entry.name, entry.server)),
+                json.dumps(entry.requests),
+            )
             for entry in kept
             if entry.requests
         ]
         emptied = [(entry.digest, entry.origin.value) for entry in kept if not entry.requests]
         with self._writing() as connection:
-            connection.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany(f"INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, {_today()})", rows)
             connection.executemany("DELETE FROM requests WHERE digest = ? AND origin = ?", emptied)
             _trim(connection)
         return kept
@@ -226,17 +236,19 @@ class RequestLibrary:
         return self.remove(set(self.all()) - set(digests))
 
     def note_seen(self, digests: Collection[str]) -> None:
-        """Note that a catalog has these definitions; what none has had for KEPT_DAYS is forgotten. Once a day.
+        """Note that a catalog has these definitions, once a day; what none has had for KEPT_DAYS is forgotten.
 
         Raises:
             GatewayError: the file cannot be written.
         """
         known = self.all()
-        if not known or self._noted == _today():
+        seen = [digest for digest in digests if digest in known]
+        day, noted = self._noted
+        if not known or (day == _today() and noted.issuperset(seen)):
             return
-        self._noted = _today()
+        self._noted = _today(), noted.union(seen) if day == _today() else frozenset(seen)
         with self._writing() as connection:
-            for batch in _batches([digest for digest in digests if digest in known]):
+            for batch in _batches(seen):
                 marks = ",".join("?" * len(batch))
                 connection.execute(
                     f"UPDATE requests SET seen = ? WHERE seen < ? AND digest IN ({marks})", (_today(), _today(), *batch)
@@ -252,14 +264,18 @@ class RequestLibrary:
             return b""
 
     def _read(self, stamp: bytes) -> _Kept:
+        rows = self._rows()
+        if rows is None:
+            return self._kept  # with its stamp, so that the file is read again
         found: dict[str, list[Request]] = {}
-        for columns in self._rows():
+        for columns in rows:
             entry = _entry(columns)
             if entry is not None:
                 found.setdefault(entry.digest, []).extend(Request(text, entry.origin) for text in entry.requests)
         return _Kept(stamp, {digest: chosen(requests) for digest, requests in found.items()})
 
-    def _rows(self) -> list[tuple[Any, ...]]:
+    def _rows(self) -> list[tuple[Any, ...]] | None:
+        """What the file holds; None where it cannot be read now."""
         try:
             if not self.path.exists():
                 return []
@@ -271,9 +287,10 @@ class RequestLibrary:
                 ).fetchall()
         except (OSError, sqlite3.OperationalError) as exc:
             logger.warning("the requests in %s cannot be read: %s", self.path, exc)
-        except sqlite3.DatabaseError as exc:
+            return None
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             self._set_aside(exc)
-        return []
+            return []
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -287,12 +304,12 @@ class RequestLibrary:
                     connection.execute(_SCHEMA)
                     connection.execute(f"PRAGMA user_version={VERSION}")
                 yield connection
-        except (OSError, sqlite3.Error) as exc:
-            if type(exc) is sqlite3.DatabaseError:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as exc:
+            if type(exc) in _DAMAGED:
                 self._set_aside(exc)
             raise GatewayError(f"{self.path} cannot be written ({exc})", hint=remedy) from exc
 
-    def _set_aside(self, reason: sqlite3.DatabaseError) -> None:
+    def _set_aside(self, reason: Exception) -> None:
         aside = self.path.with_name(f"{self.path.name}.damaged")
         try:
             self.path.replace(aside)
@@ -300,6 +317,10 @@ class RequestLibrary:
             logger.warning("%s is damaged (%s), and cannot be set aside: %s", self.path, reason, exc)
         else:
             logger.warning("%s is damaged (%s), and starts afresh; set aside as %s", self.path, reason, aside.name)
+
+
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What SQLite makes of files that are not its own, where it can put its complaint into words; else, of the latter."""
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -312,8 +333,10 @@ def _version(connection: sqlite3.Connection) -> int:
 def _entry(columns: Sequence[Any]) -> Entry | None:
     """A row of the file; nothing where somebody else wrote it."""
     digest, name, server, origin, texts = columns
+    if not all(isinstance(each, str) for each in (digest, name, server)):
+        return None
     try:
-        found = tuple(text for text in json.loads(texts) if isinstance(text, str) and len(text) <= MAX_CHARACTERS)
+        found = tuple(text for text in json.loads(texts) if isinstance(text, str) and _is_line(text))
         return Entry(digest, name, server, Origin(origin), found[:MAX_REQUESTS])
     except (TypeError, ValueError, RecursionError):
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 import zipfile
 import zlib
 from collections import defaultdict
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pml_gateway.errors import GatewayError
 from pml_gateway.index.text import MAX_REQUESTS, split_words, well_formed
 from pml_gateway.log import get_logger
 from pml_gateway.paths import shipped_places
@@ -234,16 +236,31 @@ class ShippedRequests:
         """The servers whose tools are known.
 
         Raises:
-            OSError, ValueError, KeyError, zipfile.BadZipFile: the file cannot be read.
+            GatewayError: the file cannot be read.
         """
-        with self._opened() as file:
-            return KnownServers(_json(file, "index")).servers
+        try:
+            with self._opened() as file:
+                return KnownServers(_json(file, "index")).servers
+        except _UNREADABLE as error:
+            raise GatewayError(f"{self._path} cannot be read: {error}", hint="install the package anew") from None
 
     def _opened(self) -> zipfile.ZipFile:
         return zipfile.ZipFile(self._path)
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+"""What zipfile and JSON make of a file that is damaged."""
 
 
 def _place() -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
@@ -76,24 +76,27 @@ class ToolRequests:
         for at, tool in enumerate(tools):
             places[tool.upstream_id].append(at)
         listed = {server: tuple(tools[at] for at in ats) for server, ats in places.items()}
-        self._look_at(listed, packages)
+        looked_at = self._look_at(listed, packages)
         kept = self.library.all()
         found: list[tuple[Request, ...]] = [()] * len(tools)
         for server, ats in places.items():
-            known = self._known[server]
+            known = looked_at[server]
             for at, digest, texts in zip(ats, known.digests, known.shipped, strict=True):
                 own, ours = kept.get(digest, ()), (Request(text, Origin.SHIPPED) for text in texts)
                 found[at] = chosen((*own, *ours)) if own else tuple(ours)
-        self._note_seen()
+        self._note_seen({digest for known in looked_at.values() for digest in known.digests})
         return found
 
-    def _look_at(self, listed: Mapping[str, tuple[CatalogTool, ...]], packages: Mapping[str, str]) -> None:
+    def _look_at(
+        self, listed: Mapping[str, tuple[CatalogTool, ...]], packages: Mapping[str, str]
+    ) -> Mapping[str, _Known]:
         """Find out about servers that are new or list something else now, and forget those that are gone."""
-        self._known = {server: known for server, known in self._known.items() if server in listed}
+        # Of its own until it is complete: another thread may look at another catalog meanwhile.
+        looked_at = {server: known for server, known in self._known.items() if server in listed}
         changed = [
             server
             for server, tools in listed.items()
-            if server not in self._known or not self._known[server].is_of(packages.get(server, ""), tools)
+            if server not in looked_at or not looked_at[server].is_of(packages.get(server, ""), tools)
         ]
         listings = [
             Listing(tuple(Definition(tool.name, tool.description) for tool in listed[server]), packages.get(server, ""))
@@ -101,10 +104,11 @@ class ToolRequests:
         ]
         for server, listing, shipped in zip(changed, listings, self._shipped.requests_of(listings), strict=True):
             tools = listed[server]
-            self._known[server] = _Known(listing.package, tools, tuple(map(tool_digest, tools)), shipped)
+            looked_at[server] = _Known(listing.package, tools, tuple(map(tool_digest, tools)), shipped)
+        self._known = looked_at
+        return looked_at
 
-    def _note_seen(self) -> None:
-        digests = {digest for known in self._known.values() for digest in known.digests}
+    def _note_seen(self, digests: Collection[str]) -> None:
         try:
             self.library.note_seen(digests)
         except GatewayError as error:

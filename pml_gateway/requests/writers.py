@@ -21,6 +21,7 @@ import httpx2
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import EnrichSettings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.index.text import well_formed
 from pml_gateway.mcp.transport import child_environment
 from pml_gateway.processes.children import Children
 from pml_gateway.processes.command import OutputTooLongError, run_command
@@ -158,8 +159,8 @@ class CommandWriter:
 
     @property
     def label(self) -> str:
-        """The command line."""
-        return shlex.join(self._command)
+        """The command line, without what looks like a secret."""
+        return shlex.join(map(mask_text, self._command))
 
     async def write(self, prompt: str) -> Answer:
         """What the command prints."""
@@ -207,7 +208,9 @@ class EndpointWriter:
             seconds: what one prompt may take, with all tries.
             pause: seconds before the second try.
         """
-        self._url = url if url.endswith(COMPLETIONS) else url.rstrip("/") + COMPLETIONS
+        parts = urlsplit(url)
+        path = parts.path.rstrip("/").removesuffix(COMPLETIONS) + COMPLETIONS
+        self._url = parts._replace(path=path, fragment="").geturl()
         self._model = model
         self._key = key
         self._seconds = seconds
@@ -329,12 +332,25 @@ def _endpoint_writer(settings: EnrichSettings, environ: Mapping[str, str]) -> En
     if not settings.model:
         raise ConfigurationError("enrich.endpoint needs a model", hint="set enrich.model")
     url = resolve(settings.endpoint, environ)
-    parts = urlsplit(url)
-    if settings.key and parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS:
+    try:
+        parts = urlsplit(url)
+        httpx2.URL(url)
+        is_url = parts.hostname is not None and parts.port != 0
+    except (ValueError, httpx2.InvalidURL):
+        is_url = False
+    if not is_url:
+        raise ConfigurationError(
+            "enrich.endpoint is no URL of a service", hint="write for example https://api.openai.com/v1"
+        )
+    if (settings.key or parts.password) and parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS:
         raise ConfigurationError(
             f"enrich.key would be sent to {parts.hostname} unencrypted", hint="use an https URL, or no key"
         )
     key = resolve(settings.key, environ) if settings.key else None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            "enrich.key has characters that no header can hold", hint=f"see what {settings.key} holds"
+        )
     return EndpointWriter(url, settings.model, key, settings.timeout)
 
 
@@ -354,7 +370,7 @@ def _answer(content: bytes, label: str) -> Answer:
         ) from None
     if not isinstance(text, str):
         raise WriterError(f"{label} answered no text")
-    return Answer(text, *(count if isinstance(count, int) else None for count in counts))
+    return Answer(well_formed(text), *(count if isinstance(count, int) else None for count in counts))
 
 
 def _message(content: bytes) -> str:

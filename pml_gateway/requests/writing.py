@@ -12,7 +12,7 @@ from pml_gateway.requests.gates import Dropped
 from pml_gateway.requests.library import MAX_CHARACTERS, MAX_OFFERED
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import mask_keys
+from pml_gateway.secrets.masking import mask_text
 from pml_gateway.text import escaped_json, first_sentence, shortened
 from pml_gateway.types import JsonObject
 
@@ -305,7 +305,8 @@ def _mentioned(tool: Definition) -> JsonObject:
 
 def _clean(text: str, limit: int) -> str:
     """A server's text, bounded, without anything that is or looks like a secret."""
-    return shortened(mask_keys(KNOWN_SECRETS.masked(text[: 2 * limit], MASK)), limit)
+    # What is known is looked for first, because one that is cut is known no more.
+    return shortened(mask_text(KNOWN_SECRETS.masked(text, MASK)[: 2 * limit]), limit)
 
 
 def _data(value: object) -> str:

@@ -18,13 +18,13 @@ PLACEHOLDER = "..."
 """What a remedy writes where a value belongs; it writes `default` where a default does."""
 
 _URL = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
     r"(?P<query>\?[^#\s]*)?(?P<fragment>#\S*)?",
     re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(
     # Not where the value is an object with names of its own.
-    r"(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+    r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 
 Judge = Callable[[Any, Keys], Any]
@@ -91,10 +91,20 @@ def _is_prose(match: re.Match[str], plain: Container[str]) -> bool:
 
 
 def _masked_assignment(match: re.Match[str]) -> str:
+    if _is_secret(match):
+        return _assigned(match)
+    # `error: token=abc`, where what is said of one name is an assignment to another
+    value = _ASSIGNMENT.sub(lambda found: _assigned(found) if _is_secret(found) else found[0], match["value"])
+    return f"{match['name']}{match['sign']}{value}"
+
+
+def _assigned(match: re.Match[str]) -> str:
+    return f"{match['name']}{match['sign']}{mask_secret(match['value'])}"
+
+
+def _is_secret(match: re.Match[str]) -> bool:
     value = match["value"]
-    if not is_secret_name(match["name"]) or value.startswith("//") or value == PLACEHOLDER:
-        return match[0]
-    return f"{match['name']}{match['sign']}{mask_secret(value)}"
+    return is_secret_name(match["name"]) and not value.startswith("//") and value != PLACEHOLDER
 
 
 def mask_keys(text: str) -> str:

@@ -41,6 +41,9 @@ def test_a_secret_shows_only_as_a_reference(text: str, shown: str) -> None:
         ("postgresql://u:hunter2@db:5432/app", "postgresql://***@db:5432/app"),
         (f"use {KEY} here", "use *** here"),
         ("password=hunter2 host=db", "password=*** host=db"),
+        ("error: password=hunter2 host=db", "error: password=*** host=db"),
+        ("a=" * 5_000,) * 2,
+        ("x" * 50_000,) * 2,
         ("https://${env:HOST:-hunter2}/mcp", "https://${env:HOST:-***}/mcp"),
         (
             "${file:/run/secrets/0f8fad5bd9cb469fa16570867728950e}",

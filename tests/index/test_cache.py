@@ -46,6 +46,21 @@ def test_vectors_of_one_model_are_not_given_for_another(tmp_path: Path) -> None:
     assert other.encoded == DISTINCT
 
 
+def test_damage_that_sqlite_cannot_name_is_replaced(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path)
+    expected = cache.encode(HashedWords(), TEXTS)
+    (file,) = tmp_path.iterdir()
+    content = file.read_bytes()
+    damaged = content.replace(b"tableembeddings", b"table\xffmbeddings", 1)
+    assert damaged != content
+    file.write_bytes(damaged)
+    for _ in range(2):
+        assert np.array_equal(cache.encode(HashedWords(), TEXTS), expected)
+    again = HashedWords()
+    cache.encode(again, TEXTS)
+    assert again.encoded == []
+
+
 @pytest.mark.parametrize("damage", [b"", b"no database at all, but long enough to be taken for one" * 100])
 def test_a_damaged_file_is_replaced(tmp_path: Path, damage: bytes) -> None:
     cache = EmbeddingCache(tmp_path)

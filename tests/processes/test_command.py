@@ -73,6 +73,17 @@ async def test_ends_what_it_started_when_it_is_cancelled(tmp_path: Path, childre
         await until(partial(_is_gone, pid))
 
 
+async def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, children: Children) -> None:
+    code = (
+        "import subprocess,sys\n"
+        "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'import time; time.sleep(1000)'])\n"
+        "print(child.pid)"
+    )
+    with anyio.fail_after(30):
+        finished = await python(code, "", tmp_path, children)
+    await until(partial(_is_gone, int(finished.output)))
+
+
 async def test_says_that_a_program_is_not_there(tmp_path: Path, children: Children) -> None:
     with pytest.raises(FileNotFoundError):
         await run_command(("/nowhere/at-all",), "", env={}, folder=tmp_path, max_bytes=1, children=children)

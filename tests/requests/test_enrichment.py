@@ -211,7 +211,7 @@ async def test_a_failure_is_told_with_its_remedy(library: RequestLibrary, tried:
 
 
 def test_a_damaged_note_of_what_was_tried_starts_afresh(tmp_path: Path, tried: Tried) -> None:
-    for content in (b"[]", b"\xff", b'{"a": "x"}', b"[" * 100_000):
+    for content in (b"[]", b"\xff", b'{"a": "x"}', b'{"a": 1e999}', b"[" * 100_000):
         (tmp_path / "requests").mkdir(exist_ok=True)
         (tmp_path / "requests" / "tried.json").write_bytes(content)
         assert tried.read() == {}

@@ -98,6 +98,42 @@ def test_a_damaged_file_is_told_and_set_aside(library: RequestLibrary, caplog: p
     assert len(library.of("d")) == 1
 
 
+def test_a_file_whose_damage_sqlite_cannot_name_is_set_aside(library: RequestLibrary) -> None:
+    library.put("d", ["find the bug"], Origin.OWNER)
+    # The name of the table in SQLite's own list of tables, which it repeats in its complaint.
+    damaged = library.path.read_bytes().replace(b"tablerequestsrequests", b"tablereq\xffstsre\xffests")
+    library.path.write_bytes(damaged)
+    assert RequestLibrary(library.path.parent).of("d") == ()
+    library.path.write_bytes(damaged)
+    with pytest.raises(GatewayError, match="cannot be written"):
+        library.put("e", ["who broke it"], Origin.OWNER)
+    library.put("e", ["who broke it"], Origin.OWNER)
+    assert set(library.all()) == {"e"}
+
+
+def test_what_cannot_be_read_now_is_no_empty_library(
+    library: RequestLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.01)
+    library.put("d", ["find the bug"], Origin.OWNER)
+    fresh = RequestLibrary(library.path.parent)
+    other = sqlite3.connect(library.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    assert fresh.of("d") == ()
+    assert "locked" in caplog.text
+    other.execute("ROLLBACK")
+    assert [request.text for request in fresh.of("d")] == ["find the bug"]
+    other.execute("UPDATE requests SET server = 'elsewhere'")
+    other.execute("BEGIN EXCLUSIVE")
+    assert [request.text for request in fresh.of("d")] == ["find the bug"]
+    other.close()
+
+
+def test_a_name_that_no_file_can_hold_stops_nothing(library: RequestLibrary) -> None:
+    library.put("d", ["find the bug"], Origin.OWNER, name="find\ud800", server="s\udfff")
+    assert [(entry.name, entry.server) for entry in library.entries()] == [("find?", "s?")]
+
+
 def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary) -> None:
     library.path.parent.mkdir()
     library.path.touch()
@@ -109,8 +145,13 @@ def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary)
                 "INSERT INTO requests VALUES (?, 'owner', '', '', ?, 0)", (f"strange {number}", texts or b"\xff")
             )
         connection.execute("INSERT INTO requests VALUES ('later', 'heaven', '', '', '[]', 0)")
+        connection.execute("INSERT INTO requests VALUES (x'00', 'owner', '', '', '[\"a\"]', 0)")
+        connection.execute("INSERT INTO requests VALUES ('bytes', 'owner', x'00', x'ff', '[\"a\"]', 0)")
+        hidden = '["\\ud800", "\\u0000", "\\u001b[2J", "\\u202eabc"]'
+        connection.execute("INSERT INTO requests VALUES ('hidden', 'owner', '', '', ?, 0)", (hidden,))
     connection.close()
     assert {digest for digest, requests in library.all().items() if requests} == {"d"}
+    assert {entry.digest for entry in library.entries() if entry.requests} == {"d"}
 
 
 def test_a_file_of_a_later_version_is_left_alone(library: RequestLibrary, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,6 +178,23 @@ def test_what_no_catalog_had_for_long_is_forgotten(library: RequestLibrary, monk
     monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS + 1)
     library.note_seen({"d"})
     assert set(library.all()) == {"d"}
+
+
+def test_what_is_listed_later_on_a_day_has_been_seen(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    for digest in ("d", "e"):
+        library.put(digest, ["find the bug"], Origin.OWNER)
+    today = module._today()
+    monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS)
+    library = RequestLibrary(library.path.parent)
+    # Servers list their tools one after the other.
+    for digests in (set[str](), {"d"}, {"d", "e"}):
+        library.note_seen(digests)
+    stamp = library._stamp()
+    library.note_seen({"d", "e", "f"})
+    assert library._stamp() == stamp
+    monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS + 1)
+    library.note_seen(())
+    assert set(library.all()) == {"d", "e"}
 
 
 def test_the_file_is_bounded(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

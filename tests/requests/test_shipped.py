@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 import zipfile
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pml_gateway.errors import GatewayError
 from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.requests.library import MAX_CHARACTERS
 from pml_gateway.requests.shipped import Definition, KnownServers, Listing, ShippedRequests, words_of
@@ -212,3 +214,32 @@ def test_the_shipped_file_is_sound_and_in_the_wheel() -> None:
             for each in requests:
                 assert MIN_REQUESTS <= len(each) <= MAX_REQUESTS
                 assert all(len(text) <= MAX_CHARACTERS and text.isprintable() for text in each)
+
+
+@pytest.mark.parametrize("at", ["method", "version", "encrypted", "nested", "shape"])
+def test_a_damaged_installation_has_no_requests(
+    tmp_path: Path, shipped: ShippedRequests, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    content = bytearray(shipped._path.read_bytes())
+    [*_, index] = (
+        found.start()
+        for found in re.finditer(b"PK\x01\x02", content)
+        if b"index.json" in content[found.start() : found.start() + 60]
+    )
+    path = tmp_path / "damaged.zip"
+    match at:
+        case "method":
+            content[index + 10] = 99
+        case "version":
+            content[index + 6] = 200
+        case "encrypted":
+            content[index + 8] |= 1
+        case _:
+            with zipfile.ZipFile(path, "w") as file:
+                file.writestr("index.json", "[" * 100_000 if at == "nested" else '{"servers": [5]}')
+            content = bytearray(path.read_bytes())
+    path.write_bytes(content)
+    assert ShippedRequests(path).requests_of([listing(FILES)]) == [((),) * len(FILES)]
+    assert "install the package anew" in caplog.text
+    with pytest.raises(GatewayError, match="cannot be read"):
+        ShippedRequests(path).servers()

@@ -41,6 +41,26 @@ def test_the_owners_come_before_those_that_are_shipped(library: RequestLibrary, 
     assert then[1:] == first[1:]
 
 
+def test_threads_that_ask_for_different_catalogs_do_not_meet(
+    library: RequestLibrary, shipped: ShippedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = ToolRequests(library, shipped)
+    before = build_catalog([listing("files", *catalog()), listing("other", "search")])
+    requests.of(before.tools, {})
+    after = build_catalog(
+        [listing("files", *catalog(search="Another one.")), listing("other", "search")], previous=before
+    )
+    recognise = shipped.requests_of
+
+    def meanwhile(listings: Sequence[Listing]) -> list[tuple[tuple[str, ...], ...]]:
+        monkeypatch.setattr(shipped, "requests_of", recognise)
+        requests.of(build_catalog([listing("files", *catalog())]).tools, {})
+        return recognise(listings)
+
+    monkeypatch.setattr(shipped, "requests_of", meanwhile)
+    assert [len(each) for each in requests.of(after.tools, {})] == [3, 3, 3, 0, 0]
+
+
 def test_a_changed_definition_has_lost_the_owners_requests(library: RequestLibrary, shipped: ShippedRequests) -> None:
     requests = ToolRequests(library, shipped)
     before = build_catalog([listing("files", *catalog())])

@@ -140,13 +140,40 @@ def test_a_client_writes_where_it_is_named_alone() -> None:
         ({"endpoint": "http://models.example/v1", "model": "m", "key": "${env:KEY}"}, None, "unencrypted"),
         ({}, "ollama", "needs the name of a model"),
         ({}, "ollama run", "needs the name of a model"),
+        ({}, "claude 'not closed", "quotation"),
+        ({"endpoint": "http://joe:sesame@models.example/v1", "model": "m"}, None, "unencrypted"),
+        ({"endpoint": "https://models.example:port/v1", "model": "m"}, None, "no URL of a service"),
+        ({"endpoint": "https://models.example:99999/v1", "model": "m"}, None, "no URL of a service"),
+        ({"endpoint": "http://[::1/v1", "model": "m"}, None, "no URL of a service"),
+        ({"endpoint": "https:///v1", "model": "m"}, None, "no URL of a service"),
+        ({"endpoint": "https://models.example/v1", "model": "m", "key": "${env:ODD}"}, None, "enrich.key"),
+        ({"endpoint": "https://models.example/v1", "model": "m", "key": "${env:LINES}"}, None, "enrich.key"),
     ],
 )
 def test_says_what_a_writer_lacks(
     settings: dict[str, Any], chosen: str | None, said: str, children: Children, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        writer_of(EnrichSettings(**settings), children, chosen=chosen, environ={"PATH": str(tmp_path), "KEY": "x"})
+    environ = {"PATH": str(tmp_path), "KEY": "x", "ODD": "kéy-sesame", "LINES": "a-key\nX-Other: sesame"}
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        writer_of(EnrichSettings(**settings), children, chosen=chosen, environ=environ)
+    assert "sesame" not in str(raised.value)
+
+
+def test_what_is_shown_of_a_command_has_no_key(children: Children, tmp_path: Path) -> None:
+    chosen = "curl -H 'Authorization: Bearer sk-live-0123456789abcdefABCDEF0123' https://joe:sesame@models.example"
+    label = writer_of(EnrichSettings(), children, chosen=chosen, environ={"PATH": str(tmp_path)}).label
+    assert label.startswith("curl -H ")
+    assert "sk-live" not in label
+    assert "sesame" not in label
+
+
+async def test_a_program_beside_the_folder_one_stands_in_is_found(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "mine").write_text("#!/bin/sh\necho it is I\n")
+    monkeypatch.chdir(tmp_path)
+    writer = writer_of(EnrichSettings(), children, chosen="./mine", environ={"PATH": "/usr/bin:/bin"})
+    assert await writer.write(PROMPT) == Answer("it is I\n")
 
 
 def test_a_command_line_that_is_none_is_named(children: Children) -> None:
@@ -207,6 +234,7 @@ async def test_a_service_is_asked_for_a_chat_completion() -> None:
     async with service(handle) as url:
         answer = await endpoint(url, "sesame").write(PROMPT)
         assert await endpoint(url + "/chat/completions").write("b") == Answer("an answer", 12, 3)
+        await endpoint(url + "/?version=2#part").write("b")
     assert answer == Answer("an answer", 12, 3)
     path = "/v1/chat/completions"
     assert asked[0] == (
@@ -215,6 +243,15 @@ async def test_a_service_is_asked_for_a_chat_completion() -> None:
     )
     assert asked[1][0]["path"] == path
     assert asked[1][1] is None
+    assert asked[2][0]["path"] == f"{path}?version=2"
+
+
+async def test_what_no_encoding_holds_is_no_part_of_an_answer() -> None:
+    async def handle(body: dict[str, Any], headers: dict[str, str]) -> bytes:
+        return completion("half \ud83d a smile")
+
+    async with service(handle) as url:
+        assert await endpoint(url).write(PROMPT) == Answer("half ? a smile")
 
 
 async def test_a_busy_service_is_asked_again() -> None:

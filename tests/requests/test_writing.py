@@ -80,6 +80,26 @@ def test_texts_are_bounded_and_carry_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Asks https://joe:sesame@db.example/x for rows.",
+        "Posts to https://hooks.example/in?token=sesame&room=1 or elsewhere.",
+        "Connects to postgres://admin:sesame@db.example/main by default.",
+        "Needs api_key='sesame' to work.",
+        "Default: password=sesame",
+        "Shows the wire. " + "a known secret of many words " * 20,
+    ],
+)
+def test_credentials_in_definitions_are_not_sent(text: str) -> None:
+    KNOWN_SECRETS.remember("a known secret of many words " * 20)
+    told = definition("show", text, room=text)
+    sent = prompt(Part("mail", (told,), (told,)), ["en"])
+    assert "sesame" not in sent
+    assert "of many words" not in sent
+    assert text.split()[0] in sent
+
+
+@pytest.mark.parametrize(
     ("languages", "counts"),
     [
         (["en"], [8]),

@@ -1,0 +1,42 @@
+"""Requests as lines of JSON: whatever is written is read again, and files of others stay within limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pml_gateway.errors import InvalidInputError
+from pml_gateway.requests import exchange
+from pml_gateway.requests.exchange import exported, imported, read_entries, read_lines
+from pml_gateway.requests.library import Entry, Origin, RequestLibrary
+
+DIGEST = "0" * 32
+
+
+def test_names_that_break_lines_are_read_again(tmp_path: Path) -> None:
+    name = "a\u2028b\x85c\x0b\x1b[2J\u202ed\ud800"
+    file = tmp_path / "team.jsonl"
+    file.write_text("".join(exported([Entry(DIGEST, name, name, Origin.OWNER, ("one",))])) + "\n", encoding="utf-8")
+    assert all(character.isprintable() for line in read_lines(file) for character in line)
+    [entry] = read_entries(read_lines(file), "file")
+    assert entry.requests == ("one",)
+
+
+def test_lines_end_where_lines_of_json_do(tmp_path: Path) -> None:
+    file = tmp_path / "team.jsonl"
+    file.write_bytes(json.dumps({"digest": DIGEST, "requests": ["a\u2028b"]}, ensure_ascii=False).encode() + b"\r\n")
+    assert [entry.digest for entry in read_entries(read_lines(file), "file")] == [DIGEST]
+
+
+def test_a_file_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_IMPORT_BYTES", 1 << 20)
+    with pytest.raises(InvalidInputError, match="larger than 1 MB"):
+        read_lines(Path("/dev/zero"))
+
+
+def test_many_lines_of_one_definition_are_no_more_than_one(tmp_path: Path) -> None:
+    lines = [Entry(DIGEST, "", "", Origin.OWNER, tuple(f"{line} {at}" for at in range(10))) for line in range(2_000)]
+    result = imported(RequestLibrary(tmp_path), lines)
+    assert (result.requests, result.refused) == (16, 19_984)
