@@ -160,6 +160,7 @@ def test_says_what_a_writer_lacks(
 
 
 def test_what_is_shown_of_a_command_has_no_key(children: Children, tmp_path: Path) -> None:
+    program(tmp_path, "curl")
     chosen = "curl -H 'Authorization: Bearer sk-live-0123456789abcdefABCDEF0123' https://joe:sesame@models.example"
     label = writer_of(EnrichSettings(), children, chosen=chosen, environ={"PATH": str(tmp_path)}).label
     assert label.startswith("curl -H ")
