@@ -160,8 +160,9 @@ class KnownServers:
         for at, tool in enumerate(listing.tools):
             named_alike = self._by_name.get(name_key(tool.name), ())
             words = words_of(tool.description) if named_alike else frozenset()
+            said = self._told(words)
             for known in named_alike:
-                by_server[known.server].append(self._match(at, words, known))
+                by_server[known.server].append(self._match(at, words, said, known))
         is_known = {at: self._is_known(listing, self.servers[at], matches) for at, matches in by_server.items()}
         found: dict[int, tuple[tuple[bool, float], Known]] = {}
         for server, matches in by_server.items():
@@ -172,10 +173,10 @@ class KnownServers:
                         found[match.at] = rank, Known(server, match.known)
         return {at: known for at, (_, known) in found.items()}
 
-    def _match(self, at: int, words: frozenset[int], known: Known) -> _Match:
+    def _match(self, at: int, words: frozenset[int], said: float, known: Known) -> _Match:
         known_words = frozenset(self._words[known.server][known.tool])
         common = self._told(words & known_words)
-        said, known_said = self._told(words), self._told(known_words)
+        known_said = self._told(known_words)
         either, less = said + known_said - common, min(said, known_said)
         return _Match(
             at,

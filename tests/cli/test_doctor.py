@@ -71,6 +71,16 @@ def test_a_gateway_in_order_exits_with_zero(home: Path) -> None:
     assert [finding["what"] for finding in findings()] == ["no client uses the gateway yet"]
 
 
+def test_tools_without_requests_are_counted_with_the_command_that_writes_some(home: Path) -> None:
+    private(home, {"servers": {"calc": CALC}})
+    findings = json.loads(pml("doctor", "--json").stdout)["findings"]
+    [found] = [each for each in findings if each["subject"] == "requests"]
+    assert (found["severity"], found["what"]) == (
+        "ok",
+        "known for 0 of 18 tools; pml enrich writes some for the others",
+    )
+
+
 def test_a_configuration_that_does_not_load_leaves_the_rest_to_be_looked_at(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from pml_gateway.reports.doctor.configuration import broken, commands, configura
 from pml_gateway.reports.doctor.files import files, versions
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_text
 from pml_gateway.reports.doctor.gateways import gateways, listener_on
-from pml_gateway.reports.doctor.search import index, manifest, model
+from pml_gateway.reports.doctor.search import index, manifest, model, requests
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
 from pml_gateway.reports.doctor.tools import checked_shallowly, kept_away, tools
 from pml_gateway.reports.doctor.trust import trust
@@ -124,6 +124,7 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         await gateway.judge_unread()
         found += trust(gateway.warden)
         found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
+        found.append(requests(gateway.state))
     return found
 
 

@@ -48,6 +48,18 @@ def index(state: GatewayState, is_current: bool) -> Finding:
     return Finding(Area.SEARCH, Severity.OK, "index", what)
 
 
+def requests(state: GatewayState) -> Finding:
+    """For how many tools it is known what people ask for."""
+    documents = state.index.documents if state.index is not None else ()
+    known = sum(1 for document in documents if document.requests)
+    if not state.settings.search.requests:
+        what = "search.requests is false: tools are found without them"
+    else:
+        what = f"known for {known:,} of {counted(len(documents), 'tool')}"
+        what += "; pml enrich writes some for the others" if known < len(documents) else ""
+    return Finding(Area.SEARCH, Severity.OK, "requests", what)
+
+
 def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
     """What the next start knows before any server is up. Look before a gateway is opened, which writes it anew."""
     known = file.load()
