@@ -228,8 +228,12 @@ class EndpointWriter:
         pause = self._pause
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}]}
-        # Redirects are not followed: the key is for this host.
-        async with httpx2.AsyncClient(headers=headers, timeout=self._seconds, follow_redirects=False) as client:
+        # Redirects are not followed, and no proxy comes between services of this machine: the key is for this host.
+        parts = urlsplit(self._url)
+        may_use_proxy = parts.scheme == "https" or parts.hostname not in LOOPBACK_HOSTS
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=self._seconds, follow_redirects=False, trust_env=may_use_proxy
+        ) as client:
             while True:
                 try:
                     with anyio.fail_after(max(until - time.monotonic(), 0.01)):

@@ -255,6 +255,17 @@ async def test_what_no_encoding_holds_is_no_part_of_an_answer() -> None:
         assert await endpoint(url).write(PROMPT) == Answer("half ? a smile")
 
 
+async def test_a_service_of_this_machine_is_asked_past_any_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+
+    async def handle(body: dict[str, Any], headers: dict[str, str]) -> bytes:
+        return completion("not through others")
+
+    async with service(handle) as url:
+        assert await endpoint(url, "sesame", seconds=1).write(PROMPT) == Answer("not through others")
+
+
 async def test_a_busy_service_is_asked_again() -> None:
     answers = [
         response(b"{}", status="429 Too Many Requests", retry_after="0"),
