@@ -167,7 +167,7 @@ class Snapshots(Generic[Kept]):
             self._current.unlink(missing_ok=True)
         except OSError as exc:
             _logger.warning("index %s cannot be removed: %s", self._current, exc)
-        if path.parent == self._directory and path.is_dir():
+        if path != self._current and path.parent == self._directory:
             shutil.rmtree(path, ignore_errors=True)
 
 

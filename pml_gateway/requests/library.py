@@ -214,7 +214,7 @@ class RequestLibrary:
             GatewayError: the file cannot be written.
         """
         wanted = list(dict.fromkeys(digests))
-        if not self.path.exists():
+        if not self.all():
             return 0
         gone: set[str] = set()
         with self._writing() as connection:
