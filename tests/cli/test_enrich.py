@@ -20,6 +20,8 @@ from tests.support import fake_writer
 from tests.support.command_line import demo_home, home_of, pml
 from tests.support.process import write_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -96,7 +98,6 @@ def test_writes_once_for_each_tool(home: Path, asked: Path) -> None:
     assert f"{result['tools']} tools with " in said
 
 
-@pytest.mark.slow
 def test_a_team_shares_what_was_written(home: Path, asked: Path, tmp_path: Path) -> None:
     report("calc", "--yes", "--all", *writer("good", asked))
     pml("enrich", "--export", str(tmp_path / "team.jsonl"))

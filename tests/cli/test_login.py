@@ -22,7 +22,7 @@ from tests.support.authorization import LIMIT, AuthorizationServer, Protected, p
 from tests.support.process import GatewayProcess, environment, run_pml, running_gateway, write_settings
 from tests.support.raw import decoded, post_modern
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
 NO_KEYRING = {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}

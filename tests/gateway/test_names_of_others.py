@@ -14,7 +14,7 @@ from tests.support.memory import settings_for
 from tests.support.scripted_server import EVERY_METHOD, ScriptedServer, prompt, tool
 from tests.support.serving import Serving, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STOLEN = (
     *("github__create", "github:create", "github.create", "github/create", "mcp__github__create", "GitHub__create"),

@@ -113,6 +113,7 @@ def test_a_library_that_cannot_be_imported_is_an_error_of_the_model(
         load_embedder("nobody/model")
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_had_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="nobody/no-such-model") as caught:

@@ -218,6 +218,7 @@ async def test_a_catastrophic_pattern_holds_nobody_up(tmp_path: Path) -> None:
             assert text_of(await call(caller, "call_tool", called)) == "fine"
 
 
+@pytest.mark.slow
 async def test_a_flood_of_notifications_slows_its_sender_alone(tmp_path: Path) -> None:
     async with beside(tmp_path, entry("flood")) as (_, caller):
         for _ in range(20):

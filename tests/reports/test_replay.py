@@ -86,6 +86,7 @@ async def history(runtime: Runtime, home: Path) -> History:
             await anyio.to_thread.run_sync(runtime.usage.flush)
 
 
+@pytest.mark.slow
 async def test_the_plan_says_which_calls_change_path_and_no_stage_loses_one(tmp_path: Path) -> None:
     calls = week()
     async with running(tmp_path) as runtime:

@@ -83,6 +83,7 @@ async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_
     assert not [*(tmp_path / "run").iterdir()]
 
 
+@pytest.mark.slow
 async def test_what_a_killed_gateway_leaves_is_gone_after_the_next_start(tmp_path: Path) -> None:
     run = tmp_path / "home" / "run"
     settings = {"servers": demo_servers(tmp_path / "demo")}

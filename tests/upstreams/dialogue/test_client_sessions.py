@@ -116,6 +116,7 @@ async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: 
     assert "client:b" in answered[:5]
 
 
+@pytest.mark.slow
 @ERAS
 async def test_a_stdio_server_with_a_process_per_client_can_ask(tmp_path: Path, modern: bool) -> None:
     ada = Person("ada")
@@ -130,6 +131,7 @@ async def test_a_stdio_server_with_a_process_per_client_can_ask(tmp_path: Path, 
                 assert result.content[0].text == "ada: who"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The logging capability is deprecated")
 @pytest.mark.parametrize("kind", ["stdio-handshake", "stdio-2026", "http-handshake", "http-2026", "sse-handshake"])
 async def test_logs_reach_the_caller_at_the_level_it_wants_and_nobody_else(tmp_path: Path, kind: str) -> None:
@@ -172,6 +174,7 @@ async def test_the_level_of_a_client_reaches_the_sessions_that_are_its_own(tmp_p
         assert len(fake.levels) == 1
 
 
+@pytest.mark.slow
 @ERAS
 async def test_a_gateway_over_stdio_asks_its_client(tmp_path: Path, modern: bool) -> None:
     ada = Person("ada")
