@@ -41,8 +41,9 @@ from benchmarks.run_scale import (
 )
 from benchmarks.run_search import resident_mib
 from benchmarks.synthetic import data_folder
-from pml_gateway.gateway.indexing import ENTRIES_PER_TOOL, SLICE
+from pml_gateway.gateway.indexing import SLICE
 from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
+from pml_gateway.index.cache import ENTRIES_PER_TOOL
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.large import SnapshotStore, all_requests
 from pml_gateway.index.text import dense_text

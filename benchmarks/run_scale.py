@@ -33,8 +33,8 @@ from benchmarks.metrics import percentile
 from benchmarks.results import save
 from benchmarks.run_search import document, peak_mib, read, resident_mib
 from benchmarks.synthetic import data_folder
-from pml_gateway.gateway.indexing import ENTRIES_PER_TOOL
 from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex, load_embedder
+from pml_gateway.index.cache import ENTRIES_PER_TOOL
 from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.large import SnapshotStore, both_halves

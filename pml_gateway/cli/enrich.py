@@ -183,13 +183,13 @@ async def _known(command: Command) -> _Known:
     """The tools that may be sent: those the owner's own clients see, but for what the lint warns of."""
     from pml_gateway.gateway.state import documents
     from pml_gateway.policy.client import LOCAL
-    from pml_gateway.requests.sources import packages_of, tool_digest
+    from pml_gateway.requests.sources import tool_digest
 
     async with command_gateway(command, of_all=True) as gateway:
         state = await gateway.ready()
         catalog = state.catalog
         tools = state.view(LOCAL).searchable
-        asked = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, packages_of(state.settings.servers))
+        asked = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, state.settings.servers)
         found = {tool.qualified_name: each for tool, each in zip(catalog.tools, asked, strict=True)}
         requests = [found[tool.qualified_name] for tool in tools]
         sent = [tool for tool in tools if not _is_flagged(gateway, tool.upstream_id, tool.name)]
@@ -374,7 +374,7 @@ async def _prepared(
         tried,
         known.documents,
         await anyio.to_thread.run_sync(load_embedder, settings.search.model),
-        cache=EmbeddingCache(command.paths.cache_dir / "embeddings"),
+        cache=EmbeddingCache.of_catalog(command.paths.cache_dir, len(known.documents)),
         languages=settings.enrich.languages,
         count_tokens=count,
     )

@@ -177,7 +177,7 @@ async def _learned(command: Command) -> list[Entry]:
     from pml_gateway.index import EmbeddingCache, load_embedder
     from pml_gateway.requests.learning import learned
     from pml_gateway.requests.library import Entry, Origin
-    from pml_gateway.requests.sources import packages_of, tool_digest
+    from pml_gateway.requests.sources import tool_digest
     from pml_gateway.usage.history import Wanted, read_history
 
     settings = command.load().settings
@@ -185,7 +185,7 @@ async def _learned(command: Command) -> list[Entry]:
     calls = read_history(command.paths.usage_file, wanted).calls
     async with command_gateway(command, of_all=True) as gateway:
         catalog = (await gateway.ready()).catalog
-        known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, packages_of(settings.servers))
+        known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, settings.servers)
     others = [tuple(each for each in requests if each.origin is not Origin.USE) for requests in known]
     tools = {(tool.upstream_id, tool.name): tool for tool in catalog.tools}
     asked = [
@@ -195,7 +195,7 @@ async def _learned(command: Command) -> list[Entry]:
     ]
 
     def judged() -> dict[str, tuple[str, ...]]:
-        cache = EmbeddingCache(command.paths.cache_dir / "embeddings")
+        cache = EmbeddingCache.of_catalog(command.paths.cache_dir, len(catalog.tools))
         return learned(
             documents(catalog.tools, catalog.ownership, others), asked, load_embedder(settings.search.model), cache
         )
@@ -318,13 +318,10 @@ async def _known(
     command: Command, *, name: str = "", server: str | None = None
 ) -> list[tuple[CatalogTool, Sequence[Request]]]:
     """The tools that are wanted, with what is asked for each."""
-    from pml_gateway.requests.sources import packages_of
-
     async with command_gateway(command, of_all=not name) as gateway:
         state = await gateway.ready()
         wanted = _wanted(gateway, [name] if name else [], server)
-        packages = packages_of(state.settings.servers)
-        asked = await anyio.to_thread.run_sync(gateway.requests.of, state.catalog.tools, packages)
+        asked = await anyio.to_thread.run_sync(gateway.requests.of, state.catalog.tools, state.settings.servers)
         return [
             (tool, each) for tool, each in zip(state.catalog.tools, asked, strict=True) if tool.qualified_name in wanted
         ]

@@ -22,7 +22,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import documents, linked_tool, remember
-from pml_gateway.index.cache import MAX_ENTRIES, EmbeddingCache
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.large import SnapshotStore, all_requests, requests_so_far
 from pml_gateway.index.links import Links
@@ -32,7 +32,7 @@ from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.index.vectors import EXACT_LIMIT
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
-from pml_gateway.requests.sources import ToolRequests, packages_of
+from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
@@ -44,9 +44,6 @@ SLICE = 32
 FIRST_PART = 256
 GROWTH = 1.5
 """An index is brought out once there are so many more vectors, and half as many again: ten times for 20,000 tools."""
-
-ENTRIES_PER_TOOL = 1.25
-"""Embeddings cached at least for each tool: those of a large catalog take an hour, and no start may repeat it."""
 
 MAX_LINKED_VIEWS = 16
 """Views whose links are kept, up to 3 MB each for 20,000 tools; the oldest go first."""
@@ -172,7 +169,7 @@ class Indexer:
     def _documents(self, settings: Settings, catalog: Catalog) -> list[ToolDocument]:
         asked = None
         if self._requests is not None and settings.search.requests:
-            asked = self._requests.of(catalog.tools, packages_of(settings.servers))
+            asked = self._requests.of(catalog.tools, settings.servers)
         return documents(catalog.tools, catalog.ownership, asked)
 
     async def _build(
@@ -192,8 +189,7 @@ class Indexer:
         if embedder is None:
             bring_out(words)
             return True
-        entries = max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * len(texts)))
-        cache = EmbeddingCache(self._cache_dir / "embeddings", max_entries=entries)
+        cache = EmbeddingCache.of_catalog(self._cache_dir, len(texts))
         sources = _Sources(texts, embedder, cache, store, partial(self._most_used, settings, catalog))
         index = await self._with_own_vectors(words, sources, bring_out)
         if index is None:

@@ -24,6 +24,9 @@ MAX_ENTRIES = 50_000
 """Tools: about 110 MB of 384-dimensional vectors, and 210 MB where each has eight requests; the catalogs of several
 large gateways."""
 
+ENTRIES_PER_TOOL = 1.25
+"""Kept at least for each tool of a catalog: those of a large one take an hour, and no start may repeat it."""
+
 LOCK_SECONDS = 5.0
 """How long to wait for another process that writes; after that the vectors are simply computed."""
 
@@ -54,6 +57,11 @@ class EmbeddingCache:
         """In a directory that other processes share; `max_entries` are kept of texts, and of requests as well."""
         self._texts = _Table(directory / "embeddings.sqlite3", max_entries)
         self._requests = _Table(directory / "requests.sqlite3", max_entries)
+
+    @classmethod
+    def of_catalog(cls, cache_dir: Path, tools: int) -> EmbeddingCache:
+        """The one of a home, with room for a catalog of so many tools."""
+        return cls(cache_dir / "embeddings", max_entries=max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * tools)))
 
     def encode(self, embedder: Embedder, texts: Sequence[str]) -> Embeddings:
         """Embed texts (n,) as (n, dimension), asking the embedder only for those not stored yet."""

@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import anyio.abc
+from mcp.os.posix.utilities import terminate_posix_process_tree
+
 from pml_gateway.log import get_logger
 
 logger = get_logger(__name__)
@@ -105,3 +108,13 @@ def _start() -> subprocess.Popen[bytes]:
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
     assert process.stdin is not None
     return process.stdin
+
+
+async def terminate_tree(process: anyio.abc.Process, seconds: float) -> None:
+    """End a child that leads a group, and its descendants: asked to, and killed after so many seconds."""
+    if sys.platform == "win32":
+        with suppress(ProcessLookupError):
+            process.kill()
+    else:
+        # Also after the child itself has ended: its own children are not to outlive it.
+        await terminate_posix_process_tree(process, seconds)

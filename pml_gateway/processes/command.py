@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
-from pml_gateway.processes.children import Children
+from pml_gateway.processes.children import Children, terminate_tree
 
 MAX_LAST_WORDS = 4_000
 """Bytes of stderr that are kept: its end, where the reason stands."""
@@ -102,18 +100,7 @@ async def _read_end(process: anyio.abc.Process, last_words: bytearray) -> None:
 
 async def _end(process: anyio.abc.Process) -> None:
     """End the command and all it started; every wait is bounded."""
-    _signal(process, signal.SIGTERM)
-    with anyio.move_on_after(LEAVE_SECONDS):
-        await process.wait()
-    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    await terminate_tree(process, LEAVE_SECONDS)
     with anyio.move_on_after(LEAVE_SECONDS):
         await process.wait()
         await process.aclose()
-
-
-def _signal(process: anyio.abc.Process, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        if os.name == "posix":
-            os.killpg(process.pid, number)
-        elif process.returncode is None:
-            process.send_signal(signal.Signals(number))

@@ -15,12 +15,11 @@ import anyio.abc
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import StdioServerParameters
-from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.shared.message import SessionMessage
 
 from pml_gateway.log import get_logger
 from pml_gateway.processes.child_log import ChildLog, open_child_log
-from pml_gateway.processes.children import Children
+from pml_gateway.processes.children import Children, terminate_tree
 from pml_gateway.processes.framing import Lines, Skipped, read_line
 
 logger = get_logger(__name__)
@@ -214,12 +213,7 @@ async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
     with suppress(*_BROKEN):
         await process.stdin.aclose()
     await _exited(process, LEAVE_SECONDS)
-    if sys.platform == "win32":
-        with suppress(ProcessLookupError):
-            process.kill()
-    else:
-        # Also after the child itself has ended: its own children are not to outlive it.
-        await terminate_posix_process_tree(process, TERMINATE_SECONDS)
+    await terminate_tree(process, TERMINATE_SECONDS)
     if not await _exited(process, TERMINATE_SECONDS):
         logger.warning("%s: process %d survived its kill", upstream_id, process.pid)
     with suppress(*_BROKEN):

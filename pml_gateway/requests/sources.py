@@ -61,15 +61,15 @@ class ToolRequests:
         self._shipped = shipped or ShippedRequests()
         self._known: dict[str, _Known] = {}
 
-    def of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[Request, ...]]:
+    def of(self, tools: Sequence[CatalogTool], servers: Mapping[str, UpstreamDefinition]) -> list[tuple[Request, ...]]:
         """The requests of each tool, the owner's first.
 
         Args:
             tools: all tools of every server that has one among them, by which it is recognised.
-            packages: the package that a server's command names, where it does.
+            servers: as they are configured; a package that a command names tells what server it is.
         """
         with collection_put_off():
-            return self._of(tools, packages)
+            return self._of(tools, packages_of(servers))
 
     def _of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[Request, ...]]:
         places: defaultdict[str, list[int]] = defaultdict(list)

@@ -25,8 +25,7 @@ from pml_gateway.index.text import well_formed
 from pml_gateway.mcp.transport import child_environment
 from pml_gateway.processes.children import Children
 from pml_gateway.processes.command import OutputTooLongError, run_command
-from pml_gateway.secrets.judgement import MASK
-from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.known import without_secrets
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import resolve
 
@@ -395,5 +394,5 @@ def _seconds(retry_after: str) -> float:
 
 def _shown(text: str) -> str:
     """The end of what a writer said, on one line, without secrets."""
-    masked = mask_text(KNOWN_SECRETS.masked(" ".join(text.split()), MASK))
+    masked = without_secrets(" ".join(text.split()))
     return masked if len(masked) <= SHOWN_OF_ERROR else "…" + masked[-SHOWN_OF_ERROR:]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from urllib.parse import quote
+
+from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.masking import mask_text
 
 MIN_LENGTH = 6
 """Characters of the shortest value that is looked for; shorter ones are parts of common words."""
@@ -54,3 +57,8 @@ def _is_path(text: str) -> bool:
 
 KNOWN_SECRETS = KnownSecrets()
 """Of this process; `config.secrets.resolve` adds every value it gives out."""
+
+
+def without_secrets(text: str, plain: Container[str] = ()) -> str:
+    """`text` without the known secrets and what looks like one; the names in `plain` are none, as in `mask_text`."""
+    return mask_text(KNOWN_SECRETS.masked(text, MASK), plain)

@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.log import get_logger
 from pml_gateway.requests.writers import MAX_ANSWER_BYTES
-from pml_gateway.secrets.judgement import MASK
-from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import mask_text
+from pml_gateway.secrets.known import without_secrets
 from pml_gateway.serve.presence import Presence
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
@@ -127,7 +125,7 @@ class ClientModel:
         except MCPError as error:
             if error.error.code == CONNECTION_CLOSED:
                 return {"error": f"{self._name} left before it answered"}
-            said = mask_text(KNOWN_SECRETS.masked(" ".join(error.error.message.split()), MASK))
+            said = without_secrets(" ".join(error.error.message.split()))
             return {"error": f"{self._name} refused ({error.error.code}): {shortened(said, SHOWN_OF_REFUSAL)}"}
         return self._read(answer, question)
 

@@ -12,8 +12,7 @@ from typing import IO
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.log import ROOT
 from pml_gateway.secrets.judgement import MASK
-from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import mask_text
+from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import escaped, escaped_json
 
@@ -140,7 +139,7 @@ def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:
 
 def _safe(text: str, plain: Collection[str]) -> str:
     """The last line of defence: whatever a message was made of, no credential leaves the process."""
-    return mask_text(KNOWN_SECRETS.masked(text, MASK), plain)
+    return without_secrets(text, plain)
 
 
 def _timestamp(created: float) -> str:
