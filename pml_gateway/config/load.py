@@ -95,6 +95,20 @@ def load_settings(
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced))
 
 
+def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
+    """The settings of a configuration that has servers to serve; `identity` names its file.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    if not loaded.settings.servers:
+        raise ConfigurationError(
+            f"no servers are configured in {identity}",
+            hint="bring in those of your clients: pml init; or see it work first: pml demo",
+        )
+    return loaded
+
+
 def load_user_settings(paths: Paths) -> Settings:
     """What the user's file alone says: servers are imported into it, whatever a project or the environment add.
 

@@ -18,6 +18,7 @@ from pml_gateway.gateway.events import Listed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
+from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.usage import ListCosts, UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
@@ -71,8 +72,12 @@ async def open_runtime(
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
     one_client: bool = False,
+    shared: Shared | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
+    """Open the gateway and everything that keeps it current.
+
+    With `one_client`, all that is served is one client's. One of several gateways of a process has what is `shared`.
+    """
     client = StdioClient() if one_client else None
     async with (
         open_watching(loaded.settings) as watching,
@@ -83,6 +88,7 @@ async def open_runtime(
             meta_tools=ALL_META_TOOLS,
             open_streams=open_streams,
             client=client,
+            shared=shared,
             events=watching.events,
         ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
@@ -104,7 +110,8 @@ async def open_runtime(
         presence = Presence("stdio" if one_client else "http")
         model = ClientModel(presence, client, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
-        tasks.start_soon(_refresh_on_hangup, gateway)
+        if shared is None:
+            tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
         yield Runtime(gateway, caller, server, recorder, presence, watching.prometheus)
