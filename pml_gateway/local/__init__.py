@@ -1,1 +1,1 @@
-"""One gateway for the machine: thin bridges in the place of stdio gateways, and the process that they attach to."""
+"""One gateway for the whole machine: clients reach it over a bridge, which starts it where there is none."""
