@@ -69,12 +69,27 @@ class CallOptions:
     as_owner: bool = False
 
 
+@dataclass(slots=True)
+class SessionMemory:
+    """What outlives this process of a handshake session, kept by the client's bridge and given back by it.
+
+    `focus` are the tools it focused on, by server and name; `follows`, whether its client follows notices; `digests`
+    are those of the lists that it was told of last, by kind. `keep` is called after each change.
+    """
+
+    focus: tuple[tuple[str, str], ...] = ()
+    follows: bool = False
+    digests: Mapping[str, str] = field(default_factory=dict)
+    keep: Callable[[], None] = lambda: None
+
+
 @dataclass(frozen=True, slots=True)
 class LocalConnection:
     """The connection of one local client of several: whose it is, and who is told how far its requests have come."""
 
     client: Client
     delivery: Callable[[str | int], Delivery]
+    memory: SessionMemory
 
 
 CONNECTION: ContextVar[LocalConnection | None] = ContextVar("pml_gateway_connection", default=None)
@@ -220,7 +235,10 @@ def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
     if not is_modern(ctx.protocol_version):
         state = connection_of(ctx).state
         if _FOCUS_KEY not in state:
-            state[_FOCUS_KEY] = Focus()
+            connection = CONNECTION.get()
+            state[_FOCUS_KEY] = (
+                Focus() if connection is None else Focus(connection.memory.focus, connection.memory.follows)
+            )
         scope.focus = state[_FOCUS_KEY]
     return Context(**vars(ctx), scope=scope)
 

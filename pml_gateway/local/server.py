@@ -26,7 +26,7 @@ from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.profiles import Profile, Profiles
-from pml_gateway.local.session import BROKEN, LineStream, Member, serve_session
+from pml_gateway.local.session import BROKEN, LineStream, Member, restored, serve_session
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
@@ -108,7 +108,7 @@ class Machine:
                 if not profile.attach:
                     await lines.tell({"alone": True})
                     return
-                member = Member(attachment, lines)
+                member = Member(attachment, lines, memory=restored(attachment.state))
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": profile.notes}})
                 profile.members.append(member)
                 try:

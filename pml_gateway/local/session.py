@@ -13,7 +13,7 @@ import anyio.abc
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCRequest
 
-from pml_gateway.gateway.request import CONNECTION, LocalConnection
+from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.mcp.sdk import create_context_streams
 from pml_gateway.processes.framing import Lines, Oversized, read_message
@@ -21,6 +21,7 @@ from pml_gateway.serve.clients import client_name
 from pml_gateway.serve.finished_list import over_stdio
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.serve.stdio import Unanswered
+from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
 
 MAX_LINE = 256 * 1024 * 1024
@@ -60,6 +61,19 @@ class LineStream:
             await self.write(b"!" + json.dumps(notice).encode())
 
 
+def as_state(memory: SessionMemory) -> JsonObject:
+    """What a bridge keeps of its session."""
+    return {"focus": [*map(list, memory.focus)], "follows": memory.follows, "digests": dict(memory.digests)}
+
+
+def restored(state: JsonObject | None) -> SessionMemory:
+    """The memory of a session that a bridge gives back; what it does not hold begins anew."""
+    given = state or {}
+    focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
+    digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
+    return SessionMemory(focus, bool(given.get("follows")), digests)
+
+
 class _Progress:
     """`Delivery` of one request: its bridge is told what it must know to answer in our place."""
 
@@ -94,6 +108,7 @@ class Member:
     name: str = ""
     calls: int = 0
     since: float = field(default_factory=time.monotonic)
+    memory: SessionMemory = field(default_factory=SessionMemory)
     unanswered: Unanswered = field(default_factory=Unanswered)
     leaving: anyio.Event = field(default_factory=anyio.Event)
 
@@ -122,7 +137,11 @@ class Member:
 async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | Oversized]) -> None:
     """Serve the client until its bridge leaves or it is sent away."""
     over_stdio.set(True)
-    connection = LocalConnection(member.attachment.client, lambda request_id: _Progress(member.lines, request_id))
+    changed = Coalesced(0.05)
+    member.memory.keep = changed.ask
+    connection = LocalConnection(
+        member.attachment.client, lambda request_id: _Progress(member.lines, request_id), member.memory
+    )
     CONNECTION.set(connection)
     arriving, read = create_context_streams[SessionMessage | Exception](0)
     write, outgoing = create_context_streams[SessionMessage](0)
@@ -141,6 +160,14 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                 async for item in outgoing:
                     await member.lines.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
+    known: JsonObject | None = None
+
+    async def keep() -> None:
+        nonlocal known
+        if (state := as_state(member.memory)) != known:
+            known = state
+            await member.lines.tell({"state": state})
+
     async with anyio.create_task_group() as tasks:
 
         async def end_when_sent_away() -> None:
@@ -149,6 +176,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
 
         tasks.start_soon(receive)
         tasks.start_soon(send)
+        tasks.start_soon(changed.run, keep)
         tasks.start_soon(end_when_sent_away)
         options = runtime.server.create_initialization_options()
         await runtime.server.run(member.unanswered.read(read), member.unanswered.write(write), options)
