@@ -58,6 +58,7 @@ SHARED = frozenset(
         "signal",
         "text",
         "types",
+        "workplace",
     }
 )
 """Modules at the root that every folder may use, and that use no folder."""
@@ -78,10 +79,11 @@ ENVIRONMENT_READERS = {
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
     "index/models.py": "tells libraries that report home, before they load, not to",
-    "mcp/transport.py": "the allow-list of what a child process inherits",
     "paths.py": "where the gateway's files are",
     "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
     "secrets/references.py": "`${env:NAME}`",
+    "telemetry/setup.py": "hands the environment to config/",
+    "workplace.py": "the variables of this process, as one client's among others",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""
 

@@ -50,6 +50,7 @@ from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
+from pml_gateway.workplace import Workplace
 
 
 class CallsInFlight:
@@ -522,6 +523,7 @@ async def open_gateway(
     client: StdioClient | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -535,6 +537,7 @@ async def open_gateway(
         client: whose every request will be, where one client only is served.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
+        workplace: whose folder and variables servers and references get; by default those of this process.
     """
     async with (
         open_pool(
@@ -543,8 +546,9 @@ async def open_gateway(
             installs_dir=paths.installs_dir,
             open_streams=open_streams,
             client=client,
+            workplace=workplace,
         ) as pool,
-        open_results(settings.references, paths.results_dir) as results,
+        open_results(settings.references, paths.results_dir, pool.workplace) as results,
         open_workers() as workers,
         anyio.create_task_group() as tasks,
     ):

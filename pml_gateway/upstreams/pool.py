@@ -23,6 +23,7 @@ from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -49,6 +50,7 @@ class UpstreamPool:
         open_streams: OpenStreams,
         client: StdioClient | None,
         installs: Installs | None,
+        workplace: Workplace,
     ) -> None:
         self.client = client
         self.on_listed: OnListed = lambda _upstream, _listed: None
@@ -58,6 +60,7 @@ class UpstreamPool:
         self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._installs = installs
+        self.workplace = workplace
         self._upstreams: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._open: dict[str, int] = {}  # also those that a new configuration has replaced
@@ -120,7 +123,7 @@ class UpstreamPool:
         effective = EffectiveSettings(upstream_id, definition, defaults)
         authorization = self._authorization(upstream_id, definition)
         upstream = Upstream(
-            Opener(effective, self._open_streams, self._logs_dir, authorization, self._installs),
+            Opener(effective, self._open_streams, self._logs_dir, authorization, self.workplace, self._installs),
             remembered,
             client=self.client,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
@@ -146,7 +149,8 @@ class UpstreamPool:
         from pml_gateway.upstreams.auth.authorization import Authorization
         from pml_gateway.upstreams.auth.logins import LoginStore
 
-        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon)
+        logins = LoginStore(self._auth_dir)
+        return Authorization(upstream_id, definition, logins, self._tasks.start_soon, self.workplace)
 
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
@@ -162,8 +166,11 @@ async def open_pool(
     installs_dir: Path,
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[UpstreamPool]:
     """A pool whose connections and child processes end with this context; its calls may all be one `client`'s.
+
+    Servers are started for `workplace`, by default that of this process.
 
     What package runners install goes on after it, within its limit.
     """
@@ -174,7 +181,13 @@ async def open_pool(
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
                 pool = UpstreamPool(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+                    tasks,
+                    logs_dir=logs_dir,
+                    auth_dir=auth_dir,
+                    open_streams=opener,
+                    client=client,
+                    installs=installs,
+                    workplace=workplace or Workplace.here(),
                 )
                 yield pool
                 # All are asked at once, and end side by side.
