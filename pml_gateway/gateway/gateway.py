@@ -51,6 +51,7 @@ from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
+from pml_gateway.workplace import Workplace
 
 
 class CallsInFlight:
@@ -524,6 +525,7 @@ async def open_gateway(
     shared: Shared | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -538,12 +540,13 @@ async def open_gateway(
         shared: what it has in common with other gateways of this process, which then has `open_streams` and `client`.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
+        workplace: whose folder and variables servers and references get; by default those of this process.
     """
     own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, client=client)
     async with (
         own as common,
-        open_pool(common.upstreams) as pool,
-        open_results(settings.references, paths.results_dir) as results,
+        open_pool(common.upstreams, workplace or Workplace.here()) as pool,
+        open_results(settings.references, paths.results_dir, pool.workplace) as results,
         anyio.create_task_group() as tasks,
     ):
 

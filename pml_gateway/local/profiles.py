@@ -81,6 +81,7 @@ class Profile:
                 load=first.load,
                 on_open=partial(_settle, on_swap=lambda: on_swap(self)),
                 shared=shared,
+                workplace=first.workplace,
             ) as runtime:
                 runtime.presence.transport = "stdio"
                 runtime.presence.count_clients = lambda: len(self.members)

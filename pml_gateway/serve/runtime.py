@@ -34,6 +34,7 @@ from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.usage.recorder import Recorder, open_recorder
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -73,14 +74,16 @@ async def open_runtime(
     open_streams: OpenStreams | None = None,
     one_client: bool = False,
     shared: Shared | None = None,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current.
+    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's.
 
-    With `one_client`, all that is served is one client's. One of several gateways of a process has what is `shared`.
+    It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`.
     """
+    workplace = workplace or Workplace.here()
     client = StdioClient() if one_client else None
     async with (
-        open_watching(loaded.settings) as watching,
+        open_watching(loaded.settings, workplace.environ) as watching,
         open_gateway(
             loaded.settings,
             paths,
@@ -90,6 +93,7 @@ async def open_runtime(
             client=client,
             shared=shared,
             events=watching.events,
+            workplace=workplace,
         ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
@@ -106,7 +110,7 @@ async def open_runtime(
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
         presence = Presence("stdio" if one_client else "http")
         model = ClientModel(presence, client, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
@@ -118,9 +122,9 @@ async def open_runtime(
         tasks.cancel_scope.cancel()
 
 
-def watched_files(paths: Paths) -> tuple[Path, ...]:
+def watched_files(paths: Paths, workplace: Workplace) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
-    return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
+    return (paths.config_file, paths.trust_file, workplace.folder / PROJECT_NAME)
 
 
 async def _refresh_on_hangup(gateway: Gateway) -> None:

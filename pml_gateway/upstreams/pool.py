@@ -24,6 +24,7 @@ from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -77,12 +78,20 @@ class SharedUpstreams:
         self._open: dict[str, int] = {}  # also those that nobody has any more
 
     def follow(
-        self, key: Hashable, effective: EffectiveSettings, remembered: Remembered, follower: Follower
+        self,
+        key: Hashable,
+        effective: EffectiveSettings,
+        remembered: Remembered,
+        workplace: Workplace,
+        follower: Follower,
     ) -> Upstream:
-        """The upstream of this key, started if nobody has it; what is remembered of it need not be found out again."""
+        """The upstream of this key; where nobody has it, it is started for this workplace.
+
+        What is remembered of it need not be found out again.
+        """
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = self._start(effective, remembered)
+            running = self._running[key] = self._start(effective, remembered, workplace)
         running.followers.append(follower)
         return running.upstream
 
@@ -101,9 +110,9 @@ class SharedUpstreams:
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
-    def _start(self, effective: EffectiveSettings, remembered: Remembered) -> _Running:
+    def _start(self, effective: EffectiveSettings, remembered: Remembered, workplace: Workplace) -> _Running:
         upstream_id = effective.upstream_id
-        authorization = self._authorization(upstream_id, effective.definition)
+        authorization = self._authorization(upstream_id, effective.definition, workplace)
 
         def on_listed(upstream: Upstream, listed: Listed) -> None:
             for follower in tuple(running.followers):
@@ -114,7 +123,7 @@ class SharedUpstreams:
                 follower.on_failed(upstream)
 
         upstream = Upstream(
-            Opener(effective, self._open_streams, self._logs_dir, authorization, self._installs),
+            Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
             remembered,
             client=self.client,
             on_listed=on_listed,
@@ -133,14 +142,16 @@ class SharedUpstreams:
         self._tasks.start_soon(run, name=f"upstream {upstream_id}")
         return running
 
-    def _authorization(self, upstream_id: str, definition: UpstreamDefinition) -> Authorization | None:
+    def _authorization(
+        self, upstream_id: str, definition: UpstreamDefinition, workplace: Workplace
+    ) -> Authorization | None:
         if definition.url is None:
             return None
         # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
         from pml_gateway.upstreams.auth.authorization import Authorization
         from pml_gateway.upstreams.auth.logins import LoginStore
 
-        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon)
+        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon, workplace)
 
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
@@ -180,10 +191,11 @@ async def open_shared_upstreams(
 class UpstreamPool:
     """Every upstream of one gateway by server id, in configuration order."""
 
-    def __init__(self, shared: SharedUpstreams) -> None:
+    def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.client = shared.client
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
+        self.workplace = workplace
         self._shared = shared
         self._upstreams: dict[str, Upstream] = {}
         self._keys: dict[str, Hashable] = {}
@@ -219,7 +231,7 @@ class UpstreamPool:
                 continue
             effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
             known = remembered.get(upstream_id, Remembered())
-            self._upstreams[upstream_id] = self._shared.follow(key, effective, known, self)
+            self._upstreams[upstream_id] = self._shared.follow(key, effective, known, self.workplace, self)
         for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
             self._catch_up(self._upstreams[upstream_id])
 
@@ -260,9 +272,9 @@ def _key(upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSet
 
 
 @asynccontextmanager
-async def open_pool(shared: SharedUpstreams) -> AsyncIterator[UpstreamPool]:
-    """The upstreams of one gateway, which are left at the end of this context."""
-    pool = UpstreamPool(shared)
+async def open_pool(shared: SharedUpstreams, workplace: Workplace) -> AsyncIterator[UpstreamPool]:
+    """The upstreams of one gateway, whose clients work here; they are left at the end of this context."""
+    pool = UpstreamPool(shared, workplace)
     try:
         yield pool
     finally:

@@ -19,6 +19,7 @@ from pml_gateway.serve.control import ask_gateways
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.pool import open_pool, open_shared_upstreams
+from pml_gateway.workplace import Workplace
 
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
@@ -110,7 +111,7 @@ async def _by_itself(
         open_shared_upstreams(
             logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, installs_dir=paths.installs_dir
         ) as shared,
-        open_pool(shared) as pool,
+        open_pool(shared, Workplace.here()) as pool,
     ):
         pool.configure({name: definition}, defaults, {})
         pool.request_all()
