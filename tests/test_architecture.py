@@ -37,8 +37,8 @@ STAGES = (
     "meta",
     "fastmcp",
     "serve",
-    "local",
     "reports",
+    "local",
     "demo",
     "cli",
 )
@@ -46,6 +46,7 @@ STAGES = (
 
 SHARED = frozenset(
     {
+        "delivery",
         "errors",
         "files",
         "foreign_json",
