@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
-CHUNK = 256 * 1024
+CHUNK = 64 * 1024
 
 LISTEN_SECONDS = 20.0
 """How long a gateway that runs may take until it listens, which it does before it loads anything. One that ends instead

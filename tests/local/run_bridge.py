@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from pml_gateway.local.bridge import ServeAloneError, serve
 from pml_gateway.local.endpoint import Endpoint
@@ -14,7 +15,7 @@ def main() -> None:
     config = f"{home}/config.yaml"
     command = [sys.executable, "-m", "tests.local.fake_gateway", home, config, behaviour]
     # The gateway starts in its home, from where it would not find the tests.
-    os.environ["PYTHONPATH"] = os.getcwd()
+    os.environ["PYTHONPATH"] = str(Path.cwd())
     hello = {
         "attach": 1,
         "version": "1",
