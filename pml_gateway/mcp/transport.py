@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -113,7 +114,7 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
+            async with _open_stdio(upstream_id, definition, logs_dir, http, children) as streams:
                 yield streams
         case Transport.HTTP:
             async with (
@@ -137,7 +138,7 @@ async def open_streams(
 
 @asynccontextmanager
 async def _open_stdio(
-    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
+    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, http: HttpSide, given: Children | None
 ) -> AsyncIterator[TransportStreams]:
     parameters = process_parameters(upstream_id, definition)
     log_file = log_path(logs_dir, upstream_id)
@@ -149,9 +150,10 @@ async def _open_stdio(
                 upstream_id,
                 parameters,
                 log_file=log_file,
-                max_bytes=max_bytes,
+                max_bytes=http.max_bytes,
                 children=children,
                 may_install=run is not None,
+                on_start=partial(setattr, http, "pid"),
             ) as streams:
                 yield streams
     except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:

@@ -31,7 +31,7 @@ from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.usage.recorder import Recorder, open_recorder
 
 if TYPE_CHECKING:
@@ -70,10 +70,9 @@ async def open_runtime(
     load: LoadSettings,
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
-    one_client: bool = False,
+    local: LocalClients | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
-    client = StdioClient() if one_client else None
+    """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio."""
     async with (
         open_watching(loaded.settings) as watching,
         open_gateway(
@@ -82,7 +81,7 @@ async def open_runtime(
             identity=identity,
             meta_tools=ALL_META_TOOLS,
             open_streams=open_streams,
-            client=client,
+            local=local,
             events=watching.events,
         ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
@@ -101,8 +100,8 @@ async def open_runtime(
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
-        presence = Presence("stdio" if one_client else "http")
-        model = ClientModel(presence, client, identity)
+        presence = Presence("http" if local is None else "stdio")
+        model = ClientModel(presence, local, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:

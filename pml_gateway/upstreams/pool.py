@@ -20,7 +20,7 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 
@@ -47,10 +47,10 @@ class UpstreamPool:
         logs_dir: Path,
         auth_dir: Path,
         open_streams: OpenStreams,
-        client: StdioClient | None,
+        local: LocalClients | None,
         installs: Installs | None,
     ) -> None:
-        self.client = client
+        self.local = local
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self._tasks = tasks
@@ -122,7 +122,7 @@ class UpstreamPool:
         upstream = Upstream(
             Opener(effective, self._open_streams, self._logs_dir, authorization, self._installs),
             remembered,
-            client=self.client,
+            local=self.local,
             on_listed=lambda listing, listed: self.on_listed(listing, listed),
             on_failed=lambda failing: self.on_failed(failing),
         )
@@ -161,9 +161,9 @@ async def open_pool(
     auth_dir: Path,
     installs_dir: Path,
     open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
+    local: LocalClients | None = None,
 ) -> AsyncIterator[UpstreamPool]:
-    """A pool whose connections and child processes end with this context; its calls may all be one `client`'s.
+    """A pool whose connections and child processes end with this context; its `local` clients share sessions.
 
     What package runners install goes on after it, within its limit.
     """
@@ -174,7 +174,7 @@ async def open_pool(
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
                 pool = UpstreamPool(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, local=local, installs=installs
                 )
                 yield pool
                 # All are asked at once, and end side by side.
