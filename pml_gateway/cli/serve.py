@@ -85,6 +85,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     from pml_gateway.serve.runtime import open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
+    from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
@@ -118,7 +119,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         identity=command.identity,
         load=load,
         on_open=partial(_settle, starting),
-        one_client=not over_http,
+        local=None if over_http else LocalClients(alone=True),
     )
     if not over_http:
         await serve_stdio(opener)

@@ -46,7 +46,7 @@ from pml_gateway.trust.admission import Judge
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
@@ -436,9 +436,9 @@ class Gateway:
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
-            if self.pool.client is not None:
+            if self.pool.local is not None:
                 # What it can be asked is told to upstreams when they are connected.
-                await self.pool.client.known.wait()
+                await self.pool.local.known.wait()
                 self._started = time.monotonic()
             if self.knows_tools:
                 await self._asked.wait()
@@ -521,7 +521,7 @@ async def open_gateway(
     meta_tools: MetaTools = NO_META_TOOLS,
     connect: bool = True,
     open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
+    local: LocalClients | None = None,
     shared: Shared | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
@@ -536,13 +536,13 @@ async def open_gateway(
         meta_tools: the tools of its own that it serves beside those of its upstreams.
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
-        client: whose every request will be, where one client only is served.
-        shared: what it has in common with other gateways of this process, which then has `open_streams` and `client`.
+        local: the clients on this machine, which share the sessions of servers; None where there are none.
+        shared: what it has in common with other gateways of this process, which then has `open_streams` and `local`.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
         workplace: whose folder and variables servers and references get; by default those of this process.
     """
-    own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, client=client)
+    own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, local=local)
     async with (
         own as common,
         open_pool(common.upstreams, workplace or Workplace.here()) as pool,

@@ -21,7 +21,7 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
@@ -65,10 +65,10 @@ class SharedUpstreams:
         logs_dir: Path,
         auth_dir: Path,
         open_streams: OpenStreams,
-        client: StdioClient | None,
+        local: LocalClients | None,
         installs: Installs | None,
     ) -> None:
-        self.client = client
+        self.local = local
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
@@ -125,7 +125,7 @@ class SharedUpstreams:
         upstream = Upstream(
             Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
             remembered,
-            client=self.client,
+            local=self.local,
             on_listed=on_listed,
             on_failed=on_failed,
         )
@@ -166,9 +166,9 @@ async def open_shared_upstreams(
     auth_dir: Path,
     installs_dir: Path,
     open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
+    local: LocalClients | None = None,
 ) -> AsyncIterator[SharedUpstreams]:
-    """Upstreams whose connections and child processes end with this context; their calls may all be one `client`'s.
+    """Upstreams whose connections and child processes end with this context; those of `local` clients share sessions.
 
     What package runners install goes on after it, within its limit.
     """
@@ -179,7 +179,7 @@ async def open_shared_upstreams(
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
                 shared = SharedUpstreams(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, local=local, installs=installs
                 )
                 yield shared
                 # All are asked at once, and end side by side.
@@ -192,7 +192,7 @@ class UpstreamPool:
     """Every upstream of one gateway by server id, in configuration order."""
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
-        self.client = shared.client
+        self.local = shared.local
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self.workplace = workplace
