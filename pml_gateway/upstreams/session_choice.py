@@ -78,6 +78,7 @@ class SessionChoice:
 
     def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, client: StdioClient | None) -> None:
         self._definition = definition
+        self._per_client = definition.resolved_sessions == "per_client"
         self._lifecycle = lifecycle
         self._client = client
         self._eras = Eras(definition.resolved_transport, lifecycle, one_client=client is not None)
@@ -102,7 +103,7 @@ class SessionChoice:
     def _needs_own_session(self, audience: Audience, era: str) -> bool:
         if self._client is not None and self._client.shares(audience, era):
             return False
-        if self._definition.sessions == "per_client":
+        if self._per_client:
             return True
         if era == MODERN:
             # Over stdio, logs do not say which request they belong to.
