@@ -251,7 +251,7 @@ def start(entry: UpstreamDefinition, workplace: Workplace) -> object:
     return process_parameters("up", entry, workplace)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(first=DEFINITIONS, second=DEFINITIONS, drawn=st.tuples(WORKPLACES, WORKPLACES), same=st.booleans())
 def test_keys_are_equal_exactly_where_the_children_are_started_alike(
     root: Path,
@@ -280,7 +280,7 @@ def test_keys_are_equal_exactly_where_the_children_are_started_alike(
     assert (key(first, here) == key(second, there)) == is_alike
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60))
 @given(entry=DEFINITIONS, drawn=WORKPLACES)
 def test_nothing_but_the_folder_of_what_is_everybodys_differs_at_home(
     root: Path, entry: UpstreamDefinition, drawn: Any
