@@ -47,7 +47,7 @@ from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.pool import UpstreamPool, Wanted, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
@@ -287,18 +287,18 @@ class Gateway:
         # One after the other, and with the snapshots in between, or an older one could be swapped in last.
         async with self._building:
             if settings != self.state.settings:
-                built = await anyio.to_thread.run_sync(
-                    self._built_for, settings, self._failed(settings), limiter=self._builders
-                )
-                self._take_over(built)
+                failed = self._failed(settings)
+                wanted = await anyio.to_thread.run_sync(self.pool.wanted, settings.servers, settings.upstreams)
+                built = await anyio.to_thread.run_sync(self._built_for, settings, failed, limiter=self._builders)
+                self._take_over(built, wanted)
                 self.tell()
 
-    def _take_over(self, built: GatewayState) -> None:
+    def _take_over(self, built: GatewayState, wanted: Mapping[str, Wanted]) -> None:
         """Everything that new settings change, at once."""
         before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
             self._listings.keep_under(settings.naming)
-        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
+        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings), wanted)
         self.results.configure(settings.references)
         self._swap(built)
         if not self.pool.upstreams:
@@ -566,12 +566,13 @@ async def open_gateway(
             former = former_ids(current.servers)
             return most_used(paths.usage_file, identity, former) if by_usage else ()
 
-        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog]:
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, Wanted]]:
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
-                return read_ranking(settings), listings, listings.catalog(settings, listings.first_names, frozenset())
+                known = listings.catalog(settings, listings.first_names, frozenset())
+                return read_ranking(settings), listings, known, pool.wanted(settings.servers, settings.upstreams)
 
-        ranking, listings, catalog = await anyio.to_thread.run_sync(read)
+        ranking, listings, catalog, wanted = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -588,7 +589,7 @@ async def open_gateway(
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
-        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), wanted)
         tasks.start_soon(gateway.follow)
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)

@@ -84,6 +84,7 @@ class SessionChoice:
 
     def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, local: LocalClients | None) -> None:
         self._definition = definition
+        self._per_client = definition.resolved_sessions == "per_client"
         self._lifecycle = lifecycle
         self._local = local
         self._eras = Eras(definition.resolved_transport, lifecycle, local)
@@ -118,7 +119,7 @@ class SessionChoice:
         shares = local is not None and (era == MODERN or not audience.answers_later)
         if shares and local is not None and local.is_alone:
             return ""
-        if self._definition.sessions == "per_client":
+        if self._per_client:
             return "sessions: per_client"
         if local is not None and (why := self._why_apart(local, audience, era)):
             return why

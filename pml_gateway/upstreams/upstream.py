@@ -84,6 +84,7 @@ class Upstream:
         self.upstream_id = effective.upstream_id
         self.definition = effective.definition
         self.defaults = effective.defaults
+        self._per_client = effective.per_client
         self.call_timeout = effective.call_timeout
         self.connect_timeout = effective.connect_timeout
         self.authorization = opener.authorization
@@ -198,7 +199,7 @@ class Upstream:
         return (
             bool(audience.client_capabilities)
             or audience.log_level is not None
-            or self.definition.sessions == "per_client"
+            or self._per_client
             or "requestState" in params
             # Whose a question on a session of several clients is depends on whose calls run there.
             or (self._local is not None and not self._local.is_alone)
