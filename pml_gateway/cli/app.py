@@ -30,6 +30,7 @@ from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.requests import requests_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
+from pml_gateway.cli.service import service_app
 from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
@@ -116,6 +117,7 @@ app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
 app.command()(status)
+app.add_typer(service_app)
 app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)
