@@ -60,6 +60,7 @@ SHARED = frozenset(
         "signal",
         "text",
         "types",
+        "workplace",
     }
 )
 """Modules at the root that every folder may use, and that use no folder."""
@@ -83,10 +84,11 @@ ENVIRONMENT_READERS = {
     "index/models.py": "tells libraries that report home, before they load, not to",
     "local/entry.py": "what the bridge tells the gateway of its client, before configuration is read",
     "local/starting.py": "the allow-list of what a detached gateway inherits",
-    "mcp/transport.py": "the allow-list of what a child process inherits",
     "paths.py": "where the gateway's files are",
     "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
     "secrets/references.py": "`${env:NAME}`",
+    "telemetry/setup.py": "hands the environment to config/",
+    "workplace.py": "the variables of this process, as one client's among others",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""
 

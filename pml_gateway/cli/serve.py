@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 from pydantic import ValidationError
 
@@ -16,18 +15,13 @@ from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
-from pml_gateway.config.masked import literal_credentials
-from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.config.settings import LogSettings
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
-from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
-    from pml_gateway.gateway.state import GatewayState
 
 TURN_SECONDS = 0.001
 """How long a thread keeps others from running Python. Lists, names and indexes are made in threads, and with Python's
@@ -87,6 +81,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.policy.client import ClientKeys, check_exposure
+    from pml_gateway.reports.advice import set_up_logs
     from pml_gateway.serve.metrics import metrics_key
     from pml_gateway.serve.runtime import open_runtime
     from pml_gateway.serve.stdio import serve_stdio
@@ -105,7 +100,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         return fresh
 
     loaded = load()
-    _set_up_logs(loaded.settings)
+    set_up_logs(loaded.settings)
     bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
@@ -139,70 +134,10 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     await serve_http(opener, loaded.settings.http, announce)
 
 
-def _set_up_logs(settings: Settings) -> None:
-    KNOWN_SECRETS.remember_all(literal_credentials(settings))
-    logs.configure(settings.log, servers=settings.servers)
-
-
-def _follow_logs(before: GatewayState, after: GatewayState) -> None:
-    if before.settings is not after.settings:
-        _set_up_logs(after.settings)
-
-
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:
+    from pml_gateway.reports.advice import advise
+
     # What was read stays: looking for garbage in it takes as long as reading it.
     gc.freeze()
     starting.close()
-    await _advise(gateway)
-
-
-async def _advise(gateway: Gateway) -> None:
-    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
-    from pml_gateway.reports.doctor.tools import idle_entries, kept_away
-
-    gateway.on_swap(_follow_logs)
-    state = await gateway.known()
-    await gateway.first_asked()
-    waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
-    if waiting:
-        held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
-        log.get_logger(__name__).warning("%s: pml trust list", held)
-    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
-        await _warn_of_cost(state)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
-        if named:
-            remedy = f"gives no tool, as it names none's server; write {named[0]}"
-            log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)
-    state = await _whole(gateway)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
-        if not named and state.catalog.tools:
-            log.get_logger(__name__).warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
-
-
-async def _whole(gateway: Gateway) -> GatewayState:
-    """The first state in which something is known of every server: what a rule names may be yet to come before."""
-    whole = anyio.Event()
-
-    def look(_before: GatewayState, after: GatewayState) -> None:
-        if all(said is not None for said in after.catalog.offers.upstreams.values()):
-            whole.set()
-
-    stop = gateway.on_swap(look)
-    try:
-        look(gateway.state, gateway.state)
-        await whole.wait()
-    finally:
-        stop()
-    return gateway.state
-
-
-async def _warn_of_cost(state: GatewayState) -> None:
-    from pml_gateway.gateway.tool_list import list_tokens
-
-    cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)
-    log.get_logger(__name__).warning(
-        "full_proxy lists %d tools: %s tokens in every conversation; meta_only needs %s",
-        cost.tools,
-        f"{cost.tokens:,}",
-        f"{list_tokens(state, ExposureMode.META_ONLY).tokens:,}",
-    )
+    await advise(gateway)

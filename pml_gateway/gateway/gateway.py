@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 
 import anyio
@@ -20,6 +20,7 @@ from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
+from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
@@ -29,7 +30,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
-from pml_gateway.processes.workers import Workers, open_workers
+from pml_gateway.processes.workers import Workers
 from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.results.etags import Etags
@@ -50,6 +51,7 @@ from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
+from pml_gateway.workplace import Workplace
 
 
 class CallsInFlight:
@@ -520,8 +522,10 @@ async def open_gateway(
     connect: bool = True,
     open_streams: OpenStreams | None = None,
     client: StdioClient | None = None,
+    shared: Shared | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -533,19 +537,16 @@ async def open_gateway(
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
         client: whose every request will be, where one client only is served.
+        shared: what it has in common with other gateways of this process, which then has `open_streams` and `client`.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
+        workplace: whose folder and variables servers and references get; by default those of this process.
     """
+    own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, client=client)
     async with (
-        open_pool(
-            logs_dir=paths.logs_dir,
-            auth_dir=paths.auth_dir,
-            installs_dir=paths.installs_dir,
-            open_streams=open_streams,
-            client=client,
-        ) as pool,
-        open_results(settings.references, paths.results_dir) as results,
-        open_workers() as workers,
+        own as common,
+        open_pool(common.upstreams, workplace or Workplace.here()) as pool,
+        open_results(settings.references, paths.results_dir, pool.workplace) as results,
         anyio.create_task_group() as tasks,
     ):
 
@@ -578,7 +579,7 @@ async def open_gateway(
             indexer,
             pool,
             results,
-            workers,
+            common.workers,
             read_ranking,
             ranking,
             events or logged_events(),

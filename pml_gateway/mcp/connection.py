@@ -23,8 +23,9 @@ from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
+from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
@@ -108,6 +109,7 @@ async def open_connection(
     definition: UpstreamDefinition,
     *,
     open_streams: OpenStreams,
+    workplace: Workplace,
     era_hint: str,
     logs_dir: Path,
     connect_timeout: float,
@@ -132,6 +134,7 @@ async def open_connection(
         open_streams(
             upstream_id,
             definition,
+            workplace=workplace,
             logs_dir=logs_dir,
             connect_timeout=connect_timeout,
             http=http,
@@ -142,7 +145,7 @@ async def open_connection(
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
                 tasks.start_soon(_listen, connection, on_notice)
-            async with _calls(definition, connection, http, connect_timeout, on_notice) as connected:
+            async with _calls(definition, workplace, connection, http, connect_timeout, on_notice) as connected:
                 await connected.set_log_level(questions.wanted_log_level)
                 yield connected
             tasks.cancel_scope.cancel()
@@ -151,6 +154,7 @@ async def open_connection(
 @asynccontextmanager
 async def _calls(
     definition: UpstreamDefinition,
+    workplace: Workplace,
     connection: Connection,
     http: HttpSide,
     connect_timeout: float,
@@ -163,8 +167,8 @@ async def _calls(
     from pml_gateway.mcp.http_calls import open_http_calls
 
     async with open_http_calls(
-        resolve(definition.url),
-        resolved_headers(definition),
+        resolve_in(definition.url, workplace),
+        resolved_headers(definition, workplace),
         connection.session,
         http,
         connect_timeout=connect_timeout,

@@ -55,6 +55,14 @@ class Client:
 LOCAL = Client("local")
 """Whoever started the gateway as a stdio process."""
 
+_ATTACHED = f"{LOCAL.id}:"
+
+
+def local_client(name: str) -> Client:
+    """One of several local clients, with the rights of `LOCAL`."""
+    return replace(LOCAL, id=_ATTACHED + name)
+
+
 OWNER = Client("owner")
 """Whose rights the steps of a workflow have that runs as its owner."""
 
@@ -111,7 +119,7 @@ def configured_client(name: str, entry: ClientSettings) -> Client:
 def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Client | None:
     """The client by the settings of now, for what outlives a request; None if its key is gone."""
     if not client.id.startswith(_CONFIGURED):
-        return None if clients and client.id != LOCAL.id else client
+        return None if clients and not is_local(client) else client
     name = client.id.removeprefix(_CONFIGURED)
     entry = clients.get(name)
     return (
@@ -119,6 +127,11 @@ def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Cli
         if entry is None
         else replace(configured_client(name, entry), client_capabilities=client.client_capabilities)
     )
+
+
+def is_local(client: Client) -> bool:
+    """Whether it reached this gateway over stdio, as a process of its owner's."""
+    return client.id == LOCAL.id or client.id.startswith(_ATTACHED)
 
 
 def _digest(key: str) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -59,14 +61,15 @@ def _announced(ctx: Context) -> Capabilities:
         return NO_CAPABILITIES
 
 
-def _name(ctx: Context) -> str:
-    """What a client calls itself, with its version, in its handshake or in each request."""
-    params = ctx.params or {}
-    info = params.get("clientInfo") or (params.get("_meta") or {}).get(mcp_types.CLIENT_INFO_META_KEY)
+def client_name(params: Mapping[str, Any] | None) -> str:
+    """What a client calls itself, with its version, in the params of its handshake or of a request; or nothing."""
+    given = params or {}
+    meta = given.get("_meta")
+    info = given.get("clientInfo") or (meta.get(mcp_types.CLIENT_INFO_META_KEY) if isinstance(meta, Mapping) else None)
     if not isinstance(info, dict):
-        return UNNAMED
+        return ""
     told = (info.get("title") or info.get("name"), info.get("version"))
-    return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME) or UNNAMED
+    return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME)
 
 
 OFFERED = ("prompts", "resources", "completions")
@@ -193,6 +196,6 @@ class OneClient:
         self._introduce(ctx, client_capabilities, audience)
 
     def _introduce(self, ctx: Context, client_capabilities: Capabilities, audience: Audience | None) -> None:
-        self._client.introduce(_name(ctx), client_capabilities, audience)
+        self._client.introduce(client_name(ctx.params) or UNNAMED, client_capabilities, audience)
         for upstream in self._gateway.pool.upstreams.values():
             upstream.meet_client()

@@ -23,7 +23,7 @@ from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndResourceRequests
-from pml_gateway.gateway.request import CURRENT, Context, RequestScope, options_of
+from pml_gateway.gateway.request import Context, current_scope, options_of
 from pml_gateway.serve import finished_list
 from pml_gateway.serve.clients import (
     ROOTS_CHANGED,
@@ -52,7 +52,7 @@ class HeaderSchemas:
         if name in RESERVED:
             # Meta-tools and namespaces take no arguments from headers.
             return None
-        view = state.view((CURRENT.get() or RequestScope()).client)
+        view = state.view(current_scope().client)
         if find_namespace(state.namespaces(view), name) is not None:
             return None
         tool = view.resolve(name)

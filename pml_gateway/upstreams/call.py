@@ -9,6 +9,7 @@ import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.settings import EffectiveSettings
+from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import OpenCall
@@ -104,16 +105,22 @@ class Calls:
     async def _answer(
         self, request: Request, ticket: Ticket, call: OpenCall | None, borrowed: Connection | None
     ) -> JsonObject:
+        delivery = DELIVERY.get()
         for _ in range(2):
             connection = borrowed or await self._lifecycle.live()
             ticket.sent = True
             # One lost session fails all its calls; over HTTP, each fails for itself.
             ticket.incident = connection if connection.send_call is None else None
             try:
+                if delivery is not None:
+                    await delivery.sending(repeatable=self.is_repeatable(request))
                 with self._activity.sent():
-                    return await connection.request(
+                    result = await connection.request(
                         request.method, request.params, on_progress=request.on_progress, call=call
                     )
+                if delivery is not None:
+                    await delivery.answered()
+                return result
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
                 ticket.sent = False

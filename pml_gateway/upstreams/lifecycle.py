@@ -41,6 +41,7 @@ from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioCl
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -87,12 +88,13 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """How connections to one upstream are opened."""
+    """How connections to one upstream are opened: with the folder and the variables of `workplace`."""
 
     effective: EffectiveSettings
     open_streams: OpenStreams
     logs_dir: Path
     authorization: Authorization | None
+    workplace: Workplace
     installs: Installs | None = None
 
     def http_side(self) -> HttpSide:
@@ -107,6 +109,7 @@ class Opener:
             self.effective.upstream_id,
             self.effective.definition,
             open_streams=self.open_streams,
+            workplace=self.workplace,
             era_hint=era,
             logs_dir=self.logs_dir,
             connect_timeout=self.effective.connect_timeout,
@@ -162,7 +165,7 @@ class Lifecycle:
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._effective = opener.effective
         self._opener = opener
-        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir)
+        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.workplace)
         self._http = opener.http_side()  # of the shared connection
         self.lists = Lists(opener.effective, remembered)
         self._due = self.lists.due
@@ -344,7 +347,7 @@ class Lifecycle:
         is_there = folder is not None and Path(str(folder)).exists()
         authorization = self._opener.authorization
         login = None if authorization is None else authorization.signature()
-        return surroundings(self.upstream_id, self._effective.definition), login, is_there
+        return surroundings(self.upstream_id, self._effective.definition, self._opener.workplace), login, is_there
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
