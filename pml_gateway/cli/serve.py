@@ -80,10 +80,9 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.policy.client import ClientKeys, check_exposure
     from pml_gateway.reports.advice import set_up_logs
-    from pml_gateway.serve.metrics import metrics_key
     from pml_gateway.serve.runtime import open_runtime
+    from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
 
     sys.setswitchinterval(TURN_SECONDS)
@@ -92,11 +91,10 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
-            metrics_key(fresh.settings)
-            # Also after every edit: keys that do not resolve, or none on a public address, are never put in force.
-            ClientKeys(fresh.settings.clients)
-            for host in {fresh.settings.http.host, *bound}:
-                check_exposure(host, fresh.settings.clients)
+            from pml_gateway.serve.http import check_http
+
+            # Also after every edit.
+            check_http(fresh.settings, *bound)
         return fresh
 
     loaded = load()
@@ -124,14 +122,17 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     if not over_http:
         await serve_stdio(opener)
         return
-    from pml_gateway.serve.http import serve_http
 
     def announce(url: str) -> None:
         note(f"listening on {url}")
         if loaded.settings.http.metrics:
             note(f"metrics at {url.removesuffix('/mcp')}/metrics")
 
-    await serve_http(opener, loaded.settings.http, announce)
+    from pml_gateway.serve.http import serve_http
+
+    # Entered before all that takes time to end.
+    async with first_signal() as signalled:
+        await serve_http(opener, loaded.settings.http, announce, signalled)
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:
