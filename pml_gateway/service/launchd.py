@@ -83,6 +83,11 @@ class LaunchdAgent:
     def _target(self) -> str:
         return f"{self._domain}/{LABEL}"
 
+    @property
+    def where_logged(self) -> str:
+        """Where what it logs is read."""
+        return str(self.log)
+
     def text(self, program: Program, folders: int) -> str:
         """What the file is to say."""
         return agent_text(program, self.log, folders)

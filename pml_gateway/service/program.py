@@ -52,7 +52,7 @@ def own_program(environ: Mapping[str, str], *options: str) -> Program:
         ConfigurationError: a word has control characters, or bytes that are no text.
     """
     path = {"PATH": environ["PATH"]} if environ.get("PATH") else {}
-    program = Program((*pml_command(), "up", "--foreground", *options), {**own_places(environ), **path})
+    program = Program((*pml_command(), "up", "--foreground", "--by-service", *options), {**own_places(environ), **path})
     for word in (*program.command, *program.environ.values()):
         if not can_be_written(word):
             raise ConfigurationError(

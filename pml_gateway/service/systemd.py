@@ -112,6 +112,11 @@ class SystemdUnit:
         """What enables it in a session of the user's own."""
         return f"systemctl --user enable --now {NAME}"
 
+    @property
+    def where_logged(self) -> str:
+        """Where what it logs is read."""
+        return f"journalctl --user -u {NAME}"
+
     def text(self, program: Program, folders: int) -> str:
         """What the file is to say."""
         return unit_text(program, folders)

@@ -30,6 +30,7 @@ WITHOUT_CONFIGURATION = {
     "pml config reference",
     "pml demo",
     "pml docs",
+    "pml down",
     "pml init",
     "pml migrate back",
     "pml refresh",

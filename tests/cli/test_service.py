@@ -70,7 +70,7 @@ def test_it_is_written_started_found_and_gone_without_a_trace(tmp_path: Path, ho
 
     status = answer("status")
     assert (status["enabled"], status["running"], status["pid"], status["problem"]) == (True, True, 4711, None)
-    assert status["command"][-2:] == ["up", "--foreground"]
+    assert status["command"][-3:] == ["up", "--foreground", "--by-service"]
     assert "runs (pid 4711)" in pml("service", "status").stdout
 
     assert "--yes" in pml("service", "uninstall", code=2).stderr
