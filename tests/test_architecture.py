@@ -37,9 +37,9 @@ STAGES = (
     "meta",
     "fastmcp",
     "serve",
+    "reports",
     "local",
     "service",
-    "reports",
     "demo",
     "cli",
 )
@@ -47,6 +47,7 @@ STAGES = (
 
 SHARED = frozenset(
     {
+        "delivery",
         "errors",
         "files",
         "foreign_json",

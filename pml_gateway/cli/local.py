@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import typer
 
+from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.errors import GatewayError
@@ -23,6 +25,7 @@ from pml_gateway.local.starting import FailedStartError, reach
 from pml_gateway.service.install import manager_here
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
+from pml_gateway.workplace import Workplace
 
 START_SECONDS = 20.0
 """A gateway listens within two seconds; a machine that is busy with a login takes longer."""
@@ -41,7 +44,8 @@ HostOption = Annotated[str | None, typer.Option("--host", help="Address to liste
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
 ]
-Listening = tuple[str, int]
+Listening = tuple[str | None, int | None]
+"""Address and port, where the settings do not say them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +134,11 @@ def up(
     """
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
-    overrides: dict[str, Any] = {"http.host": host, "http.port": port}
-    given = {key: value for key, value in overrides.items() if value is not None}
-    command = Command(config, as_json=as_json, overrides=given)
+    command = Command(config, as_json=as_json)
     machine = _Machine(command)
     try:
-        settings = command.load().settings
-        listening = (settings.http.host, settings.http.port) if http else None
+        command.load()
+        listening = (host, port) if http else None
         if foreground:
             raise typer.Exit(_serve_here(machine, listening, started_by="service" if by_service else "up"))
         with messages().status("starting the gateway"):
@@ -151,8 +153,22 @@ def _listening(machine: _Machine, listening: Listening | None) -> JsonObject:
     """The status of the gateway, once it listens where it is to."""
     if listening is not None:
         host, port = listening
-        machine.ask("http", host=host, port=port)
+        machine.ask("http", host=host, port=port, owner=_owner(machine.command))
     return machine.ask("status")
+
+
+def _owner(command: Command) -> JsonObject:
+    """Where what is served over HTTP has its settings and variables from: this shell."""
+    here = Workplace.here()
+    return {
+        "attach": 1,
+        "version": __version__,
+        "secret": secrets.token_urlsafe(32),
+        "pid": os.getpid(),
+        "folder": str(here.folder),
+        "environ": dict(here.environ),
+        "options": {"config": command.identity},
+    }
 
 
 def _serve_here(machine: _Machine, listening: Listening | None, *, started_by: str) -> int:
@@ -253,7 +269,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         else:
             ended = machine.end("restart")
             machine.start()
-            status = _listening(machine, (url.hostname or "", url.port or 0) if url else None)
+            status = _listening(machine, (url.hostname, url.port) if url else None)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if not as_json:

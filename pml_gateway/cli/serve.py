@@ -19,6 +19,7 @@ from pml_gateway.config.settings import LogSettings
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.telemetry import logs
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -80,7 +81,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.reports.advice import set_up_logs
+    from pml_gateway.local.advice import set_up_logs
     from pml_gateway.serve.runtime import open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
@@ -94,7 +95,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
             from pml_gateway.serve.http import check_http
 
             # Also after every edit.
-            check_http(fresh.settings, *bound)
+            check_http(fresh.settings, Workplace.here().environ, *bound)
         return fresh
 
     loaded = load()
@@ -136,7 +137,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:
-    from pml_gateway.reports.advice import advise
+    from pml_gateway.local.advice import advise
 
     # What was read stays: looking for garbage in it takes as long as reading it.
     gc.freeze()

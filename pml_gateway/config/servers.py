@@ -255,7 +255,9 @@ class UpstreamDefinition(BaseModel):
         default_factory=dict, description="its variables; secrets as `${env:NAME}` or `${file:PATH}`"
     )
     env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
-    cwd: str | None = Field(default=None, description="the folder it runs in")
+    cwd: str | None = Field(
+        default=None, description="the folder it runs in; without it, the client's, which `${cwd}` stands for"
+    )
     url: str | None = Field(default=None, description="the address of an HTTP or SSE server")
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
         default_factory=dict,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,8 +107,8 @@ class Attachment:
         variables = child_environment(environ, {name: environ[name] for name in named if name in environ})
         return self.identity, str(self.workplace.folder), text, frozenset(variables.items())
 
-    def load(self) -> LoadedSettings:
-        """The settings in force for it.
+    def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
+        """The settings in force for it; `overrides` are options of its command line by dotted key.
 
         Raises:
             ConfigurationError: with every problem found, or that there are no servers.
@@ -119,5 +119,6 @@ class Attachment:
             mode=self.options.mode,
             preset=self.options.preset,
             environ=self.workplace.environ,
+            overrides=overrides,
         )
         return with_servers(loaded, self.identity)

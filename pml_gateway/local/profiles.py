@@ -14,10 +14,10 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.local.advice import advise, set_up_logs
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
-from pml_gateway.reports.advice import advise, set_up_logs
 from pml_gateway.serve.runtime import Runtime, open_runtime
 
 logger = get_logger(__name__)

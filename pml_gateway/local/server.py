@@ -25,6 +25,7 @@ from pml_gateway.gateway.shared import open_shared
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
+from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profile, Profiles
 from pml_gateway.local.session import BROKEN, LineStream, Member, restored, serve_session
 from pml_gateway.log import get_logger
@@ -68,8 +69,9 @@ class Life:
 class Machine:
     """Everything that is attached to this process."""
 
-    def __init__(self, profiles: Profiles, paths: Paths, life: Life) -> None:
+    def __init__(self, profiles: Profiles, listening: Listening, paths: Paths, life: Life) -> None:
         self._profiles = profiles
+        self._listening = listening
         self._paths = paths
         self._life = life
 
@@ -130,12 +132,25 @@ class Machine:
             case "keep":
                 self._life.started_by = "up"
                 return {"kept": True}
+            case "http":
+                return await self._listen(request)
             case "down" | "restart" as reason:
                 self._life.end(reason)
                 unfinished = await self._send_away(reason, float(request.get("seconds", DRAIN_SECONDS)))
                 return {"ended": True, "unfinished": unfinished}
             case command:
-                return {"error": f"unknown command {command!r}; known are status, keep, down and restart"}
+                return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
+
+    async def _listen(self, request: JsonObject) -> JsonObject:
+        try:
+            owner = Attachment.read(json.dumps(request.get("owner")).encode())
+            url = await self._listening.begin(owner, request.get("host"), request.get("port"))
+        except ValueError as error:
+            return {"error": str(error)}
+        except GatewayError as error:
+            return {"error": error.message, **_refusal(error)}
+        self._life.started_by = "up"
+        return {"url": url}
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -144,6 +159,7 @@ class Machine:
             "version": __version__,
             "age_seconds": round(time.monotonic() - self._life.started, 3),
             "started_by": self._life.started_by,
+            "url": self._listening.url,
             "clients": [_client(profile, member) for profile in self._profiles.all for member in profile.members],
         }
 
@@ -154,6 +170,9 @@ class Machine:
             await self._life.ending.wait()
             tasks.cancel_scope.cancel()
         await self._send_away(self._life.reason, DRAIN_SECONDS)
+        if self._listening.url is not None:
+            with anyio.move_on_after(DRAIN_SECONDS):
+                await self._listening.closed.wait()
 
     async def _send_away(self, reason: str, seconds: float) -> int:
         """Have every client leave; how many of them had unanswered requests at the end."""
@@ -233,7 +252,7 @@ async def run(paths: Paths, config_file: Path | None, *, started_by: str = "clie
     async with first_signal() as signalled, open_shared(paths) as shared, anyio.create_task_group() as tasks:
         listener = endpoint.listen()
         try:
-            machine = Machine(Profiles(tasks, shared), paths, life)
+            machine = Machine(Profiles(tasks, shared), Listening(tasks, shared, life.ending), paths, life)
             gc.freeze()
             tasks.start_soon(_accept, endpoint, listener, machine, tasks)
 

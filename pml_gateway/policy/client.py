@@ -14,6 +14,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.secrets.references import resolve
 from pml_gateway.shares import share_of_address
 from pml_gateway.types import ExposureMode
+from pml_gateway.workplace import Workplace
 
 _CONFIGURED = "client:"
 MIN_KEY_LENGTH = 16
@@ -79,9 +80,15 @@ def anonymous_at(address: str) -> Client:
 class ClientKeys:
     """The configured bearer keys, kept as hashes and compared in constant time."""
 
-    def __init__(self, clients: Mapping[str, ClientSettings]) -> None:
+    def __init__(self, clients: Mapping[str, ClientSettings], environ: Mapping[str, str] | None = None) -> None:
+        """Resolve the keys by `environ`, or by the variables of this process.
+
+        Raises:
+            ConfigurationError: one cannot be resolved, is too short, or is that of two clients.
+        """
+        given = Workplace.here().environ if environ is None else environ
         self._clients = [
-            (_digest(_key(name, entry)), configured_client(name, entry)) for name, entry in clients.items()
+            (_digest(_key(name, entry, given)), configured_client(name, entry)) for name, entry in clients.items()
         ]
         digests = [digest for digest, _ in self._clients]
         if len(set(digests)) < len(digests):
@@ -101,8 +108,8 @@ class ClientKeys:
         return found
 
 
-def _key(name: str, entry: ClientSettings) -> str:
-    key = resolve(entry.key)
+def _key(name: str, entry: ClientSettings, environ: Mapping[str, str]) -> str:
+    key = resolve(entry.key, environ)
     if len(key) < MIN_KEY_LENGTH:
         raise ConfigurationError(
             f"clients.{name}.key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",

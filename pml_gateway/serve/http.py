@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -74,7 +74,8 @@ class HttpApp:
         self._limits = limits
         names = {*LOOPBACK_HOSTS, settings.host}
         self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
-        self._keys = ClientKeys(runtime.gateway.state.settings.clients)
+        self._environ = runtime.gateway.pool.workplace.environ
+        self._keys = ClientKeys(runtime.gateway.state.settings.clients, self._environ)
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
@@ -90,7 +91,7 @@ class HttpApp:
         from pml_gateway.serve.metrics import GatewayGauges, MetricsPage
 
         runtime.metrics.add(GatewayGauges(runtime.gateway, self._sessions.__len__, self._limits))
-        return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
+        return MetricsPage(runtime.metrics, runtime.gateway.state.settings, self._environ)
 
     def begin_shutdown(self) -> None:
         """Say not ready from now on, and end the streams that only wait for notices."""
@@ -249,7 +250,7 @@ class HttpApp:
         if after.settings.clients == before.settings.clients:
             return
         try:
-            self._keys = ClientKeys(after.settings.clients)
+            self._keys = ClientKeys(after.settings.clients, self._environ)
         except ConfigurationError as error:
             logger.error("client keys unchanged: %s", error)
             return
@@ -338,11 +339,12 @@ CHILDREN_SECONDS = 5.0
 OnListening = Callable[[str], None]
 
 
-def check_http(settings: Settings, *hosts: str) -> None:
+def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> None:
     """Refuse what may not be served over HTTP: keys that do not resolve, or none on a public address.
 
     Args:
         settings: what is to be served.
+        environ: where references to keys are looked up.
         hosts: addresses that are listened on, beside the one in the settings.
 
     Raises:
@@ -352,8 +354,8 @@ def check_http(settings: Settings, *hosts: str) -> None:
         # prometheus-client is loaded only where metrics are served.
         from pml_gateway.serve.metrics import metrics_key
 
-        metrics_key(settings)
-    ClientKeys(settings.clients)
+        metrics_key(settings, environ)
+    ClientKeys(settings.clients, environ)
     for host in {settings.http.host, *hosts}:
         check_exposure(host, settings.clients)
 

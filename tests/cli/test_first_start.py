@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.reports.advice import advise
+from pml_gateway.local.advice import advise
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import until

@@ -95,7 +95,9 @@ def test_up_has_it_listen_where_the_settings_or_options_say(home: Path) -> None:
     listening = {**STATUS, "url": "http://127.0.0.1:9000/mcp"}
     with scripted_machine(home, {"status": listening, "keep": {}, "http": {"url": listening["url"]}}) as machine:
         assert answer("up", "--http", "--port", "9000")["url"] == listening["url"]
-        assert {"command": "http", "host": "127.0.0.1", "port": 9000} in machine.asked
+        (request,) = (each for each in machine.asked if each["command"] == "http")
+        assert (request["host"], request["port"]) == (None, 9000)
+        assert request["owner"]["environ"]["PML_HOME"] == str(home)
     assert "--http" in pml("up", "--port", "9000", code=2).stderr
 
 
