@@ -43,11 +43,6 @@ class Profile:
         self._outcome: list[Outcome] = []
 
     @property
-    def attach(self) -> bool:
-        """Whether the configuration wants its clients to share a gateway."""
-        return self._loaded.settings.local.attach
-
-    @property
     def notes(self) -> list[str]:
         """What the configuration's reader should know."""
         return [*self._loaded.warnings]
@@ -126,13 +121,16 @@ class Profiles:
         return [member for profile in self._profiles for member in profile.members]
 
     @asynccontextmanager
-    async def entered(self, attachment: Attachment) -> AsyncIterator[tuple[Profile, Runtime]]:
-        """The gateway for a client, for the length of this context.
+    async def entered(self, attachment: Attachment) -> AsyncIterator[tuple[Profile, Runtime] | None]:
+        """The gateway for a client, for the length of this context; None where it is to have one of its own.
 
         Raises:
             GatewayError: its configuration cannot be served.
         """
         loaded, key = await anyio.to_thread.run_sync(_wanted, attachment)
+        if not loaded.settings.local.attach:
+            yield None
+            return
         profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
         if profile is None:
             set_up_logs(loaded.settings)

@@ -27,7 +27,7 @@ from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profile, Profiles
-from pml_gateway.local.session import BROKEN, LineStream, Member, restored, serve_session
+from pml_gateway.local.session import BROKEN, LineStream, Member, open_lines, restored, serve_session
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
@@ -75,10 +75,9 @@ class Machine:
         self._paths = paths
         self._life = life
 
-    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+    async def serve(self, connection: socket.socket) -> None:
         """Serve whoever connected: a command, or a client for as long as it stays."""
-        async with stream:
-            lines = LineStream(stream)
+        async with open_lines(connection) as lines:
             each = aiter(lines)
             first: bytes | Oversized = b""
             with anyio.move_on_after(HELLO_SECONDS), suppress(StopAsyncIteration):
@@ -106,10 +105,11 @@ class Machine:
             self._life.end("replaced")
             return
         try:
-            async with self._profiles.entered(attachment) as (profile, runtime):
-                if not profile.attach:
+            async with self._profiles.entered(attachment) as entered:
+                if entered is None:
                     await lines.tell({"alone": True})
                     return
+                profile, runtime = entered
                 member = Member(attachment, lines, memory=restored(attachment.state))
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": profile.notes}})
                 profile.members.append(member)
@@ -290,8 +290,7 @@ async def _admit(endpoint: Endpoint, connection: socket.socket, machine: Machine
     except OSError:
         connection.close()
         return
-    kind = anyio.abc.UNIXSocketStream if connection.family == socket.AF_UNIX else anyio.abc.SocketStream
-    await machine.serve(await kind.from_socket(connection))
+    await machine.serve(connection)
 
 
 def main() -> None:

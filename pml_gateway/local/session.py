@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import os
+import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
-import anyio.abc
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCRequest
 
@@ -29,36 +32,67 @@ MAX_LINE = 256 * 1024 * 1024
 
 CHUNK = 65_536
 
-BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+LAST_SECONDS = 2.0
+"""What a client is given to take what it was written last."""
+
+BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class LineStream:
-    """Lines over a connection: read one after the other, written whole."""
+    """Lines over a connection: read one after the other, each written whole. Made by `open_lines`."""
 
-    def __init__(self, stream: anyio.abc.SocketStream) -> None:
-        self._stream = stream
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, descriptor: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._descriptor = descriptor
         self._lines = Lines(MAX_LINE)
-        self._turns = anyio.Lock()
 
     async def __aiter__(self) -> AsyncIterator[bytes | Oversized]:
-        with suppress(*BROKEN):
-            while True:
-                for line in self._lines.feed(await self._stream.receive(CHUNK)):
+        with suppress(OSError):
+            while chunk := await self._reader.read(CHUNK):
+                for line in self._lines.feed(chunk):
                     yield line
 
     async def write(self, line: bytes) -> None:
-        """Write one line, which has no end yet.
+        """Write one line, which has no end yet, and wait while the other side reads too little.
 
         Raises:
-            anyio.BrokenResourceError: the other side has left; or another of `BROKEN`.
+            OSError: the other side has left.
         """
-        async with self._turns:
-            await self._stream.send(line + b"\n")
+        if self._writer.is_closing():
+            raise BrokenPipeError(errno.EPIPE, "the connection is closed")
+        line += b"\n"
+        # Now rather than when the event loop comes to it: what follows must not be done before this is known.
+        written = 0 if self._writer.transport.get_write_buffer_size() else self._written(line)
+        if written < len(line):
+            self._writer.write(line[written:])
+        await self._writer.drain()
+
+    def _written(self, line: bytes) -> int:
+        with suppress(BlockingIOError):
+            return os.write(self._descriptor, line)
+        return 0
 
     async def tell(self, notice: JsonObject) -> None:
         """Write a notice for the bridge itself; one that has left need not know."""
-        with suppress(*BROKEN):
+        with suppress(OSError):
             await self.write(b"!" + json.dumps(notice).encode())
+
+
+@asynccontextmanager
+async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
+    """The lines over a connection, which ends with this context."""
+    connection.setblocking(False)
+    unix = connection.family == getattr(socket, "AF_UNIX", None)
+    reader, writer = await (asyncio.open_unix_connection if unix else asyncio.open_connection)(sock=connection)
+    try:
+        yield LineStream(reader, writer, connection.fileno())
+    finally:
+        # What was written last is on its way; whoever does not read it is not waited for.
+        with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+        writer.transport.abort()
 
 
 def as_state(memory: SessionMemory) -> JsonObject:
