@@ -39,6 +39,7 @@ STAGES = (
     "serve",
     "reports",
     "local",
+    "service",
     "demo",
     "cli",
 )
@@ -78,6 +79,8 @@ ENVIRONMENT_READERS = {
     "cli/app.py": "PML_DEBUG shows the traceback even when the configuration is broken",
     "cli/trust.py": "hands the environment to config/",
     "cli/context.py": "hands the environment to config/",
+    "cli/local.py": "hands the environment to service/, which says where units lie",
+    "cli/service.py": "hands the environment to service/, which keeps PATH, PML_HOME and PML_CONFIG for logins",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
     "index/models.py": "tells libraries that report home, before they load, not to",
