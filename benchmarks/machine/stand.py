@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import anyio.to_thread
 from benchmarks.client import Era
 from benchmarks.figures import parent_of
 from benchmarks.machine.client import MachineClient, Person, start_client
+from benchmarks.processes import alone_option
 from pml_gateway.processes.children import Children, open_children
 
 SERVER = Path(__file__).with_name("server.py")
@@ -62,14 +62,7 @@ def attaching() -> Side:
 def alone(environment: Path | None = None) -> Side:
     """A gateway for each client: of another environment, or of the tree under test."""
     program = (environment / "bin" if environment else Path(sys.executable).parent) / "pml"
-    return Side("before", program, _alone_option(program))
-
-
-@cache
-def _alone_option(program: Path) -> tuple[str, ...]:
-    """Earlier versions know no other way, and not the option either."""
-    shown = subprocess.run([program, "serve", "--help"], capture_output=True, text=True, check=True, timeout=60)
-    return ("--alone",) if "--alone" in shown.stdout else ()
+    return Side("before", program, alone_option(str(program)))
 
 
 @dataclass(slots=True)
