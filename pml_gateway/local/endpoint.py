@@ -193,14 +193,24 @@ class Endpoint:
             os.write(held, str(os.getpid()).encode())
         return held
 
+    def leave(self, life: int) -> None:
+        """Give back the life lock that this process holds, and leave nothing in the folder."""
+        drop_lock(self.life_lock, life)
+        _remove(self.failure)
+        starting = take_lock(self.start_lock)
+        if starting is not None:
+            drop_lock(self.start_lock, starting)
+
     def living(self) -> int | None:
         """The process id of the gateway that lives here, also of one that does not listen yet, or no longer.
 
         Where the system does not show it, 0.
         """
+        if not os.path.exists(self.life_lock):
+            return None
         held = take_lock(self.life_lock)
         if held is not None:
-            os.close(held)
+            drop_lock(self.life_lock, held)
             return None
         try:
             with open(self.life_lock, "rb") as file:
@@ -362,16 +372,43 @@ def take_lock(path: str) -> int | None:
 
     Children do not inherit it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        if not _locked(descriptor):
+            os.close(descriptor)
+            return None
+        if _is_named(descriptor, path):
+            return descriptor
+        # Whoever held it took the name away: what counts is the file that has the name now.
+        os.close(descriptor)
+
+
+def drop_lock(path: str, descriptor: int) -> None:
+    """Give a lock back for good, with its name: nothing is left of it."""
+    if sys.platform != "win32" and _is_named(descriptor, path):
+        _remove(path)
+    os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        return False
+    return True
+
+
+def _is_named(descriptor: int, path: str) -> bool:
+    """Whether a file that is open still has its name."""
+    if sys.platform == "win32":
+        return True
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def write_owned(path: str, content: bytes) -> None:

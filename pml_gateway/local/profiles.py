@@ -19,6 +19,7 @@ from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
 from pml_gateway.serve.runtime import Runtime, open_runtime
+from pml_gateway.upstreams.pool import UpstreamPool
 
 logger = get_logger(__name__)
 
@@ -41,6 +42,11 @@ class Profile:
         self._first = first
         self._opened = anyio.Event()
         self._outcome: list[Outcome] = []
+
+    @property
+    def pool(self) -> UpstreamPool | None:
+        """Its servers, once it is open."""
+        return None if self.runtime is None else self.runtime.gateway.pool
 
     @property
     def notes(self) -> list[str]:

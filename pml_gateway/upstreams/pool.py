@@ -23,7 +23,7 @@ from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
-from pml_gateway.upstreams.sharing import process_key, shared_by
+from pml_gateway.upstreams.sharing import SharedBy, Sharing, process_key, shared_by
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
 
@@ -49,17 +49,18 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which upstream is meant: equal keys, the same one. `place` is where it is started for those who have it."""
+    """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
 
     key: Hashable
-    place: Workplace
+    sharing: Sharing
 
 
 @dataclass(slots=True)
-class _Running:
+class Running:
     """One upstream that runs, and those who have it."""
 
     upstream: Upstream
+    wanted: Wanted
     scope: anyio.CancelScope
     followers: list[Follower] = field(default_factory=list)
 
@@ -83,24 +84,19 @@ class SharedUpstreams:
         self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._installs = installs
-        self._running: dict[Hashable, _Running] = {}
+        self._running: dict[Hashable, Running] = {}
         self._open: dict[str, int] = {}  # also those that nobody has any more
 
     def follow(
-        self,
-        key: Hashable,
-        effective: EffectiveSettings,
-        remembered: Remembered,
-        workplace: Workplace,
-        follower: Follower,
+        self, wanted: Wanted, effective: EffectiveSettings, remembered: Remembered, follower: Follower
     ) -> Upstream:
-        """The upstream of this key; where nobody has it, it is started for this workplace.
+        """The upstream that is wanted, started where nobody has it.
 
         What is remembered of it need not be found out again.
         """
-        running = self._running.get(key)
+        running = self._running.get(wanted.key)
         if running is None:
-            running = self._running[key] = self._start(effective, remembered, workplace)
+            running = self._running[wanted.key] = self._start(effective, remembered, wanted)
         running.followers.append(follower)
         return running.upstream
 
@@ -112,6 +108,11 @@ class SharedUpstreams:
             del self._running[key]
             self._tasks.start_soon(_retire, running.upstream, running.scope)
 
+    @property
+    def running(self) -> list[Running]:
+        """Those that somebody has."""
+        return [*self._running.values()]
+
     async def tell_waited_for(self) -> None:
         """Say which upstreams take more than a moment to end, if any do."""
         await anyio.sleep(MOMENT_SECONDS)
@@ -119,8 +120,8 @@ class SharedUpstreams:
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
-    def _start(self, effective: EffectiveSettings, remembered: Remembered, workplace: Workplace) -> _Running:
-        upstream_id = effective.upstream_id
+    def _start(self, effective: EffectiveSettings, remembered: Remembered, wanted: Wanted) -> Running:
+        upstream_id, workplace = effective.upstream_id, wanted.sharing.place
         authorization = self._authorization(upstream_id, effective.definition, workplace)
 
         def on_listed(upstream: Upstream, listed: Listed) -> None:
@@ -138,7 +139,7 @@ class SharedUpstreams:
             on_listed=on_listed,
             on_failed=on_failed,
         )
-        running = _Running(upstream, anyio.CancelScope())
+        running = Running(upstream, wanted, anyio.CancelScope())
 
         async def run() -> None:
             self._open[upstream_id] = self._open.get(upstream_id, 0) + 1
@@ -220,12 +221,13 @@ class UpstreamPool:
         enabled = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
         if local is None or local.is_alone:
             # Nobody else starts servers from another place.
+            alone = Sharing(SharedBy.EVERYBODY, "", here)
             return {
-                upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), here)
+                upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
                 for upstream_id, definition in enabled.items()
             }
         return {
-            upstream_id: Wanted(process_key(upstream_id, definition, defaults, here), shared_by(definition, here).place)
+            upstream_id: Wanted(process_key(upstream_id, definition, defaults, here), shared_by(definition, here))
             for upstream_id, definition in enabled.items()
         }
 
@@ -252,7 +254,7 @@ class UpstreamPool:
                 continue
             effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
             known = remembered.get(upstream_id, Remembered())
-            self._upstreams[upstream_id] = self._shared.follow(key, effective, known, wanted[upstream_id].place, self)
+            self._upstreams[upstream_id] = self._shared.follow(wanted[upstream_id], effective, known, self)
         for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
             self._catch_up(self._upstreams[upstream_id])
 

@@ -303,6 +303,11 @@ class Upstream:
         return self._activity.in_flight
 
     @property
+    def calls(self) -> int:
+        """Calls sent since the start."""
+        return self._activity.sent_calls
+
+    @property
     def waiting(self) -> int:
         """Calls that wait for a place."""
         return self._activity.limit.waiting

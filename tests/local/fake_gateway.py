@@ -60,7 +60,8 @@ class Served:
                 self.answer(number, {"protocolVersion": params["protocolVersion"], "capabilities": {}})
                 self.notice({"state": {"of": NUMBER}})
             case {"method": "tools/call", "id": number, "params": {"name": name, **rest}}:
-                self.call(number, name, rest.get("arguments", {}))
+                arguments: Any = rest.get("arguments", {})
+                self.call(number, name, arguments)
             case {"method": "subscriptions/listen"}:
                 pass
             case {"method": _, "id": number}:

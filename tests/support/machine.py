@@ -17,8 +17,8 @@ import anyio.abc
 from pml_gateway import __version__
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.local.listening import Listening
+from pml_gateway.local.machine import Life, Machine
 from pml_gateway.local.profiles import Profiles
-from pml_gateway.local.server import Life, Machine
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer
@@ -188,6 +188,6 @@ async def open_machine(
         anyio.create_task_group() as tasks,
     ):
         profiles = Profiles(tasks, shared)
-        machine = Machine(profiles, Listening(tasks, shared, life.ending), paths, life)
+        machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
         yield TestMachine(machine, profiles, shared, life, home, tasks)
         tasks.cancel_scope.cancel()
