@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ READY_SECONDS = 180
 """Peers fetch 5,000 tools before they listen."""
 
 STOP_SECONDS = 10
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 ANNOUNCEMENT = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 UVICORN_RUNNING = re.compile(r"Uvicorn running on (http://127\.0\.0\.1:\d+)")
@@ -30,6 +32,13 @@ UVICORN_RUNNING = re.compile(r"Uvicorn running on (http://127\.0\.0\.1:\d+)")
 
 class PeerError(Exception):
     """A peer cannot be started or answers wrongly; it is reported without figures."""
+
+
+@cache
+def alone_option(*program: str) -> tuple[str, ...]:
+    """What makes this program's `serve` over stdio the gateway itself; earlier versions know no other way."""
+    shown = subprocess.run([*program, "serve", "--help"], capture_output=True, text=True, check=True, timeout=60)
+    return ("--alone",) if "--alone" in shown.stdout else ()
 
 
 @dataclass(frozen=True, slots=True)

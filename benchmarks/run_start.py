@@ -24,7 +24,7 @@ import anyio
 from benchmarks.client import AnswerError, Era
 from benchmarks.harness import table
 from benchmarks.metrics import summary
-from benchmarks.processes import REPOSITORY, PeerError, resident_mib
+from benchmarks.processes import REPOSITORY, PeerError, alone_option, resident_mib
 from benchmarks.results import save
 from benchmarks.stdio_client import StdioClient, open_stdio_client
 
@@ -90,7 +90,8 @@ class Scene:
     def command(self, mode: str) -> list[str]:
         config = str(self.folder / "config.yaml")
         # -P, or the package in the working directory would come first.
-        return [self.python, "-P", "-m", "pml_gateway", "serve", "--config", config, "--mode", mode]
+        program = (self.python, "-P", "-m", "pml_gateway")
+        return [*program, "serve", *alone_option(*program), "--config", config, "--mode", mode]
 
     def environment(self) -> dict[str, str]:
         return {"PML_HOME": str(self.home)}

@@ -32,6 +32,7 @@ from benchmarks.hits import Signature, objections, signatures_of
 from benchmarks.markdown_block import markdown_table, write_block
 from benchmarks.more_tasks import MORE_TASKS
 from benchmarks.more_workspace import make_larger_workspace
+from benchmarks.processes import alone_option
 from benchmarks.results import RESULTS, machine, versions
 from benchmarks.stdio_client import StdioClient, open_stdio_client
 from benchmarks.tasks import TASKS, Round, Step, Task
@@ -186,7 +187,8 @@ async def run_way(
         references = {"mode": "meta" if way.workflows else "workflow"}
         settings = {"gateway": way.gateway, "references": references, "servers": workspace.servers}
         config.write_text(json.dumps(settings), encoding="utf-8")
-        command = [sys.executable, "-m", "pml_gateway", "serve", "--config", str(config)]
+        program = (sys.executable, "-m", "pml_gateway")
+        command = [*program, "serve", *alone_option(*program), "--config", str(config)]
         async with open_stdio_client(command, Era.HANDSHAKE, {"PML_HOME": str(home)}) as client:
             agent = Agent(way, client, workspace)
             await agent.open()

@@ -22,7 +22,7 @@ import anyio
 from benchmarks.client import AnswerError, Era
 from benchmarks.harness import table
 from benchmarks.metrics import summary
-from benchmarks.processes import REPOSITORY
+from benchmarks.processes import REPOSITORY, alone_option
 from benchmarks.results import save
 from benchmarks.stdio_client import StdioClient, open_stdio_client
 
@@ -100,7 +100,8 @@ async def measure(runs: int, eras: list[Era]) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="pml-") as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "pml_gateway", "serve", "--config", str(write_config(folder))]
+        program = (sys.executable, "-m", "pml_gateway")
+        command = [*program, "serve", *alone_option(*program), "--config", str(write_config(folder))]
         for era in eras:
             async with open_stdio_client(command, era, {"PML_HOME": str(folder / "home")}) as client:
                 with anyio.fail_after(READY_SECONDS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +16,11 @@ from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOpt
 from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.errors import GatewayError
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.local.bridge import ServeAloneError
+from pml_gateway.local.entry import serve_as_bridge
 from pml_gateway.telemetry import logs
 from pml_gateway.workplace import Workplace
 
@@ -35,6 +38,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="A gateway of its own for this client, instead of the machine's.")
+    ] = False,
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,
@@ -47,6 +53,8 @@ def serve(
 ) -> None:
     """Serve all configured MCP servers as one endpoint, over stdio or HTTP.
 
+    Over stdio, all clients on this machine share one gateway process, which the first of them starts: pml docs machine.
+
     Example: pml serve --http --port 8765 --mode hybrid
     """
     if not http and (host is not None or port is not None):
@@ -57,7 +65,25 @@ def serve(
     if port is not None:
         overrides["http.port"] = port
     command = Command(config, mode, preset, overrides=overrides)
+    if not http and not alone and _wants_to_attach(command):
+        options = {
+            "config": str(config) if config is not None else None,
+            "mode": mode,
+            "preset": preset,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
+        with suppress(ServeAloneError):
+            sys.exit(serve_as_bridge(options))
     command.run(lambda: _serve(command, over_http=http))
+
+
+def _wants_to_attach(command: Command) -> bool:
+    """What the configuration says; one that cannot be read is reported by whoever serves by it."""
+    try:
+        return command.load().settings.local.attach
+    except GatewayError:
+        return False
 
 
 def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
@@ -85,6 +111,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     from pml_gateway.serve.runtime import open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
+    from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
@@ -118,7 +145,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         identity=command.identity,
         load=load,
         on_open=partial(_settle, starting),
-        one_client=not over_http,
+        local=None if over_http else LocalClients(alone=True),
     )
     if not over_http:
         await serve_stdio(opener)

@@ -529,7 +529,7 @@ class EffectiveSettings:
     @property
     def per_client(self) -> bool:
         """Whether every client has a session of its own."""
-        return self.definition.sessions == "per_client"
+        return self.definition.resolved_sessions == "per_client"
 
     @property
     def where_to_look(self) -> str:

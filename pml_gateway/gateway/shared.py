@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
 
 
@@ -23,14 +23,14 @@ class Shared:
 
 @asynccontextmanager
 async def open_shared(
-    paths: Paths, *, open_streams: OpenStreams | None = None, client: StdioClient | None = None
+    paths: Paths, *, open_streams: OpenStreams | None = None, local: LocalClients | None = None
 ) -> AsyncIterator[Shared]:
     """What a process's gateways share; children and sessions end with this context.
 
     Args:
         paths: where state lives.
         open_streams: opens the transport of each upstream.
-        client: whose every request will be, where one client only is served.
+        local: the clients on this machine, which share the sessions of servers; None where there are none.
     """
     async with (
         open_shared_upstreams(
@@ -38,7 +38,7 @@ async def open_shared(
             auth_dir=paths.auth_dir,
             installs_dir=paths.installs_dir,
             open_streams=open_streams,
-            client=client,
+            local=local,
         ) as upstreams,
         open_workers() as workers,
     ):

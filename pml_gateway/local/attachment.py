@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
-from pml_gateway.mcp.transport import child_environment
 from pml_gateway.paths import Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
+from pml_gateway.upstreams.sharing import process_key
 from pml_gateway.workplace import Workplace
 
 
@@ -100,12 +100,20 @@ class Attachment:
         return self.paths.identity(self.config_file)
 
     def key(self, loaded: LoadedSettings) -> Hashable:
-        """What clients have in common that one gateway serves: the settings, the folder, and what servers are given."""
-        text = loaded.settings.model_dump_json()
-        named = {each.name for each in references(text) if each.kind == "env"}
-        environ = self.workplace.environ
-        variables = child_environment(environ, {name: environ[name] for name in named if name in environ})
-        return self.identity, str(self.workplace.folder), text, frozenset(variables.items())
+        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.
+
+        Reads files.
+        """
+        settings, environ = loaded.settings, self.workplace.environ
+        servers = frozenset(
+            process_key(name, definition, settings.upstreams, self.workplace)
+            for name, definition in settings.servers.items()
+            if definition.enabled
+        )
+        rest = settings.model_dump_json(exclude={"servers"})
+        named = {each.name for each in references(rest) if each.kind == "env"}
+        variables = frozenset((name, environ.get(name)) for name in named)
+        return self.identity, str(self.workplace.folder), settings.model_dump_json(), servers, variables
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
         """The settings in force for it; `overrides` are options of its command line by dotted key.

@@ -78,7 +78,7 @@ class Profile:
                 shared=shared,
                 workplace=first.workplace,
             ) as runtime:
-                runtime.presence.transport = "stdio"
+                runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
                 self._outcome.append(runtime)
                 self._opened.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -34,6 +35,8 @@ from pml_gateway.processes.framing import Oversized
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
@@ -249,7 +252,11 @@ async def run(paths: Paths, config_file: Path | None, *, started_by: str = "clie
     close_to_others(paths.home)
     tell_lacks(paths)
     life = Life(started_by)
-    async with first_signal() as signalled, open_shared(paths) as shared, anyio.create_task_group() as tasks:
+    async with (
+        first_signal() as signalled,
+        open_shared(paths, local=LocalClients()) as shared,
+        anyio.create_task_group() as tasks,
+    ):
         listener = endpoint.listen()
         try:
             machine = Machine(Profiles(tasks, shared), Listening(tasks, shared, life.ending), paths, life)
@@ -294,9 +301,16 @@ async def _admit(endpoint: Endpoint, connection: socket.socket, machine: Machine
 
 
 def main() -> None:
-    """`python -m pml_gateway.local.server [CONFIG]`: what a bridge starts."""
-    config_file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    sys.exit(anyio.run(lambda: run(Paths.from_environ(), config_file), backend_options={"use_uvloop": True}))
+    """What a bridge starts: `python -m pml_gateway.local.server --home HOME --config FILE`."""
+    words = argparse.ArgumentParser()
+    words.add_argument("--home", required=True)
+    words.add_argument("--config", type=Path, required=True)
+    words.add_argument("--started-by", default="client")
+    given = words.parse_args()
+    paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
+    sys.exit(
+        anyio.run(lambda: run(paths, given.config, started_by=given.started_by), backend_options={"use_uvloop": True})
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,6 +55,12 @@ class Connection:
     lost: anyio.Event
     ended: anyio.Event
     send_call: CallTool | None = None
+    http: HttpSide | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process at its other end, where the gateway started one."""
+        return None if self.http is None else self.http.pid
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +103,7 @@ class Connection:
         call: OpenCall | None = None,
     ) -> JsonObject:
         """One request with these params; the result as the upstream sent it. The caller limits its time."""
-        with nullcontext() if call is None else self.session.questions.during(call):
+        with self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
                 return await self.send_call(params, on_progress=on_progress, call=call)
             return await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
@@ -139,7 +145,7 @@ async def open_connection(
             connect_timeout=connect_timeout,
             http=http,
         ) as (read, write),
-        _session(read, write, header_maps, on_message, questions) as connection,
+        _session(read, write, header_maps, on_message, questions, http) as connection,
     ):
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
@@ -179,7 +185,7 @@ async def _calls(
 
 @asynccontextmanager
 async def _session(
-    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions
+    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions, http: HttpSide
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()
@@ -192,7 +198,7 @@ async def _session(
         client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
     )
     async with session:
-        yield Connection(session, dispatcher.lost, ended=anyio.Event())
+        yield Connection(session, dispatcher.lost, ended=anyio.Event(), http=http)
 
 
 async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:

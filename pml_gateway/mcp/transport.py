@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -117,7 +118,7 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, workplace, logs_dir, http.max_bytes, children) as streams:
+            async with _open_stdio(upstream_id, definition, workplace, logs_dir, http, children) as streams:
                 yield streams
         case Transport.HTTP:
             async with (
@@ -145,7 +146,7 @@ async def _open_stdio(
     definition: UpstreamDefinition,
     workplace: Workplace,
     logs_dir: Path,
-    max_bytes: int,
+    http: HttpSide,
     given: Children | None,
 ) -> AsyncIterator[TransportStreams]:
     parameters = process_parameters(upstream_id, definition, workplace)
@@ -158,9 +159,10 @@ async def _open_stdio(
                 upstream_id,
                 parameters,
                 log_file=log_file,
-                max_bytes=max_bytes,
+                max_bytes=http.max_bytes,
                 children=children,
                 may_install=run is not None,
+                on_start=partial(setattr, http, "pid"),
             ) as streams:
                 yield streams
     except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:

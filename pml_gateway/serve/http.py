@@ -386,6 +386,7 @@ async def serve_http(
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
         async with open_runtime() as runtime, open_app(runtime, settings, limits) as app:
+            runtime.presence.transport = "http"
             runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
             announce = partial(on_listening, runtime.presence.url)
             await _serve(runtime, app, settings, limits, listener, announce, stop)

@@ -32,7 +32,7 @@ from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.usage.recorder import Recorder, open_recorder
 from pml_gateway.workplace import Workplace
 
@@ -72,16 +72,16 @@ async def open_runtime(
     load: LoadSettings,
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
-    one_client: bool = False,
+    local: LocalClients | None = None,
     shared: Shared | None = None,
     workplace: Workplace | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's.
+    """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
 
     It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`.
     """
     workplace = workplace or Workplace.here()
-    client = StdioClient() if one_client else None
+    local = local if shared is None else shared.upstreams.local
     async with (
         open_watching(loaded.settings, workplace.environ) as watching,
         open_gateway(
@@ -90,7 +90,7 @@ async def open_runtime(
             identity=identity,
             meta_tools=ALL_META_TOOLS,
             open_streams=open_streams,
-            client=client,
+            local=local,
             shared=shared,
             events=watching.events,
             workplace=workplace,
@@ -111,8 +111,8 @@ async def open_runtime(
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
-        presence = Presence("stdio" if one_client else "http")
-        model = ClientModel(presence, client, identity)
+        presence = Presence("http" if local is None else "stdio")
+        model = ClientModel(presence, local, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         if shared is None:
             tasks.start_soon(_refresh_on_hangup, gateway)

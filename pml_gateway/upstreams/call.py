@@ -41,6 +41,11 @@ class Request:
     share: str
 
     @property
+    def subject(self) -> tuple[str, str]:
+        """The method, and the tool, prompt or resource that it is about."""
+        return self.method, str(self.params.get("name") or self.params.get("uri") or "")
+
+    @property
     def what(self) -> str:
         """What people know it by."""
         return str(self.params.get("name") or self.params.get("uri") or self.method)[:100]
@@ -100,6 +105,8 @@ class Calls:
                 else call.limited(request.deadline, lambda: self._breaker.heard(ticket))
             ):
                 return await self._answer(request, ticket, call, borrowed)
+            if call is not None and call.failure is not None:
+                raise translate(call.failure, self._upstream_id)
             raise late(self._upstream_id, request.what, request.limit, ticket.executed)
 
     async def _answer(

@@ -21,8 +21,9 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
+from pml_gateway.upstreams.sharing import process_key, shared_by
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
 
@@ -46,6 +47,14 @@ class Follower(Protocol):
     on_failed: OnFailed
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which upstream is meant: equal keys, the same one. `place` is where it is started for those who have it."""
+
+    key: Hashable
+    place: Workplace
+
+
 @dataclass(slots=True)
 class _Running:
     """One upstream that runs, and those who have it."""
@@ -65,10 +74,10 @@ class SharedUpstreams:
         logs_dir: Path,
         auth_dir: Path,
         open_streams: OpenStreams,
-        client: StdioClient | None,
+        local: LocalClients | None,
         installs: Installs | None,
     ) -> None:
-        self.client = client
+        self.local = local
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
@@ -125,7 +134,7 @@ class SharedUpstreams:
         upstream = Upstream(
             Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
             remembered,
-            client=self.client,
+            local=self.local,
             on_listed=on_listed,
             on_failed=on_failed,
         )
@@ -166,9 +175,9 @@ async def open_shared_upstreams(
     auth_dir: Path,
     installs_dir: Path,
     open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
+    local: LocalClients | None = None,
 ) -> AsyncIterator[SharedUpstreams]:
-    """Upstreams whose connections and child processes end with this context; their calls may all be one `client`'s.
+    """Upstreams whose connections and child processes end with this context; those of `local` clients share sessions.
 
     What package runners install goes on after it, within its limit.
     """
@@ -179,7 +188,7 @@ async def open_shared_upstreams(
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
                 shared = SharedUpstreams(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
+                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, local=local, installs=installs
                 )
                 yield shared
                 # All are asked at once, and end side by side.
@@ -192,7 +201,7 @@ class UpstreamPool:
     """Every upstream of one gateway by server id, in configuration order."""
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
-        self.client = shared.client
+        self.local = shared.local
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self.workplace = workplace
@@ -205,21 +214,33 @@ class UpstreamPool:
         """The upstreams that run now."""
         return self._upstreams
 
+    def wanted(self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings) -> dict[str, Wanted]:
+        """Which upstreams these definitions mean here; reads files, where servers may be shared."""
+        local, here = self.local, self.workplace
+        enabled = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
+        if local is None or local.is_alone:
+            # Nobody else starts servers from another place.
+            return {
+                upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), here)
+                for upstream_id, definition in enabled.items()
+            }
+        return {
+            upstream_id: Wanted(process_key(upstream_id, definition, defaults, here), shared_by(definition, here).place)
+            for upstream_id, definition in enabled.items()
+        }
+
     def configure(
         self,
         definitions: Mapping[str, UpstreamDefinition],
         defaults: UpstreamSettings,
         remembered: Mapping[str, Remembered],
+        wanted: Mapping[str, Wanted],
     ) -> None:
         """Start what is new, restart what changed, stop what is gone; the rest is not touched.
 
         What is remembered of an upstream need not be found out again.
         """
-        keys = {
-            upstream_id: _key(upstream_id, definition, defaults)
-            for upstream_id, definition in definitions.items()
-            if definition.enabled
-        }
+        keys = {upstream_id: each.key for upstream_id, each in wanted.items()}
         before, keys_before = self._upstreams, self._keys
         for upstream_id, key in keys_before.items():
             if keys.get(upstream_id) != key:
@@ -231,7 +252,7 @@ class UpstreamPool:
                 continue
             effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
             known = remembered.get(upstream_id, Remembered())
-            self._upstreams[upstream_id] = self._shared.follow(key, effective, known, self.workplace, self)
+            self._upstreams[upstream_id] = self._shared.follow(key, effective, known, wanted[upstream_id].place, self)
         for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
             self._catch_up(self._upstreams[upstream_id])
 
@@ -265,10 +286,6 @@ class UpstreamPool:
             self.on_listed(upstream, replace(upstream.last_listed, announced={}))
         elif upstream.state is UpstreamState.FAILED:
             self.on_failed(upstream)
-
-
-def _key(upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings) -> Hashable:
-    return (upstream_id, definition.model_dump_json(), defaults.model_dump_json())
 
 
 @asynccontextmanager

@@ -10,13 +10,16 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.support.process import listening, running_gateway
+from tests.support.process import listening, over_stdio, running_gateway, write_settings
 from tests.support.raw import result_modern
 
 SERVER = [sys.executable, "-m", "tests.conformance.server"]
 EVERYTHING = [sys.executable, "-m", "tests.conformance.everything"]
 ROOT = Path(__file__).parents[2]
 EVERYTHING_FOLDER = Path(os.environ.get("PML_DATA", ROOT.parent / "shared" / "data")) / "everything-server"
+
+
+CAN_BE_ASKED: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
 
 
 class Stand(Protocol):
@@ -58,13 +61,20 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 url = front(stdio_entry())
                 # The gateway finds out which eras a child speaks for the first client that can be asked something;
                 # that takes a start of the child, and some checks of the suite wait for half a second.
-                can_be_asked: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
-                result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": can_be_asked})
+                result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": CAN_BE_ASKED})
                 yield url
             case "everything":
                 yield stack.enter_context(server([*EVERYTHING, str(EVERYTHING_FOLDER)]))[1]
             case "through to everything":
                 yield front({"url": stack.enter_context(server([*EVERYTHING, str(EVERYTHING_FOLDER)]))[1]})
+            case "stdio gateway" | "bridge":
+                # The suite speaks HTTP only, so that a gateway over HTTP stands in front of the one over stdio.
+                home = folder / "behind"
+                write_settings(home, settings({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}))
+                behind = stack.enter_context(over_stdio("bridge" if path == "bridge" else "stdio", home))
+                url = front(behind)
+                result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": CAN_BE_ASKED})
+                yield url
             case "chained":
                 behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
                 yield front({"url": behind})

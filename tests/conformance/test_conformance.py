@@ -25,7 +25,14 @@ def test_the_server_passes_every_check_without_the_gateway(
 _NO_STREAM = "ServerDisconnectResume"
 """A server ends a stream before it answers: only streamable HTTP has streams that can end."""
 
-LEFT_OUT = {"http": set(), "chained": set(), "stdio": {_NO_STREAM}, "sse": {_NO_STREAM}}
+LEFT_OUT = {
+    "http": set(),
+    "chained": set(),
+    "stdio": {_NO_STREAM},
+    "stdio gateway": {_NO_STREAM},
+    "bridge": {_NO_STREAM},
+    "sse": {_NO_STREAM},
+}
 """What the transport between the gateway and the server does not allow, by the names of the checks."""
 
 
@@ -35,7 +42,7 @@ LEFT_OUT = {"http": set(), "chained": set(), "stdio": {_NO_STREAM}, "sse": {_NO_
         *(("http", version) for version in EXPECTED_CHECKS),
         *(
             pytest.param(path, version, marks=pytest.mark.slow)
-            for path in ("chained", "stdio")
+            for path in ("chained", "stdio", "stdio gateway", "bridge")
             for version in EXPECTED_CHECKS
         ),
         # The transport is older than 2026-07-28, whose server tools cannot be called over it.

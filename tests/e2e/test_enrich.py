@@ -21,7 +21,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.demo.definitions import demo_servers
 from tests.support import fake_writer
-from tests.support.process import environment, run_pml, write_settings
+from tests.support.process import environment, over_stdio, run_pml, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -99,11 +99,11 @@ async def test_a_connected_client_writes_while_it_works(tmp_path: Path) -> None:
         content = mcp_types.TextContent(type="text", text=fake_writer.answer("chatter", asked[-1]))
         return mcp_types.CreateMessageResult(role="assistant", content=content, model="scripted")
 
-    start = StdioServerParameters(command=sys.executable, args=command("serve")[1:], env=environment(home))
     info = mcp_types.Implementation(name="scripted", title="Scripted Client", version="1.2")
-    client = Client(start, mode="legacy", sampling_callback=sample, client_info=info)
     arguments = ("enrich", "calc", "--writer", "sampling", "--yes")
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(SECONDS), over_stdio("bridge", home) as entry:
+        start = StdioServerParameters(**entry)
+        client = Client(start, mode="legacy", sampling_callback=sample, client_info=info)
         async with client:
             await client.list_tools()
             done = await anyio.to_thread.run_sync(run, home, *arguments)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.support.process import environment, run_pml, write_settings
+from tests.support.process import end_gateway, environment, run_pml, write_settings
 
 from .install import NPM_PACKAGES
 
@@ -50,7 +51,8 @@ async def test_a_server_of_a_client_is_brought_in_served_called_and_given_back(h
         cwd=home,
     )
     ada: dict[str, Any] = {"name": "Ada", "entityType": "person", "observations": ["met on a new machine"]}
-    with anyio.fail_after(DOWNLOAD_SECONDS):
+    with anyio.fail_after(DOWNLOAD_SECONDS), ExitStack() as stack:
+        stack.callback(end_gateway, home / ".pml", extra)
         async with Client(gateway) as client:
             # npx downloads the server at first, which may take longer than a call waits.
             while (await client.call_tool("memory__create_entities", {"entities": [ada]})).is_error:  # noqa: ASYNC110

@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.support.asking import Person
-from tests.support.process import environment, write_settings
+from tests.support.process import environment, serve_alone, write_settings
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.slow]
@@ -37,11 +37,8 @@ async def gateway(folder: Path, *arguments: str, **definition: Any) -> AsyncIter
     }
     config = write_settings(folder, {"servers": {"up": up}, "gateway": {"tools_exposure": "full_proxy"}})
     with anyio.fail_after(LIMIT):
-        yield StdioServerParameters(
-            command=sys.executable,
-            args=["-m", "pml_gateway", "serve", "--config", str(config)],
-            env=environment(folder),
-        )
+        command, *options = serve_alone("--config", str(config))
+        yield StdioServerParameters(command=command, args=options, env=environment(folder))
 
 
 async def lists(client: Client, name: str) -> list[str]:

@@ -17,7 +17,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 from tests.support.meta import LISTED
-from tests.support.process import environment, run_pml, running_gateway, write_settings
+from tests.support.process import environment, run_pml, running_gateway, serve_alone, write_settings
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
@@ -54,12 +54,8 @@ def is_alive(pid: int) -> bool:
 
 async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path: Path) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
-    transport = StdioTransport(
-        sys.executable,
-        ["-m", "pml_gateway", "serve", "--mode", "full_proxy"],
-        env=environment(tmp_path),
-        keep_alive=False,
-    )
+    command, *arguments = serve_alone("--mode", "full_proxy")
+    transport = StdioTransport(command, arguments, env=environment(tmp_path), keep_alive=False)
     async with Client(transport) as client:
         assert "up__echo" in [tool.name for tool in await client.list_tools()]
         answer = await client.call_tool("call_tool", {"name": "up__echo", "arguments": {"message": "hi"}})
@@ -90,7 +86,7 @@ def test_sigterm_over_stdio_ends_with_exit_code_0_and_no_children(tmp_path: Path
     pids = tmp_path / "pids"
     write_settings(tmp_path, {"servers": {"up": entry("--spawned", str(pids))}})
     process = subprocess.Popen(
-        [sys.executable, "-m", "pml_gateway", "serve"],
+        serve_alone(),
         env=environment(tmp_path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

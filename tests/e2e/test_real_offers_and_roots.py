@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import PromptReference, ResourceTemplateReference
 
-from tests.support.process import environment, running_gateway, write_settings
+from tests.support.process import over_stdio, running_gateway, write_settings
 
 from .install import Installation
 from .servers import real_servers
@@ -33,7 +32,7 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d:\d\d [AP]M")
 
 _BLOB = re.compile(r'(?<="blob":")([^"]*)')
 
-Over = Literal["stdio", "http"]
+Over = Literal["stdio", "bridge", "http"]
 
 
 @asynccontextmanager
@@ -45,7 +44,8 @@ async def gateway(over: Over, home: Path, **servers: dict[str, Any]) -> AsyncIte
             yield process.url
         return
     write_settings(home, settings)
-    yield {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"], "env": environment(home)}
+    with over_stdio(over, home) as entry:
+        yield entry
 
 
 def sdk(target: Any, **options: Any) -> Client:
@@ -121,7 +121,7 @@ async def what_fastmcp_gets(target: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is removed as of")
-@pytest.mark.parametrize("over", ["stdio", "http"])
+@pytest.mark.parametrize("over", ["stdio", "bridge", "http"])
 async def test_offers_and_updates_arrive_as_they_do_directly(
     tmp_path: Path, entries: dict[str, dict[str, Any]], over: Over
 ) -> None:
@@ -159,9 +159,9 @@ async def until(holds: Callable[[str], bool], ask: Callable[[], Any]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-@pytest.mark.parametrize("over", ["direct", "stdio", "http"])
+@pytest.mark.parametrize("over", ["direct", "stdio", pytest.param("bridge", marks=pytest.mark.slow), "http"])
 async def test_the_directories_of_server_filesystem_follow_the_clients_roots(
-    tmp_path: Path, entries: dict[str, dict[str, Any]], over: Literal["direct", "stdio", "http"]
+    tmp_path: Path, entries: dict[str, dict[str, Any]], over: Literal["direct"] | Over
 ) -> None:
     filesystem, workspace = entries["filesystem"], Workspace(tmp_path)
     first, second = workspace.folders
@@ -181,7 +181,7 @@ async def test_the_directories_of_server_filesystem_follow_the_clients_roots(
 
 
 @asynccontextmanager
-async def _reached(over: Literal["direct", "stdio", "http"], home: Path, entry: dict[str, Any]) -> AsyncIterator[Any]:
+async def _reached(over: Literal["direct"] | Over, home: Path, entry: dict[str, Any]) -> AsyncIterator[Any]:
     if over == "direct":
         yield entry
         return

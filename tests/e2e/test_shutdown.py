@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from tests.e2e.test_process import UPSTREAM, entry, is_alive, names, wait_for
-from tests.support.process import GatewayProcess, environment, running_gateway, write_settings
+from tests.support.process import GatewayProcess, environment, running_gateway, serve_alone, write_settings
 from tests.support.raw import HandshakeSession, post_modern
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -85,7 +85,7 @@ class StdioGateway:
     def __init__(self, home: Path, settings: dict[str, Any]) -> None:
         write_settings(home, settings)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pml_gateway", "serve", "--mode", "full_proxy"],
+            serve_alone("--mode", "full_proxy"),
             env=environment(home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

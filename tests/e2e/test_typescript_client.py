@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.support.process import environment, running_gateway, write_settings
+from tests.support.process import over_stdio, running_gateway, write_settings
 
 from .install import Installation
 from .servers import real_servers
@@ -69,11 +68,14 @@ CONDITIONAL = {step["with"]["name"] for step in QUESTIONS}
 ANSWERS = {"roots": {"listChanged": True}, "elicitation": {"form": {}}, "sampling": {}}
 ROOTS = [{"uri": "file:///workspace", "name": "Workspace"}]
 
+Over = Literal["stdio", "bridge", "http"]
+OVER = ["stdio", pytest.param("bridge", marks=pytest.mark.slow), "http"]
+
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d:\d\d [AP]M")
 
 
 @contextmanager
-def gateway(over: Literal["stdio", "http"], home: Path, everything: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def gateway(over: Over, home: Path, everything: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """How a client reaches a gateway in front of server-everything, whose names are kept."""
     settings = {
         "gateway": {"tools_exposure": "full_proxy"},
@@ -85,7 +87,8 @@ def gateway(over: Literal["stdio", "http"], home: Path, everything: dict[str, An
             yield {"url": process.url}
         return
     write_settings(home, settings)
-    yield {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"], "env": environment(home)}
+    with over_stdio(over, home) as entry:
+        yield entry
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +115,12 @@ def plain(installation: Installation, everything: dict[str, Any]) -> tuple[TypeS
     return client, steps, answers(client.run(everything, steps))
 
 
-@pytest.mark.parametrize("over", ["stdio", "http"])
+@pytest.mark.parametrize("over", OVER)
 def test_everything_answers_as_it_does_directly(
     tmp_path: Path,
     everything: dict[str, Any],
     plain: tuple[TypeScriptClient, list[Step], list[Any]],
-    over: Literal["stdio", "http"],
+    over: Over,
 ) -> None:
     client, steps, direct = plain
     with gateway(over, tmp_path, everything) as target:
@@ -130,9 +133,9 @@ def test_everything_answers_as_it_does_directly(
     assert reported[:2] == [{"progress": 1, "total": 3}, {"progress": 2, "total": 3}]
 
 
-@pytest.mark.parametrize("over", ["stdio", "http"])
+@pytest.mark.parametrize("over", OVER)
 def test_the_client_answers_what_everything_asks(
-    over: Literal["stdio", "http"], tmp_path: Path, installation: Installation, everything: dict[str, Any]
+    over: Over, tmp_path: Path, installation: Installation, everything: dict[str, Any]
 ) -> None:
     client = TypeScriptClient(installation, ANSWERS, ROOTS)
     direct = client.run(everything, QUESTIONS)

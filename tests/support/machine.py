@@ -19,6 +19,7 @@ from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.server import Life, Machine
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer
 
@@ -183,7 +184,7 @@ async def open_machine(
     (home / "config.yaml").write_text(json.dumps(content), encoding="utf-8")
     paths, life = paths_in(home), Life("client")
     async with (
-        open_shared(paths, open_streams=streams or MemoryStreams(upstreams)) as shared,
+        open_shared(paths, open_streams=streams or MemoryStreams(upstreams), local=LocalClients()) as shared,
         anyio.create_task_group() as tasks,
     ):
         profiles = Profiles(tasks, shared)

@@ -14,10 +14,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 READY_SECONDS = 60
 STOP_SECONDS = 30
+
+SERVE = (sys.executable, "-m", "pml_gateway", "serve")
+OverStdio = Literal["stdio", "bridge"]
+ALONE: tuple[str, ...] = ()
+"""What makes `pml serve` over stdio the gateway itself instead of a bridge to the machine's one."""
+
+
+def serve_alone(*arguments: str) -> list[str]:
+    """The command of a gateway over stdio that is one process and ends with its client."""
+    return [*SERVE, *ALONE, *arguments]
+
+
+@contextmanager
+def over_stdio(over: OverStdio, home: Path, *arguments: str) -> Iterator[dict[str, Any]]:
+    """How a client starts a gateway of this home, or a bridge to the one gateway, which ends with this context."""
+    command, *given = [*SERVE, *arguments] if over == "bridge" else serve_alone(*arguments)
+    try:
+        yield {"command": command, "args": given, "env": environment(home)}
+    finally:
+        if over == "bridge":
+            end_gateway(home)
+
+
+def end_gateway(home: Path, extra: Mapping[str, str] | None = None) -> None:
+    """End the gateway that bridges of this home may have started."""
+    if ALONE:
+        done = run_pml(home, "down", extra=extra)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @dataclass

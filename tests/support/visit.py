@@ -40,7 +40,11 @@ def main(transport: str, query: str, tool: str, arguments: str, *command: str) -
         parameters = StdioServerParameters(
             command=command[0], args=list(command[1:]), env=dict(os.environ), cwd=Path.cwd()
         )
-        sys.stdout.write(json.dumps(asyncio.run(visit(parameters, *asked))))
+        try:
+            sys.stdout.write(json.dumps(asyncio.run(visit(parameters, *asked))))
+        finally:
+            # The gateway of the machine stays for the next client.
+            subprocess.run([*command[:-1], "down"], capture_output=True, timeout=VISIT_SECONDS, check=False)
         return
     with subprocess.Popen([*command, "--http", "--port", "0"], stderr=subprocess.PIPE, text=True) as gateway:
         assert gateway.stderr is not None

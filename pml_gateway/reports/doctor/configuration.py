@@ -61,7 +61,16 @@ def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
         if not definition.enabled:
             fix = f"set servers.{name}.enabled: true to use it"
             yield Finding(Area.CONFIGURATION, Severity.NOTE, name, "is switched off", fix)
+    yield from _kept_apart(settings)
     yield from (_about_intent(warning) for warning in about_intent)
+
+
+def _kept_apart(settings: Settings) -> Iterator[Finding]:
+    """Servers of which every client gets one of its own, where their entries do not say so themselves."""
+    for name, definition in settings.servers.items():
+        if definition.enabled and definition.sessions is None and (kept := definition.keeps):
+            what = f"keeps {kept}: every client gets one of its own (servers.{name}.sessions: shared changes that)"
+            yield Finding(Area.CONFIGURATION, Severity.OK, name, what)
 
 
 def _about_intent(warning: str) -> Finding:

@@ -113,7 +113,7 @@ async def _by_itself(
         ) as shared,
         open_pool(shared, Workplace.here()) as pool,
     ):
-        pool.configure({name: definition}, defaults, {})
+        pool.configure({name: definition}, defaults, {}, pool.wanted({name: definition}, defaults))
         pool.request_all()
         await pool.settled(limit)
         upstream = pool.upstreams[name]

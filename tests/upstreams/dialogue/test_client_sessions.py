@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from pml_gateway.config.settings import Settings
 from tests.support.asking import Asked, Person, act, asking
 from tests.support.memory import settings_for
-from tests.support.process import environment, write_settings
+from tests.support.process import environment, serve_alone, write_settings
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import LIMIT, until
@@ -180,11 +179,8 @@ async def test_a_gateway_over_stdio_asks_its_client(tmp_path: Path, modern: bool
     ada = Person("ada")
     async with definition_of("stdio-handshake") as definition:
         config = write_settings(tmp_path, {"servers": {"up": definition}})
-        parameters = StdioServerParameters(
-            command=sys.executable,
-            args=["-m", "pml_gateway", "serve", "--config", str(config)],
-            env=environment(tmp_path),
-        )
+        command, *options = serve_alone("--config", str(config))
+        parameters = StdioServerParameters(command=command, args=options, env=environment(tmp_path))
         with anyio.fail_after(LIMIT):
             async with ada.client(parameters, modern=modern) as client:
                 # The very first start waits for its servers, but not for long.

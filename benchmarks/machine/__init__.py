@@ -1,0 +1,1 @@
+"""Many clients on one machine: scripted ones in front of `pml serve`, scripted servers behind it, all checked."""
