@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.errors import GatewayError
 from pml_gateway.local.commands import ask, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, take_lock
+from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.starting import FailedStartError, reach
 from pml_gateway.service.install import manager_here
 from pml_gateway.text import counted, span
@@ -65,7 +65,7 @@ class _Machine:
             GatewayError: it cannot be started, or does not answer.
         """
         before = ask(self.endpoint, "status", ANSWER_SECONDS)
-        program = [sys.executable, "-P", "-m", "pml_gateway.local.server", self.command.identity]
+        program = gateway_command(str(self.command.paths.home), self.command.identity)
         try:
             reach(self.endpoint, program, time.monotonic() + START_SECONDS).close()
         except FailedStartError as error:
@@ -86,6 +86,19 @@ class _Machine:
         if answer is None:
             raise GatewayError("the gateway of this machine has just ended", hint=f"look at {self.endpoint.log}")
         return answer
+
+    def first_status(self) -> JsonObject:
+        """What one says that is being started, as soon as it listens.
+
+        Raises:
+            GatewayError: it does not listen in time.
+        """
+        until = time.monotonic() + START_SECONDS
+        while (status := ask(self.endpoint, "status", ANSWER_SECONDS)) is None:
+            if time.monotonic() >= until:
+                raise GatewayError(f"no gateway listens after {START_SECONDS:g} s", hint=f"look at {self.endpoint.log}")
+            time.sleep(POLL_SECONDS)
+        return status
 
     def end(self, command: str) -> JsonObject | None:
         """Have it end once its calls are done, and wait for that; None where none runs.
@@ -201,8 +214,7 @@ async def _served(machine: _Machine, listening: Listening | None, started_by: st
 
 
 def _listen_once_there(machine: _Machine, listening: Listening) -> None:
-    while ask(machine.endpoint, "status", ANSWER_SECONDS) is None:
-        time.sleep(POLL_SECONDS)
+    machine.first_status()
     _listening(machine, listening)
 
 
@@ -265,7 +277,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             manager_here(os.environ).start(is_changed=True)
             ended: JsonObject | None = None
-            status = machine.ask("status")
+            status = machine.first_status()
         else:
             ended = machine.end("restart")
             machine.start()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import _thread
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml
 from tests.support.golden import check_golden
 from tests.support.scripted_machine import STATUS, scripted_machine
+from tests.support.service_managers import asked, managers_in
 
 SERVERS = {"servers": {"files": {"command": "no-such-command-of-pml"}}}
 
@@ -114,6 +119,41 @@ def test_down_says_what_was_cut_off_and_waits_until_nothing_is_left(home: Path) 
         assert machine.endpoint.living() is None
     assert "has ended" in shown.stdout
     assert "2 clients had calls that did not finish in 60 s" in shown.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd is asked")
+def test_one_of_the_service_is_started_anew_by_the_service(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", managers_in(tmp_path / "managers"))
+    with scripted_machine(home, {"status": {**STATUS, "started_by": "service"}}) as machine:
+        told = answer("restart")
+        assert {each["command"] for each in machine.asked} == {"status"}
+    assert "systemctl --user restart pml-gateway.service" in asked(tmp_path / "managers")
+    assert told["log"] == "journalctl --user -u pml-gateway.service"
+
+
+@pytest.mark.slow
+def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home: Path) -> None:
+    command = [sys.executable, "-m", "pml_gateway", "up", "--foreground", "--http", "--port", "0"]
+    first = answer("up")
+    assert (first["started"], first["url"]) == (True, None)
+    assert not answer("up")["started"]
+    second = answer("restart")
+    assert second["pid"] != first["pid"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONWARNINGS": ""}) as process:
+        assert wait_until(lambda: (answer("status")["machine"] or {}).get("url"))
+        assert answer("status")["machine"]["pid"] == process.pid
+        assert answer("down") == {"ended": True, "unfinished": 0}
+        assert process.wait(30) == 0
+    assert [path.suffix for path in sorted((home / "run").iterdir())] == [".life", ".start"]
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.1)
+    return bool(holds())
 
 
 def test_down_is_content_where_none_runs() -> None:
