@@ -6,21 +6,19 @@ import os
 import secrets
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import anyio
-import anyio.to_thread
 import typer
 
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, innermost
 from pml_gateway.local.commands import ask, wait_for_end
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, take_lock
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
+from pml_gateway.local.server import serve
 from pml_gateway.local.starting import FailedStartError, reach
 from pml_gateway.service.install import manager_here
 from pml_gateway.text import counted, span
@@ -195,27 +193,17 @@ def _serve_here(machine: _Machine, listening: Listening | None, *, started_by: s
     lock = take_lock(machine.endpoint.start_lock)
     try:
         machine.end("restart")
-        return machine.command.run(lambda: _served(machine, listening, started_by))
+        command = machine.command
+        http = None if listening is None else {"host": listening[0], "port": listening[1], "owner": _owner(command)}
+        return serve(command.paths, command.config_file, started_by, http)
+    except BaseExceptionGroup as raised:
+        error = innermost(raised)
+        if not isinstance(error, GatewayError):
+            raise
+        raise error from None
     finally:
         if lock is not None:
-            os.close(lock)
-
-
-async def _served(machine: _Machine, listening: Listening | None, started_by: str) -> int:
-    # The server stack takes 0.7 s to import.
-    from pml_gateway.local.server import run
-
-    async with anyio.create_task_group() as tasks:
-        if listening is not None:
-            tasks.start_soon(anyio.to_thread.run_sync, partial(_listen_once_there, machine, listening))
-        code = await run(machine.command.paths, machine.command.config_file, started_by=started_by)
-        tasks.cancel_scope.cancel()
-    return code
-
-
-def _listen_once_there(machine: _Machine, listening: Listening) -> None:
-    machine.first_status()
-    _listening(machine, listening)
+            drop_lock(machine.endpoint.start_lock, lock)
 
 
 def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:

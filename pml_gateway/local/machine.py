@@ -9,9 +9,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -136,7 +137,7 @@ class Machine:
             case "status":
                 return self.status()
             case "keep":
-                self._life.started_by = "up"
+                self._keep()
                 return {"kept": True}
             case "http":
                 return await self._listen(request)
@@ -147,16 +148,30 @@ class Machine:
             case command:
                 return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
 
+    async def listen(self, wanted: Mapping[str, Any]) -> str:
+        """Serve over HTTP as well, where that is wanted; the URL.
+
+        Raises:
+            ValueError: there is no such owner.
+            GatewayError: nothing can be served there.
+        """
+        owner = Attachment.read(json.dumps(wanted.get("owner")).encode())
+        return await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
+
     async def _listen(self, request: JsonObject) -> JsonObject:
         try:
-            owner = Attachment.read(json.dumps(request.get("owner")).encode())
-            url = await self._listening.begin(owner, request.get("host"), request.get("port"))
+            url = await self.listen(request)
         except ValueError as error:
             return {"error": str(error)}
         except GatewayError as error:
-            return {"error": error.message, **_refusal(error)}
-        self._life.started_by = "up"
+            return {"error": str(error)}
+        self._keep()
         return {"url": url}
+
+    def _keep(self) -> None:
+        """Live until told to end."""
+        if self._life.started_by == "client":
+            self._life.started_by = "up"
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -228,7 +243,14 @@ def is_newer(one: str, other: str) -> bool:
         return False
 
 
-async def run(endpoint: Endpoint, listener: socket.socket, life_lock: int, paths: Paths, started_by: str) -> None:
+async def run(
+    endpoint: Endpoint,
+    listener: socket.socket,
+    life_lock: int,
+    paths: Paths,
+    started_by: str,
+    http: Mapping[str, Any] | None = None,
+) -> None:
     """Be the gateway of a home and configuration until it is to end.
 
     Args:
@@ -237,6 +259,10 @@ async def run(endpoint: Endpoint, listener: socket.socket, life_lock: int, paths
         life_lock: what holds the lock.
         paths: where state lives.
         started_by: `client`, `up` or `service`; the first ends when nobody uses it for a while.
+        http: where it also listens, and whose settings it serves there.
+
+    Raises:
+        GatewayError: it cannot listen there.
     """
     sys.setswitchinterval(TURN_SECONDS)
     logs.configure((await anyio.to_thread.run_sync(_user_settings, paths)).log)
@@ -261,6 +287,8 @@ async def run(endpoint: Endpoint, listener: socket.socket, life_lock: int, paths
                 life.end("down")
 
             tasks.start_soon(end_on_signal)
+            if http is not None:
+                await machine.listen(http)
             await life.ending.wait()
             endpoint.withdraw()
             if life.reason in SUCCEEDED:

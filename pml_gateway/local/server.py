@@ -15,10 +15,14 @@ from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
 
 
-def serve(paths: Paths, config_file: Path | None, started_by: str) -> int:
-    """Be the gateway of a home and configuration until it is to end; the exit code. A second one ends at once."""
+def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping[str, object] | None = None) -> int:
+    """Be the gateway of a home and configuration until it is to end; the exit code. A second one ends at once.
+
+    With `http` it listens as the command of that name has it: with `host`, `port`, and the `owner` who attaches.
+    """
     endpoint = Endpoint.of(paths.home, paths.identity(config_file))
     endpoint.prepare()
     life_lock = endpoint.take_life()
@@ -30,7 +34,7 @@ def serve(paths: Paths, config_file: Path | None, started_by: str) -> int:
 
         from pml_gateway.local.machine import run
 
-        anyio.run(run, endpoint, listener, life_lock, paths, started_by, backend_options={"use_uvloop": True})
+        anyio.run(run, endpoint, listener, life_lock, paths, started_by, http, backend_options={"use_uvloop": True})
     except Exception as error:
         # Those that wait would hear nothing else of it.
         _refuse_all(listener, f"the gateway could not start ({type(error).__name__}: {error})", endpoint.log)
