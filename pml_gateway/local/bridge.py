@@ -49,6 +49,8 @@ SHORT_LIFE = 2.0
 LOST_AT_ONCE = 3
 """So many in a row are no accident."""
 
+FINISHING = b'!{"finishing":true}\n'
+
 NOT_YET = frozenset({"down", "idle"})
 """Ends on purpose after which the next gateway is started by the client's next message only."""
 
@@ -136,9 +138,11 @@ class Link:
             self.out.clear()
 
     def half_close(self) -> None:
-        """Say that the client sends no more."""
+        """Say that the client sends no more, and that it wants the answers it waits for."""
         self.is_half_closed = True
         try:
+            # Without this word, an end is that of a bridge that was killed.
+            self.socket.send(FINISHING)
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             return

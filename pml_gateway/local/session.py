@@ -32,6 +32,12 @@ MAX_LINE = 256 * 1024 * 1024
 
 CHUNK = 65_536
 
+FINISHING = b'!{"finishing":true}'
+"""What a bridge says whose client sends no more. One that leaves without it has been killed."""
+
+FINISHING_SECONDS = 60.0
+"""What the requests of such a client may still take."""
+
 LAST_SECONDS = 2.0
 """What a client is given to take what it was written last."""
 
@@ -184,6 +190,9 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
         async with arriving:
             with suppress(*BROKEN):
                 async for line in lines:
+                    if line == FINISHING:
+                        await member.unanswered.answered(FINISHING_SECONDS)
+                        return
                     item = await _message(line)
                     member.note(item)
                     await arriving.send(item)

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.local.session import FINISHING
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
 from tests.support.scripted_server import ScriptedServer, tool
@@ -174,3 +176,33 @@ async def test_what_is_no_command_and_no_bridge_is_answered(tmp_path: Path) -> N
         async with opened.connected({"attach": 1, "environ": {"SECRET": "hunter2"}, "pid": "x"}) as client:
             refused = (await client.notice("refused"))["refused"]
     assert "hunter2" not in refused["message"]
+
+
+async def test_a_client_that_sends_no_more_gets_its_answers(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        last = await client.begin("tools/call", {"name": "up__hello", "arguments": {}})
+        client.writer.write(FINISHING + b"\n")
+        client.writer.write_eof()
+        assert "content" in await client.answer(last)
+        await until(lambda: not opened.profiles.members)
+
+
+async def test_what_a_killed_client_waited_for_is_given_up_at_once(tmp_path: Path) -> None:
+    given_up = anyio.Event()
+
+    async def wait(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            given_up.set()
+        return {}
+
+    upstreams = {"up": ScriptedServer([tool("hello")], handler=wait)}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        async with opened.attached("a") as client:
+            await client.begin("tools/call", {"name": "up__hello", "arguments": {}})
+            await client.notice("sent")
+        with anyio.fail_after(20):
+            await given_up.wait()
+        await until(lambda: not opened.profiles.members)

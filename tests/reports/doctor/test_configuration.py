@@ -13,7 +13,7 @@ def test_servers_that_every_client_gets_one_of_are_named_with_what_they_keep_and
     servers = {"web": browser, "said": {**browser, "sessions": "shared"}, "files": {"command": "files"}}
     loaded = LoadedSettings(Settings.model_validate({"servers": servers}), {}, (), ())
 
-    found = [finding for finding in configuration(loaded) if finding.subject in servers]
+    found = [finding for finding in configuration(loaded, {}) if finding.subject in servers]
 
     assert [(finding.subject, finding.severity) for finding in found] == [("web", Severity.OK)]
     assert "keeps a browser" in found[0].what
