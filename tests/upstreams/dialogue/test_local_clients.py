@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
+from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.elicitation import Capabilities
+from pml_gateway.mcp.transport import open_streams
 from pml_gateway.upstreams import lifecycle
 from pml_gateway.upstreams.dialogue import shared_questions, trials
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
@@ -252,7 +256,8 @@ async def test_a_call_that_may_be_repeated_is_made_again_in_its_own_session(
 
 async def test_a_question_of_a_call_that_was_cancelled_reaches_nobody_else(tmp_path: Path) -> None:
     ada, bob = Person("ada"), Person("bob")
-    late, begun, outcomes = anyio.Event(), anyio.Event(), []
+    late, begun = anyio.Event(), anyio.Event()
+    outcomes: list[str] = []
     fake = asking()
 
     async def deaf(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -450,6 +455,57 @@ async def test_a_client_that_leaves_frees_its_sessions_at_once(tmp_path: Path) -
             assert own_sessions(served) == ["local:ada"]
         await until(lambda: own_sessions(served) == [])
         assert await call(second, "ask", "three") == "bob: three"
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["up-handshake", "up-2026"])
+async def test_a_stateless_client_among_others_is_asked_its_own_questions(tmp_path: Path, modern: bool) -> None:
+    fake, ada, bob = asking(modern=modern), Person("ada"), Person("bob")
+    async with (
+        machine(tmp_path, {"up": fake}) as served,
+        served.client(ada) as first,
+        served.client(bob, modern=True) as second,
+    ):
+        await until(lambda: served.up.last_listed is not None)
+        said: dict[str, str] = {}
+
+        async def ask(client: Client, text: str) -> None:
+            said[text] = await call(client, "ask", text)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(ask, first, f"a{number}")
+                tasks.start_soon(ask, second, f"b{number}")
+        assert said == {
+            f"{who[0]}{number}": f"{who}: {who[0]}{number}" for who in ("ada", "bob") for number in range(3)
+        }
+        assert {text[0] for text in ada.asked} == {"a"}
+        assert {text[0] for text in bob.asked} == {"b"}
+        if modern:
+            assert own_sessions(served) == []
+
+
+@pytest.mark.slow
+async def test_three_clients_use_one_process_until_it_asks(tmp_path: Path) -> None:
+    people = [Person(name) for name in ("ada", "bob", "eve")]
+    up = {
+        "command": sys.executable,
+        "args": [str(Path(asking.__code__.co_filename))],
+        "env": {"PYTHONPATH": str(Path(__file__).parents[3])},
+    }
+    settings = Settings.model_validate({"servers": {"up": up}, "gateway": {"tools_exposure": "full_proxy"}})
+    async with machine(tmp_path, {}, settings, open_streams=open_streams) as served, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(served.client(person)) for person in people]
+        await known(served, *clients)
+        for client, person in zip(clients, people, strict=True):
+            assert await call(client, "plain", person.name) == f"plain {person.name}"
+        [shared] = served.up.sessions()
+        assert shared.is_shared
+        assert shared.pid is not None
+        for client, person in zip(clients, people, strict=True):
+            assert await call(client, "ask", "who") == f"{person.name}: who"
+        sessions = served.up.sessions()
+        assert [each.client_id for each in sessions] == ["", "local:bob", "local:eve"]
+        assert len({each.pid for each in sessions}) == 3
 
 
 async def test_a_local_client_is_listed_what_is_for_clients_like_it(tmp_path: Path) -> None:
