@@ -326,9 +326,13 @@ class _OpenQuestion:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it will never be certain: an answer says that a call did not ask only where it never does."""
+        """Whether it will never be certain, or is that of a call nobody waits for any more.
+
+        An answer says that a call did not ask only where it never does.
+        """
         unproven = {call.audience.client_id for call in self.causes if not call.is_proven}
-        return len(self._others | unproven) > 1
+        present = {call.audience.client_id for call in self.causes}
+        return len(self._others | unproven) > 1 or not self._others <= present
 
     @property
     def likely(self) -> list[OpenCall]:
