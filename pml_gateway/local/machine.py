@@ -118,7 +118,8 @@ class Machine:
                     return
                 profile, runtime = entered
                 member = Member(attachment, lines, memory=restored(attachment.state))
-                await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": profile.notes}})
+                notes = [*profile.notes, *attachment.without_effect]
+                await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
                 profile.members.append(member)
                 try:
                     await serve_session(runtime, member, rest)
