@@ -199,8 +199,8 @@ async def mixed(bench: Bench) -> Measured:
         counts = [processes[name] for name in names]
         found.rows.append({"servers": group, "count": len(names), "most processes": max(counts), "target": most[group]})
         found.target(f"{group}: processes of one server", max(counts), most[group])
-    servers = (status.get("machine") or {}).get("servers", [])
-    reasons = {row["server"]: sorted({each["why"] for each in row["processes"] if each["why"]}) for row in servers}
+    listed = (status.get("machine") or {}).get("servers", [])
+    reasons = {row["server"]: sorted({each["why"] for each in row["processes"] if each["why"]}) for row in listed}
     unexplained = [name for name, count in processes.items() if count > 1 and not reasons.get(name)]
     found.more["reasons"] = reasons
     shown = ", ".join(unexplained) or "all"
