@@ -162,7 +162,7 @@ class SharedQuestions(Questions):
         Raises:
             MCPError: the client cannot be asked this or refuses, or it is not certain which client it is.
         """
-        if not self._is_one_clients:
+        if not self.is_one_clients:
             return await self._answer_of_several(method, params, call, on_progress)
         audience = self._only_audience
         if method == ROOTS and self._local.sole is not None:
@@ -183,7 +183,7 @@ class SharedQuestions(Questions):
         elif (audience := self._only_audience) is not None:
             if wants_log(audience.log_level, params):
                 await audience.tell(method, params)
-        elif self._is_one_clients:
+        elif self.is_one_clients:
             heard = next((each for each in self._calls if each.audience.log_level is not None), None)
             if heard is not None:
                 await heard.tell(method, params)
@@ -195,7 +195,7 @@ class SharedQuestions(Questions):
                 question.scope.cancel()
 
     @property
-    def _is_one_clients(self) -> bool:
+    def is_one_clients(self) -> bool:
         """Whether nobody but the only local client has ever used the session."""
         if self._local.is_alone:
             return True
@@ -208,7 +208,7 @@ class SharedQuestions(Questions):
     def _only_audience(self) -> Audience | None:
         """The only one that has used the session, as long as there is no other."""
         client: LocalClient | None = None
-        if self._is_one_clients:
+        if self.is_one_clients:
             client = self._local.sole
         elif len(self._users) == 1:
             client = self._local.find(next(iter(self._users)))

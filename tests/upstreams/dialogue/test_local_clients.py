@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pml_gateway.mcp.transport import open_streams
 from pml_gateway.upstreams import lifecycle
 from pml_gateway.upstreams.dialogue import shared_questions, trials
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
-from tests.support.asking import Person, act, asking, gated, question_of
+from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
 from tests.support.memory import paths_in, settings_for
 from tests.support.scripted_server import text_result, tool
@@ -482,6 +483,42 @@ async def test_a_stateless_client_among_others_is_asked_its_own_questions(tmp_pa
         assert {text[0] for text in bob.asked} == {"b"}
         if modern:
             assert own_sessions(served) == []
+
+
+async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_what_they_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
+    gate, ada, beside = Gate(), Person("ada"), Asked("anonymous")
+    gate.holds("long")
+    params = {"name": "hold", "arguments": {"text": "long"}}
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(served.up.request, "tools/call", params, audience=beside))
+            await until(lambda: "long" in gate.begun)
+            # It cannot be told on the shared session whose a question would be.
+            assert await call(first, "ask", "who") == "ada: who"
+            assert own_sessions(served) == ["local:ada"]
+            gate.goes_on["long"].set()
+        assert await call(first, "roots") == "file:///ada"
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        assert await call(first, "roots") == "file:///ada"
+        await served.up.request("tools/call", params, audience=beside)
+        assert own_sessions(served) == ["anonymous"]
+
+
+async def test_a_client_that_comes_again_is_asked_in_the_sessions_it_has(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(bob) as second, served.client(ada) as first:
+        await known(served, first, second)
+        await call(first, "ask", "one")
+        await call(first, "ask", "two")
+        opened, again = fake.opened, Person("ada")
+        async with served.client(again) as third:
+            assert await call(third, "ask", "three") == "ada: three"
+            assert (fake.opened, again.asked, ada.asked) == (opened, ["three"], ["one", "two"])
 
 
 @pytest.mark.slow
