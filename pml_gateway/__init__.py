@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# As type checkers know it: `typing` alone is half a megabyte, and there is a bridge for every client.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pml_gateway.config.load import LoadedSettings, load_settings
     from pml_gateway.config.settings import Settings
     from pml_gateway.errors import ConfigurationError, GatewayError, UpstreamError

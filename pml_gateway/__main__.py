@@ -1,5 +1,20 @@
-"""`python -m pml_gateway` is `pml`."""
+"""The `pml` command, also as `python -m pml_gateway`: a bridge to the gateway of this machine, or the command line."""
 
-from pml_gateway.cli.app import main
+from __future__ import annotations
 
-main()
+import sys
+
+from pml_gateway.local.entry import bridge
+
+
+def main() -> None:
+    """Run what the words of the command line ask for."""
+    sys.argv[1:] = bridge(sys.argv[1:])
+    # Half a second of imports, which a bridge does without.
+    from pml_gateway.cli.app import main as command_line
+
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

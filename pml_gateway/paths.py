@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pml_gateway.workplace import Workplace
+
 CONFIG_NAME = "config.yaml"
 PROJECT_NAME = ".pml.yaml"
 HOME_NAME = ".pml"
@@ -43,13 +45,17 @@ class Paths:
     backups_dir: Path
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Paths:
-        """`PML_HOME` or `~/.pml`; `PML_CONFIG` names another configuration file."""
-        home = _absolute(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / HOME_NAME)
+    def from_environ(cls, environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> Paths:
+        """`PML_HOME` or `~/.pml`; `PML_CONFIG` names another configuration file.
+
+        Relative ones begin in `folder`, by default the working directory.
+        """
+        here = Workplace(folder or Path(), environ)
+        home = here.path(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / HOME_NAME).absolute()
         config = environ.get("PML_CONFIG")
         return cls(
             home=home,
-            config_file=_absolute(config) if config else home / CONFIG_NAME,
+            config_file=here.path(config).absolute() if config else home / CONFIG_NAME,
             run_dir=home / "run",
             manifest_dir=home / "manifest",
             cache_dir=home / "cache",

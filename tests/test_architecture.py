@@ -38,6 +38,8 @@ STAGES = (
     "fastmcp",
     "serve",
     "reports",
+    "local",
+    "service",
     "demo",
     "cli",
 )
@@ -45,6 +47,7 @@ STAGES = (
 
 SHARED = frozenset(
     {
+        "delivery",
         "errors",
         "files",
         "foreign_json",
@@ -58,6 +61,7 @@ SHARED = frozenset(
         "signal",
         "text",
         "types",
+        "workplace",
     }
 )
 """Modules at the root that every folder may use, and that use no folder."""
@@ -75,13 +79,18 @@ ENVIRONMENT_READERS = {
     "cli/app.py": "PML_DEBUG shows the traceback even when the configuration is broken",
     "cli/trust.py": "hands the environment to config/",
     "cli/context.py": "hands the environment to config/",
+    "cli/local.py": "hands the environment to service/, which says where units lie",
+    "cli/service.py": "hands the environment to service/, which keeps PATH, PML_HOME and PML_CONFIG for logins",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
     "index/models.py": "tells libraries that report home, before they load, not to",
-    "mcp/transport.py": "the allow-list of what a child process inherits",
+    "local/entry.py": "what the bridge tells the gateway of its client, before configuration is read",
+    "local/starting.py": "the allow-list of what a detached gateway inherits",
     "paths.py": "where the gateway's files are",
     "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
     "secrets/references.py": "`${env:NAME}`",
+    "telemetry/setup.py": "hands the environment to config/",
+    "workplace.py": "the variables of this process, as one client's among others",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""
 

@@ -30,7 +30,7 @@ Given = TypeVar("Given")
 class ManifestEntry:
     """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to.
 
-    `differences` are by what clients can be asked.
+    `differences` are by what clients can be asked; `asks` are the capabilities for which it has asked a client.
     """
 
     fingerprint: str
@@ -41,6 +41,7 @@ class ManifestEntry:
     server_version: str = ""
     offers: Offers = field(default_factory=Offers)
     differences: Mapping[str, Difference] = field(default_factory=dict)
+    asks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ class ManifestFile:
                 else:
                     newest = mine.fingerprint == other.fingerprint and other.listed_at > mine.listed_at
                 if newest:
-                    entries[upstream_id] = other if mine is None or other.differences else _known_more(other, mine)
+                    entries[upstream_id] = other if mine is None else _known_more(other, mine)
+                elif mine is not None and mine.fingerprint == other.fingerprint and other.asks - mine.asks:
+                    entries[upstream_id] = replace(mine, asks=other.asks | mine.asks)
             offer_names = {
                 kind: _merge_names(manifest.offer_names.get(kind, {}), on_disk.offer_names.get(kind, {}), kept)
                 for kind in OfferKind
@@ -158,7 +161,7 @@ class ManifestFile:
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:
     """A process of one client lists in its name, and finds out no differences."""
-    return replace(newest, differences=older.differences)
+    return replace(newest, differences=newest.differences or older.differences, asks=newest.asks | older.asks)
 
 
 def _merge_former(
@@ -209,6 +212,7 @@ def _entry(entry: ManifestEntry) -> str:
         "server": _json([entry.server_name, entry.server_version]),
         "offers": _json(asdict(entry.offers)),
         "differences": _json({key: asdict(each) for key, each in entry.differences.items()}),
+        "asks": _json(sorted(entry.asks)),
     }
     return _object(parts)
 
@@ -243,6 +247,7 @@ def _decode(raw: JsonObject) -> Manifest:
             server_version=_text(entry["server"][1]),
             offers=_decode_offers(entry.get("offers", {})),
             differences={key: _decode_difference(each) for key, each in entry.get("differences", {}).items()},
+            asks=frozenset(map(_text, entry.get("asks", ()))),
         )
         for upstream_id, entry in raw["upstreams"].items()
     }

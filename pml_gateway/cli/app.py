@@ -24,12 +24,14 @@ from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.lineage import lineage
+from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.output import ExitCode, error_object, note, print_json, without_known_secrets
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.requests import requests_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
+from pml_gateway.cli.service import service_app
 from pml_gateway.cli.stats import stats_app
 from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
@@ -116,6 +118,10 @@ app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
 app.command()(status)
+app.command()(up)
+app.command()(down)
+app.command()(restart)
+app.add_typer(service_app)
 app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)

@@ -15,9 +15,9 @@ import typer
 from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, note, warn
 from pml_gateway.config.advice import intent_sources
-from pml_gateway.config.load import LoadedSettings, load_settings
+from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.errors import ConfigurationError, GatewayError, innermost
+from pml_gateway.errors import GatewayError, innermost
 from pml_gateway.paths import Paths
 from pml_gateway.telemetry import logs
 
@@ -71,12 +71,7 @@ class Command:
         loaded = load_settings(
             config_file=self.config_file, mode=self.mode, preset=self.preset, overrides=self.overrides
         )
-        if not loaded.settings.servers:
-            raise ConfigurationError(
-                f"no servers are configured in {self.identity}",
-                hint="bring in those of your clients: pml init; or see it work first: pml demo",
-            )
-        return loaded
+        return with_servers(loaded, self.identity)
 
     def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run a command's work; an error of the gateway ends the process with its message and exit code."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 from pydantic import ValidationError
 
@@ -16,18 +15,17 @@ from pml_gateway import log
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
-from pml_gateway.config.masked import literal_credentials
-from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.config.settings import LogSettings
+from pml_gateway.errors import GatewayError
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.home import close_to_others, tell_lacks
-from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.local.bridge import ServeAloneError
+from pml_gateway.local.entry import serve_as_bridge
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
-    from pml_gateway.gateway.state import GatewayState
 
 TURN_SECONDS = 0.001
 """How long a thread keeps others from running Python. Lists, names and indexes are made in threads, and with Python's
@@ -40,6 +38,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="A gateway of its own for this client, instead of the machine's.")
+    ] = False,
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,
@@ -52,6 +53,8 @@ def serve(
 ) -> None:
     """Serve all configured MCP servers as one endpoint, over stdio or HTTP.
 
+    Over stdio, all clients on this machine share one gateway process, which the first of them starts: pml docs machine.
+
     Example: pml serve --http --port 8765 --mode hybrid
     """
     if not http and (host is not None or port is not None):
@@ -62,7 +65,25 @@ def serve(
     if port is not None:
         overrides["http.port"] = port
     command = Command(config, mode, preset, overrides=overrides)
+    if not http and not alone and _wants_to_attach(command):
+        options = {
+            "config": str(config) if config is not None else None,
+            "mode": mode,
+            "preset": preset,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
+        with suppress(ServeAloneError):
+            sys.exit(serve_as_bridge(options))
     command.run(lambda: _serve(command, over_http=http))
+
+
+def _wants_to_attach(command: Command) -> bool:
+    """What the configuration says; one that cannot be read is reported by whoever serves by it."""
+    try:
+        return command.load().settings.local.attach
+    except GatewayError:
+        return False
 
 
 def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
@@ -86,10 +107,11 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.policy.client import ClientKeys, check_exposure
-    from pml_gateway.serve.metrics import metrics_key
+    from pml_gateway.local.advice import set_up_logs
     from pml_gateway.serve.runtime import open_runtime
+    from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
+    from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
     sys.setswitchinterval(TURN_SECONDS)
     bound: set[str] = set()
@@ -97,15 +119,14 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
-            metrics_key(fresh.settings)
-            # Also after every edit: keys that do not resolve, or none on a public address, are never put in force.
-            ClientKeys(fresh.settings.clients)
-            for host in {fresh.settings.http.host, *bound}:
-                check_exposure(host, fresh.settings.clients)
+            from pml_gateway.serve.http import check_http
+
+            # Also after every edit.
+            check_http(fresh.settings, Workplace.here().environ, *bound)
         return fresh
 
     loaded = load()
-    _set_up_logs(loaded.settings)
+    set_up_logs(loaded.settings)
     bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
     logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
@@ -124,85 +145,28 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         identity=command.identity,
         load=load,
         on_open=partial(_settle, starting),
-        one_client=not over_http,
+        local=None if over_http else LocalClients(alone=True),
     )
     if not over_http:
         await serve_stdio(opener)
         return
-    from pml_gateway.serve.http import serve_http
 
     def announce(url: str) -> None:
         note(f"listening on {url}")
         if loaded.settings.http.metrics:
             note(f"metrics at {url.removesuffix('/mcp')}/metrics")
 
-    await serve_http(opener, loaded.settings.http, announce)
+    from pml_gateway.serve.http import serve_http
 
-
-def _set_up_logs(settings: Settings) -> None:
-    KNOWN_SECRETS.remember_all(literal_credentials(settings))
-    logs.configure(settings.log, servers=settings.servers)
-
-
-def _follow_logs(before: GatewayState, after: GatewayState) -> None:
-    if before.settings is not after.settings:
-        _set_up_logs(after.settings)
+    # Entered before all that takes time to end.
+    async with first_signal() as signalled:
+        await serve_http(opener, loaded.settings.http, announce, signalled)
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:
+    from pml_gateway.local.advice import advise
+
     # What was read stays: looking for garbage in it takes as long as reading it.
     gc.freeze()
     starting.close()
-    await _advise(gateway)
-
-
-async def _advise(gateway: Gateway) -> None:
-    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
-    from pml_gateway.reports.doctor.tools import idle_entries, kept_away
-
-    gateway.on_swap(_follow_logs)
-    state = await gateway.known()
-    await gateway.first_asked()
-    waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
-    if waiting:
-        held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
-        log.get_logger(__name__).warning("%s: pml trust list", held)
-    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
-        await _warn_of_cost(state)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
-        if named:
-            remedy = f"gives no tool, as it names none's server; write {named[0]}"
-            log.get_logger(__name__).warning("%s: %r %s", key, entry, remedy)
-    state = await _whole(gateway)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
-        if not named and state.catalog.tools:
-            log.get_logger(__name__).warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
-
-
-async def _whole(gateway: Gateway) -> GatewayState:
-    """The first state in which something is known of every server: what a rule names may be yet to come before."""
-    whole = anyio.Event()
-
-    def look(_before: GatewayState, after: GatewayState) -> None:
-        if all(said is not None for said in after.catalog.offers.upstreams.values()):
-            whole.set()
-
-    stop = gateway.on_swap(look)
-    try:
-        look(gateway.state, gateway.state)
-        await whole.wait()
-    finally:
-        stop()
-    return gateway.state
-
-
-async def _warn_of_cost(state: GatewayState) -> None:
-    from pml_gateway.gateway.tool_list import list_tokens
-
-    cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)
-    log.get_logger(__name__).warning(
-        "full_proxy lists %d tools: %s tokens in every conversation; meta_only needs %s",
-        cost.tools,
-        f"{cost.tokens:,}",
-        f"{list_tokens(state, ExposureMode.META_ONLY).tokens:,}",
-    )
+    await advise(gateway)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.live import Live
+from rich.text import Text
 
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import INDENT, note, print_json, print_lines, say, warn, wrapped
+from pml_gateway.cli.local import endpoint_of
+from pml_gateway.cli.machine import show_machine
+from pml_gateway.cli.output import INDENT, answers, note, print_json, print_json_line, print_lines, say, warn, wrapped
 from pml_gateway.config.settings import LogSettings
+from pml_gateway.errors import GatewayError
+from pml_gateway.local.commands import ask
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted, span
 
@@ -20,31 +33,96 @@ ANSWER_SECONDS = 3.0
 """What a gateway may take to answer; one that is stopped in a debugger is not waited for."""
 
 
-def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+WATCH_SECONDS = 2.0
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every 2 seconds until Ctrl-C; with --json a line each time.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the gateways that run and every server in a line; what needs something comes first, with what mends it.
 
+    The gateway that this machine's clients share comes first, with its clients and the processes of its servers.
     Nothing is started or connected for it. Without a running gateway it is what was last known.
 
-    Example: pml status
+    Example: pml status --watch
     """
     command = Command(config, as_json=as_json)
+    if not watch:
+        found = _look(command)
+        if as_json:
+            print_json(_as_json(found))
+        else:
+            _show(command, found)
+        return
+    with suppress(KeyboardInterrupt), ExitStack() as shown:
+        live = (
+            shown.enter_context(Live(console=answers(), auto_refresh=False))
+            if sys.stdout.isatty() and not as_json
+            else None
+        )
+        while True:
+            found = _look(command)
+            if as_json:
+                print_json_line(_as_json(found))
+            elif live is not None:
+                live.update(Text(_as_text(command, found)), refresh=True)
+            else:
+                _show(command, found)
+            time.sleep(WATCH_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the gateways said of themselves: the one of this machine, all others, and why some said nothing."""
+
+    machine: JsonObject | None
+    reports: list[JsonObject]
+    errors: list[str]
+
+
+def _look(command: Command) -> _Found:
+    errors: list[str] = []
+    machine: JsonObject | None = None
+    try:
+        machine = ask(endpoint_of(command), "status", ANSWER_SECONDS)
+    except GatewayError as error:
+        errors.append(str(error))
     reports = command.run(lambda: reported(command))
     answered = [report for report in reports if "error" not in report]
-    if as_json:
-        print_json(_as_json(answered, [str(report["error"]) for report in reports if "error" in report]))
-        return
-    for report in reports:
-        if "error" in report:
-            warn(report["error"])
-        elif report["pid"] is not None:
-            first, *more = wrapped(_gateway(report), INDENT)
-            say("\n".join([first, *(" " * INDENT + line for line in more)]))
-    if not any(report["pid"] is not None for report in answered):
+    return _Found(machine, answered, errors + [str(report["error"]) for report in reports if "error" in report])
+
+
+def _as_text(command: Command, found: _Found) -> str:
+    """What is shown of it, as a text."""
+    with redirect_stdout(StringIO()) as text, redirect_stderr(text):
+        _show(command, found)
+    return text.getvalue().rstrip()
+
+
+def _show(command: Command, found: _Found) -> None:
+    for error in found.errors:
+        warn(error)
+    if found.machine is not None:
+        show_machine(found.machine)
+    own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
+    for report in own:
+        first, *more = wrapped(_gateway(report), INDENT)
+        say("\n".join([first, *(" " * INDENT + line for line in more)]))
+    if found.machine is None and not any(report["pid"] is not None for report in found.reports):
         say(f"no gateway runs with {command.paths.home}; its servers as they were last known:")
     say()
-    print_lines(("server", "state", "what helps"), _rows(answered), shorten="state")
-    if answered and answered[0]["pid"] is None:
+    print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
+    if found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
+
+
+def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
+    """Whether it is one of the gateways that the process of this machine serves its clients with."""
+    return machine is not None and report["pid"] == machine["pid"]
 
 
 async def reported(command: Command) -> list[JsonObject]:
@@ -87,20 +165,24 @@ def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, l
     found: dict[tuple[str, Need | None], tuple[JsonObject, list[int]]] = {}
     for report in reports:
         for row in report["upstreams"]:
-            found.setdefault((row["server"], need_of(row)), (row, []))[1].append(report["pid"])
+            pids = found.setdefault((row["server"], need_of(row)), (row, []))[1]
+            # One process serves several gateways.
+            if report["pid"] not in pids:
+                pids.append(report["pid"])
     said = [server for server, _ in found]
     listed = [(row, need, pids if said.count(server) > 1 else []) for (server, need), (row, pids) in found.items()]
     return sorted(listed, key=lambda each: each[1] is None)
 
 
-def _as_json(reports: list[JsonObject], errors: list[str]) -> JsonObject:
+def _as_json(found: _Found) -> JsonObject:
     from pml_gateway.reports.status import need_of
 
     told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "clients")
-    running = [report for report in reports if report["pid"] is not None]
+    running = [report for report in found.reports if report["pid"] is not None]
     return {
+        "machine": found.machine,
         "gateways": [{key: report.get(key) for key in told} for report in running],
-        "errors": errors,
+        "errors": found.errors,
         "servers": [
             {
                 "server": row["server"],
@@ -111,7 +193,7 @@ def _as_json(reports: list[JsonObject], errors: list[str]) -> JsonObject:
                 "age_seconds": row["age_seconds"],
                 "needs": {"what": need.what, "command": need.command} if (need := need_of(row)) else None,
             }
-            for report in reports
+            for report in found.reports
             for row in report["upstreams"]
         ],
     }

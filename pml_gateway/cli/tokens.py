@@ -97,6 +97,7 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
     from pml_gateway.reports.token_costs import token_report
     from pml_gateway.serve.reload import follow_files
     from pml_gateway.serve.runtime import watched_files
+    from pml_gateway.workplace import Workplace
 
     logs.configure(LogSettings(level="error"))
     loaded, paths = command.load(), command.paths
@@ -106,7 +107,7 @@ async def _watch(command: Command, query: str | None, window: int, show: Callabl
     ):
         changed = Coalesced(SETTLE_SECONDS)
         gateway.on_swap(lambda _before, _after: changed.ask())
-        tasks.start_soon(follow_files, gateway, loaded, command.load, watched_files(paths))
+        tasks.start_soon(follow_files, gateway, loaded, command.load, watched_files(paths, Workplace.here()))
         shown = None
         while True:
             report = await token_report(gateway, query, window, recorded_searches(command))

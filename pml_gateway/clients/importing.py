@@ -13,6 +13,7 @@ from pml_gateway.clients.own import own_kind
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.translate import EntryOrigin, Translation, covers, same_server, translated, united
 from pml_gateway.config.advice import obstacles
+from pml_gateway.config.packages import kept_state
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.secrets.env_file import stored_variables
@@ -104,6 +105,7 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
         if server.outcome == "added":
             server.definition = names[server.name]
             server.problems += _startable(server.name, names[server.name], environ)
+            server.notes += _sessions(server.name, names[server.name])
     _find_missing(plan, readable, about)
     return plan
 
@@ -223,6 +225,13 @@ def _texts(value: Any) -> Iterator[str]:
         case list():
             for item in value:
                 yield from _texts(item)
+
+
+def _sessions(server: str, definition: Mapping[str, Any]) -> Iterator[str]:
+    """That clients will not share the server, where it is known to keep something for one of them."""
+    kept = kept_state(definition.get("command") or "", definition.get("args") or ())
+    if kept and "sessions" not in definition:
+        yield f"keeps {kept}, so every client gets one of its own; servers.{server}.sessions: shared changes that"
 
 
 def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:

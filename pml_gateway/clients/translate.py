@@ -19,7 +19,7 @@ from pml_gateway.secrets.references import resolve
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _DOLLAR = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 _PREFIXED = re.compile(r"\$\{(env|input|command|config|file):([^{}]*)\}|\$\{([A-Za-z/][A-Za-z]*)\}")
-_OURS = re.compile(r"\$(\{(?:env|file):)")
+_OURS = re.compile(r"\$(\{(?:(?:env|file):|(?:cwd|workspaceFolder)\}))")
 
 _PLACEHOLDER = re.compile(
     r"\s*|<[^<>]*>|\[[^\[\]]*\]|x{3,}|\*{3,}|\.{3,}|changeme|replace[-_ ]?me|todo|"
@@ -211,6 +211,10 @@ def _prefixed(match: re.Match[str], origin: EntryOrigin, found: Translation) -> 
             return str(origin.surroundings.project)
         case _, "workspaceFolderBasename" if origin.scope is not Scope.USER:
             return origin.surroundings.project.name
+        case _, "workspaceFolder" | "workspaceRoot" | "cwd":
+            note = f"{match[0]} is the folder that the client starts the gateway in, which may be none of its projects"
+            found.notes += [note] if note not in found.notes else []
+            return "${cwd}" if word == "cwd" else "${workspaceFolder}"
         case _, "pathSeparator" | "/":
             return "\\" if origin.surroundings.system == "windows" else "/"
         case _:

@@ -19,13 +19,14 @@ from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.judgement import keys_of_secrets
 from pml_gateway.secrets.masking import without_defaults
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve, resolve_in
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import MODES, SEPARATORS, ExposureMode
+from pml_gateway.workplace import Workplace
 
 MAX_NAMED_CLIENTS = 5
 
-_FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:)[A-Za-z_][^{}]*\}")
+_FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:|cwd\}|workspaceFolder\})[A-Za-z_][^{}]*\}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"})
 
@@ -147,7 +148,7 @@ def foreign_variables(settings: Settings) -> tuple[str, ...]:
         if found is not None and section == "servers" and server not in shells:
             warnings.append(
                 f"{key}: {_without_default(found[0])} is passed on as it is written; the gateway fills in "
-                "${env:NAME} and ${file:PATH} only"
+                "${env:NAME}, ${file:PATH} and ${cwd} only"
             )
     return tuple(warnings)
 
@@ -160,13 +161,14 @@ def _without_default(variable: str) -> str:
 
 def unreadable_env_files(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Files of variables (`envFile`) of enabled servers that cannot be read."""
-    warnings = []
+    warnings, here = [], Workplace.here(environ)
     for name, definition in settings.servers.items():
         if not definition.enabled or not definition.env_file:
             continue
         try:
+            folder = here.path(resolve_in(definition.cwd or "", here))
             read_env_file(
-                Path(resolve(definition.cwd or "", environ)) / Path(resolve(definition.env_file, environ)).expanduser(),
+                replace(here, folder=folder).path(resolve_in(definition.env_file, here)),
                 without_defaults(str(Path(definition.cwd or "") / definition.env_file)),
             )
         except SecretError as exc:
@@ -266,14 +268,15 @@ def obstacles(
         SecretError: a reference cannot be resolved.
     """
     shown, shown_folder = without_defaults(command), without_defaults(folder or "")
-    command, folder = resolve(command, environ), resolve(folder or "", environ)
-    in_folder = Path(folder).expanduser()
+    here = Workplace.here(environ)
+    command, folder = resolve_in(command, here), resolve_in(folder or "", here)
+    in_folder = here.path(folder)
     if folder and not (is_there(in_folder) and in_folder.is_dir()):
         yield Obstacle(
             f"working directory {shown_folder} does not exist", f"create it, or correct servers.{server}.cwd"
         )
     is_path = "/" in command or "\\" in command
-    candidate = str(Path(folder or "") / Path(command).expanduser()) if is_path else command
+    candidate = str(replace(here, folder=in_folder).path(command)) if is_path else command
     if shutil.which(candidate, path=path) is not None:
         return
     if is_path and is_there(Path(candidate)) and Path(candidate).is_file():
@@ -334,7 +337,11 @@ def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapp
     if not definition.enabled or definition.command is None:
         return None
     try:
-        path = resolve(definition.env["PATH"], environ) if "PATH" in definition.env else environ.get("PATH")
+        path = (
+            resolve_in(definition.env["PATH"], Workplace.here(environ))
+            if "PATH" in definition.env
+            else environ.get("PATH")
+        )
         found = list(
             obstacles(
                 definition.command, server=server, folder=definition.cwd, path=path or os.defpath, environ=environ

@@ -23,6 +23,7 @@ from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.text import suggestion
 from pml_gateway.types import ExposureMode
+from pml_gateway.workplace import Workplace
 
 __all__ = ["LoadedSettings", "Origin", "load_settings"]
 
@@ -73,7 +74,7 @@ def load_settings(
     replaced: list[Problem] = []
     files: list[Path] = []
     layers = _user_layers(config_file, paths, environ, files)
-    project = find_project_file(project_dir or _working_directory())
+    project = find_project_file(project_dir or Workplace.here().folder)
     if project is not None:
         found = project_layer(project, TrustStore(paths.trust_file), _gateway(layers))
         layers.append(_with_names_of_now(found.layer, _former_ids(layers)))
@@ -93,6 +94,20 @@ def load_settings(
     settings = _validated(merged, environment.problems, replaced)
     warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
     return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced))
+
+
+def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
+    """The settings of a configuration that has servers to serve; `identity` names its file.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    if not loaded.settings.servers:
+        raise ConfigurationError(
+            f"no servers are configured in {identity}",
+            hint="bring in those of your clients: pml init; or see it work first: pml demo",
+        )
+    return loaded
 
 
 def load_user_settings(paths: Paths) -> Settings:
@@ -152,14 +167,6 @@ def _with_names_of_now(layer: Layer, former: Mapping[str, str]) -> Layer:
         for path, origin in layer.origins.items()
     }
     return Layer(layer.source, {**layer.values, "servers": now}, origins)
-
-
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except OSError:
-        # Deleted under us: a client may start the gateway anywhere, and there is no project then.
-        return Path("/")
 
 
 def _gateway(layers: list[Layer]) -> GatewaySection:

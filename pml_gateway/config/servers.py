@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from pml_gateway.config.packages import kept_state
+
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _SPELLINGS = {
@@ -255,7 +257,9 @@ class UpstreamDefinition(BaseModel):
         default_factory=dict, description="its variables; secrets as `${env:NAME}` or `${file:PATH}`"
     )
     env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
-    cwd: str | None = Field(default=None, description="the folder it runs in")
+    cwd: str | None = Field(
+        default=None, description="the folder it runs in; without it, the client's, which `${cwd}` stands for"
+    )
     url: str | None = Field(default=None, description="the address of an HTTP or SSE server")
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
         default_factory=dict,
@@ -272,8 +276,10 @@ class UpstreamDefinition(BaseModel):
     formerly: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
         default=(), description="names that it had: calls and rules that say them still mean it"
     )
-    sessions: Literal["shared", "per_client"] = Field(
-        default="shared", description="per_client: every client gets a session of its own"
+    sessions: Literal["shared", "per_folder", "per_client"] | None = Field(
+        default=None,
+        description="shared: of all clients; per_folder: of those of one folder; per_client: one for each of them; "
+        "without it, as suits what is known of the server",
     )
     call_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.call_timeout")
     connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
@@ -348,6 +354,16 @@ class UpstreamDefinition(BaseModel):
         if self.command is not None:
             return Transport.STDIO
         return Transport.SSE if (self.url or "").rstrip("/").endswith("/sse") else Transport.HTTP
+
+    @property
+    def keeps(self) -> str:
+        """What the server is known to keep from call to call, so that clients would disturb each other."""
+        return kept_state(self.command, self.args) if self.command is not None else ""
+
+    @property
+    def resolved_sessions(self) -> Literal["shared", "per_folder", "per_client"]:
+        """The sessions named, or those that suit what is known of the server."""
+        return self.sessions or ("per_client" if self.keeps else "shared")
 
     def fingerprint(self) -> str:
         """A hash of what decides which tools this upstream has; secrets enter as references only."""

@@ -299,6 +299,18 @@ class HttpSettings(Section):
         return key
 
 
+class LocalSettings(Section):
+    """The one gateway that the programs on this machine share over stdio."""
+
+    attach: bool = Field(
+        default=True,
+        description="clients that start `pml serve` share one gateway on this machine; false: each has one of its own",
+    )
+    idle_minutes: float = Field(
+        default=30, gt=0, description="after which that gateway, where a client started it, ends without a client"
+    )
+
+
 class LogSettings(Section):
     """Lines on stderr."""
 
@@ -439,6 +451,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     http: HttpSettings = HttpSettings()
+    local: LocalSettings = LocalSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     usage: UsageSettings = UsageSettings()
@@ -516,7 +529,7 @@ class EffectiveSettings:
     @property
     def per_client(self) -> bool:
         """Whether every client has a session of its own."""
-        return self.definition.sessions == "per_client"
+        return self.definition.resolved_sessions == "per_client"
 
     @property
     def where_to_look(self) -> str:

@@ -23,6 +23,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.paths import Paths
 from pml_gateway.serve.http import serve_http
 from pml_gateway.serve.runtime import open_runtime
+from pml_gateway.serve.signals import first_signal
 from pml_gateway.text import first_sentence, shortened
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
@@ -95,9 +96,15 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
     async with anyio.create_task_group() as tasks:
 
         async def serve() -> None:
-            await serve_http(opener, HttpSettings(port=port), on_listening, stop)
+            async with first_signal() as signalled:
+                tasks.start_soon(stop_on, signalled)
+                await serve_http(opener, HttpSettings(port=port), on_listening, stop)
             # Ended by a signal: whoever waits inside ends with it.
             tasks.cancel_scope.cancel()
+
+        async def stop_on(signalled: anyio.Event) -> None:
+            await signalled.wait()
+            stop.set()
 
         tasks.start_soon(serve)
         with anyio.move_on_after(2 * START_SECONDS):

@@ -12,6 +12,7 @@ from pml_gateway.text import suggestion
 READING_ORDER = (
     "quickstart",
     "clients",
+    "machine",
     "servers",
     "modes",
     "migration",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 
 import anyio
@@ -20,6 +20,7 @@ from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
 from pml_gateway.gateway.listings import Listings, shapes_catalog
+from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
@@ -29,7 +30,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
-from pml_gateway.processes.workers import Workers, open_workers
+from pml_gateway.processes.workers import Workers
 from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.results.etags import Etags
@@ -45,11 +46,12 @@ from pml_gateway.trust.admission import Judge
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
-from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.upstreams.pool import UpstreamPool, Wanted, open_pool
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
+from pml_gateway.workplace import Workplace
 
 
 class CallsInFlight:
@@ -285,18 +287,18 @@ class Gateway:
         # One after the other, and with the snapshots in between, or an older one could be swapped in last.
         async with self._building:
             if settings != self.state.settings:
-                built = await anyio.to_thread.run_sync(
-                    self._built_for, settings, self._failed(settings), limiter=self._builders
-                )
-                self._take_over(built)
+                failed = self._failed(settings)
+                wanted = await anyio.to_thread.run_sync(self.pool.wanted, settings.servers, settings.upstreams)
+                built = await anyio.to_thread.run_sync(self._built_for, settings, failed, limiter=self._builders)
+                self._take_over(built, wanted)
                 self.tell()
 
-    def _take_over(self, built: GatewayState) -> None:
+    def _take_over(self, built: GatewayState, wanted: Mapping[str, Wanted]) -> None:
         """Everything that new settings change, at once."""
         before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
             self._listings.keep_under(settings.naming)
-        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings))
+        self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings), wanted)
         self.results.configure(settings.references)
         self._swap(built)
         if not self.pool.upstreams:
@@ -434,9 +436,9 @@ class Gateway:
     async def connect_all(self) -> None:
         """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
-            if self.pool.client is not None:
+            if self.pool.local is not None:
                 # What it can be asked is told to upstreams when they are connected.
-                await self.pool.client.known.wait()
+                await self.pool.local.known.wait()
                 self._started = time.monotonic()
             if self.knows_tools:
                 await self._asked.wait()
@@ -519,9 +521,11 @@ async def open_gateway(
     meta_tools: MetaTools = NO_META_TOOLS,
     connect: bool = True,
     open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
+    local: LocalClients | None = None,
+    shared: Shared | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -532,20 +536,17 @@ async def open_gateway(
         meta_tools: the tools of its own that it serves beside those of its upstreams.
         connect: connect upstreams in the background at once instead of at their first call.
         open_streams: opens the transport of each upstream.
-        client: whose every request will be, where one client only is served.
+        local: the clients on this machine, which share the sessions of servers; None where there are none.
+        shared: what it has in common with other gateways of this process, which then has `open_streams` and `local`.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
+        workplace: whose folder and variables servers and references get; by default those of this process.
     """
+    own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, local=local)
     async with (
-        open_pool(
-            logs_dir=paths.logs_dir,
-            auth_dir=paths.auth_dir,
-            installs_dir=paths.installs_dir,
-            open_streams=open_streams,
-            client=client,
-        ) as pool,
-        open_results(settings.references, paths.results_dir) as results,
-        open_workers() as workers,
+        own as common,
+        open_pool(common.upstreams, workplace or Workplace.here()) as pool,
+        open_results(settings.references, paths.results_dir, pool.workplace) as results,
         anyio.create_task_group() as tasks,
     ):
 
@@ -565,12 +566,13 @@ async def open_gateway(
             former = former_ids(current.servers)
             return most_used(paths.usage_file, identity, former) if by_usage else ()
 
-        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog]:
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, Wanted]]:
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
-                return read_ranking(settings), listings, listings.catalog(settings, listings.first_names, frozenset())
+                known = listings.catalog(settings, listings.first_names, frozenset())
+                return read_ranking(settings), listings, known, pool.wanted(settings.servers, settings.upstreams)
 
-        ranking, listings, catalog = await anyio.to_thread.run_sync(read)
+        ranking, listings, catalog, wanted = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -578,7 +580,7 @@ async def open_gateway(
             indexer,
             pool,
             results,
-            workers,
+            common.workers,
             read_ranking,
             ranking,
             events or logged_events(),
@@ -587,7 +589,7 @@ async def open_gateway(
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
-        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings))
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), wanted)
         tasks.start_soon(gateway.follow)
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)

@@ -82,6 +82,7 @@ class Listings:
             server_version=listed.server_version,
             offers=listed.offers,
             differences=before.differences if before is not None and may_differ else {},
+            asks=listed.asks,
         )
 
     def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
@@ -104,7 +105,7 @@ class Listings:
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
         """What is known of each upstream before it is connected, as long as its definition is the same."""
         return {
-            upstream_id: Remembered(entry.era, entry.tools, entry.offers)
+            upstream_id: Remembered(entry.era, entry.tools, entry.offers, entry.asks)
             for upstream_id, entry in self._entries.items()
             if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
         }

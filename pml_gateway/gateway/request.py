@@ -16,6 +16,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pml_gateway.config.settings import GatewaySection
+from pml_gateway.delivery import Delivery
 from pml_gateway.exposure.focus import Focus
 from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Audience, Capabilities, capabilities_of
 from pml_gateway.mcp.sdk import connection_of, request_channel
@@ -67,6 +68,32 @@ class CallOptions:
     audience: Audience | None = None
     as_owner: bool = False
 
+
+@dataclass(slots=True)
+class SessionMemory:
+    """What outlives this process of a handshake session, kept by the client's bridge and given back by it.
+
+    `focus` are the tools it focused on, by server and name; `follows`, whether its client follows notices; `digests`
+    are those of the lists that it was told of last, by kind. `keep` is called after each change.
+    """
+
+    focus: tuple[tuple[str, str], ...] = ()
+    follows: bool = False
+    digests: Mapping[str, str] = field(default_factory=dict)
+    keep: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConnection:
+    """The connection of one local client of several: whose it is, and who is told how far its requests have come."""
+
+    client: Client
+    delivery: Callable[[str | int], Delivery]
+    memory: SessionMemory
+
+
+CONNECTION: ContextVar[LocalConnection | None] = ContextVar("pml_gateway_connection", default=None)
+"""Set for all that such a client's messages cause."""
 
 CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope", default=None)
 """Set in ASGI; the SDK resolves tool schemas for header checks before any handler runs."""
@@ -194,13 +221,24 @@ SCOPE_KEY = "pml_gateway.scope"
 _OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
 
 
+def current_scope() -> RequestScope:
+    """What the transport left for the message that is worked on; without anything it is the local process's."""
+    if (scope := CURRENT.get()) is not None:
+        return scope
+    connection = CONNECTION.get()
+    return RequestScope() if connection is None else RequestScope(connection.client)
+
+
 def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
-    """A message's context with the scope the transport left for it; without one it is the local process's."""
-    scope = (CURRENT.get() or RequestScope()) if ctx.request is None else ctx.request.scope[SCOPE_KEY]
+    """A message's context with the scope the transport left for it."""
+    scope = current_scope() if ctx.request is None else ctx.request.scope[SCOPE_KEY]
     if not is_modern(ctx.protocol_version):
         state = connection_of(ctx).state
         if _FOCUS_KEY not in state:
-            state[_FOCUS_KEY] = Focus()
+            connection = CONNECTION.get()
+            state[_FOCUS_KEY] = (
+                Focus() if connection is None else Focus(connection.memory.focus, connection.memory.follows)
+            )
         scope.focus = state[_FOCUS_KEY]
     return Context(**vars(ctx), scope=scope)
 

@@ -10,7 +10,9 @@ from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -168,15 +170,27 @@ def _is_exported(model: str) -> bool:
     return (Path(model).expanduser() / MODEL_FILE).is_file()
 
 
+_LOADED: WeakValueDictionary[tuple[str, str], OnnxEmbedder | TransformerEmbedder] = WeakValueDictionary()
+_LOADING = Lock()
+"""Models are large, and gateways of one process that use the same one share it."""
+
+
 def load_embedder(model: str) -> Embedder:
     """Load `builtin`, a directory made by `models/build_model.py`, or any sentence-transformers model by name or path.
+
+    What is in use in this process already is given once more.
 
     Raises:
         ModelError: naming the value and the remedy.
     """
-    if model == BUILTIN:
-        return OnnxEmbedder(shipped_directory())
-    directory = Path(model).expanduser()
-    if _is_exported(model):
-        return OnnxEmbedder(directory)
-    return TransformerEmbedder(str(directory) if directory.is_dir() else model)
+    directory = shipped_directory() if model == BUILTIN else Path(model).expanduser()
+    key = (model, _revision(directory))
+    with _LOADING:
+        embedder = _LOADED.get(key)
+        if embedder is None:
+            if model == BUILTIN or _is_exported(model):
+                embedder = OnnxEmbedder(directory)
+            else:
+                embedder = TransformerEmbedder(str(directory) if directory.is_dir() else model)
+            _LOADED[key] = embedder
+    return embedder

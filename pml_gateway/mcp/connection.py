@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
+from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
@@ -54,6 +55,12 @@ class Connection:
     lost: anyio.Event
     ended: anyio.Event
     send_call: CallTool | None = None
+    http: HttpSide | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process at its other end, where the gateway started one."""
+        return None if self.http is None else self.http.pid
 
     @property
     def is_over(self) -> bool:
@@ -96,7 +103,7 @@ class Connection:
         call: OpenCall | None = None,
     ) -> JsonObject:
         """One request with these params; the result as the upstream sent it. The caller limits its time."""
-        with nullcontext() if call is None else self.session.questions.during(call):
+        with self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
                 return await self.send_call(params, on_progress=on_progress, call=call)
             return await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
@@ -108,6 +115,7 @@ async def open_connection(
     definition: UpstreamDefinition,
     *,
     open_streams: OpenStreams,
+    workplace: Workplace,
     era_hint: str,
     logs_dir: Path,
     connect_timeout: float,
@@ -132,17 +140,18 @@ async def open_connection(
         open_streams(
             upstream_id,
             definition,
+            workplace=workplace,
             logs_dir=logs_dir,
             connect_timeout=connect_timeout,
             http=http,
         ) as (read, write),
-        _session(read, write, header_maps, on_message, questions) as connection,
+        _session(read, write, header_maps, on_message, questions, http) as connection,
     ):
         await _negotiate(connection.session, definition.resolved_transport, era_hint)
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
                 tasks.start_soon(_listen, connection, on_notice)
-            async with _calls(definition, connection, http, connect_timeout, on_notice) as connected:
+            async with _calls(definition, workplace, connection, http, connect_timeout, on_notice) as connected:
                 await connected.set_log_level(questions.wanted_log_level)
                 yield connected
             tasks.cancel_scope.cancel()
@@ -151,6 +160,7 @@ async def open_connection(
 @asynccontextmanager
 async def _calls(
     definition: UpstreamDefinition,
+    workplace: Workplace,
     connection: Connection,
     http: HttpSide,
     connect_timeout: float,
@@ -163,8 +173,8 @@ async def _calls(
     from pml_gateway.mcp.http_calls import open_http_calls
 
     async with open_http_calls(
-        resolve(definition.url),
-        resolved_headers(definition),
+        resolve_in(definition.url, workplace),
+        resolved_headers(definition, workplace),
         connection.session,
         http,
         connect_timeout=connect_timeout,
@@ -175,7 +185,7 @@ async def _calls(
 
 @asynccontextmanager
 async def _session(
-    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions
+    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions, http: HttpSide
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()
@@ -188,7 +198,7 @@ async def _session(
         client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
     )
     async with session:
-        yield Connection(session, dispatcher.lost, ended=anyio.Event())
+        yield Connection(session, dispatcher.lost, ended=anyio.Event(), http=http)
 
 
 async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:

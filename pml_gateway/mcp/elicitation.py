@@ -15,6 +15,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
+from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.deadlines import paused, running, within
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
@@ -37,6 +38,9 @@ ROOTS = "roots/list"
 
 _ANNOUNCED = {"roots": ("listChanged",), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
 _ASKED = {ROOTS: "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
+
+OnAsked = Callable[[str], None]
+"""Is told of each question of a server, by the capability that it needs of a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +133,24 @@ Lend = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class OpenCall:
-    """One request to an upstream, from before it is sent until it is answered."""
+    """One request to an upstream, from before it is sent until it is answered.
+
+    On a session of several clients, one that `is_proven` has never asked before, and one that `was_questioned` may have
+    asked this time. `failure` is what the gateway itself ended it with.
+    """
 
     def __init__(self, audience: Audience, question_timeout: float) -> None:
         self.audience = audience
         self.asked_roots = False
         self.has_asked = False
+        self.is_proven = False
+        self.was_questioned = False
+        self.failure: GatewayError | None = None
         self.lend_place: Lend = nullcontext
         self._question_timeout = question_timeout
         self._deadlines = running()
         self._when_asked: Callable[[], None] = lambda: None
+        self._limit = anyio.CancelScope()
         self._questions: set[anyio.CancelScope] = set()
         self.has_ended = False
         self._withdrawn = Signal()
@@ -147,10 +159,15 @@ class OpenCall:
     def limited(self, deadline: float, when_asked: Callable[[], None]) -> Iterator[None]:
         """Give the rest of it until `deadline` (`anyio.current_time`), not counting the seconds in which its client is
         asked; `when_asked` is told of each question."""
-        with within(deadline - anyio.current_time()):
+        with within(deadline - anyio.current_time()) as self._limit:
             self._deadlines = running()
             self._when_asked = when_asked
             yield
+
+    def fail(self, error: GatewayError) -> None:
+        """End it with an error, while it is `limited`."""
+        self.failure = error
+        self._limit.cancel()
 
     def held(self) -> AbstractContextManager[None]:
         """Let no time pass for it."""
@@ -211,8 +228,11 @@ class OpenCall:
 class Questions:
     """The open calls of one session, to which its peer's questions and notices are handed."""
 
-    def __init__(self, client_capabilities: Capabilities = NO_CAPABILITIES) -> None:
+    def __init__(
+        self, client_capabilities: Capabilities = NO_CAPABILITIES, on_asked: OnAsked = lambda _name: None
+    ) -> None:
         self.client_capabilities = client_capabilities
+        self._tell_asked = on_asked
         self.log_level: str | None = None
         self._calls: list[OpenCall] = []
         self._latest: OpenCall | None = None
@@ -233,9 +253,14 @@ class Questions:
         """How much is wanted on the session from its start; None if that comes with the calls."""
         return None
 
-    def during(self, _call: OpenCall) -> AbstractContextManager[None]:
-        """A call runs on the session for the length of this context; only one that calls share takes note."""
+    def during(self, _call: OpenCall | None) -> AbstractContextManager[None]:
+        """A request runs on the session for the length of this context; only one that clients share takes note."""
         return nullcontext()
+
+    def note_asked(self, method: str) -> None:
+        """The peer asked something."""
+        if (name := _ASKED.get(method)) is not None:
+            self._tell_asked(name)
 
     def remember_url(self, params: Mapping[str, Any], audience: Audience) -> None:
         """The end of what happens in a browser is told long after the call."""
@@ -246,6 +271,7 @@ class Questions:
         self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
         """The answer to a question; `call` is given where the transport says whose it is."""
+        self.note_asked(method)
         asked = call or (self._calls[-1] if self._calls else None)
         if asked is not None:
             self.remember_url(params, asked.audience)

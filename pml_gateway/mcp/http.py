@@ -51,7 +51,8 @@ class HttpSide:
     """What a transport is told and says beside the message streams; of HTTP, what the SDK keeps to itself.
 
     `max_bytes` is the size of the largest message that is taken; `refused` the error for the last answer to the SDK's
-    client, if it refused the credentials; `failed_with` the status by which it said that the server cannot answer.
+    client, if it refused the credentials; `failed_with` the status by which it said that the server cannot answer;
+    `pid` the process that was started.
     """
 
     max_bytes: int = 64 * 1024**2
@@ -59,6 +60,7 @@ class HttpSide:
     refused: GatewayError | None = None
     failed_with: int | None = None
     session_id: str | None = None
+    pid: int | None = None
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def headers(self) -> dict[str, str]:

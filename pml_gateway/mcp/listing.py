@@ -52,8 +52,9 @@ class Offers:
 class Listed:
     """One answer to every list, with what the manifest remembers of the peer.
 
-    A `polled` one was asked for because it was time to, and nothing says that anything changed. `announced` are the
-    lists whose change the peer announced since the answer before, each with whether it lists other things now.
+    `asks` are the capabilities of clients for which it has ever asked. A `polled`
+    one was asked for because it was time to, and nothing says that anything changed. `announced` are the lists whose
+    change the peer announced since the answer before, each with whether it lists other things now.
     """
 
     tools: tuple[JsonObject, ...]
@@ -63,17 +64,19 @@ class Listed:
     server_version: str
     seconds: float
     offers: Offers = field(default_factory=Offers)
+    asks: frozenset[str] = frozenset()
     polled: bool = False
     announced: Mapping[ListKind, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an earlier connection found out: the protocol era, the tools as listed, and what else was offered."""
+    """What an earlier connection found out: the protocol era, what was listed, and what clients have been asked."""
 
     era: str = ""
     tools: tuple[JsonObject, ...] = ()
     offers: Offers = field(default_factory=Offers)
+    asks: frozenset[str] = frozenset()
 
 
 async def known_again(tools: tuple[JsonObject, ...], before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:

@@ -43,6 +43,7 @@ __all__ = [
     "TappedSend",
     "TransportStreams",
     "connection_of",
+    "create_context_streams",
     "http_streams",
     "live_sessions",
     "on_session_end",
@@ -50,8 +51,8 @@ __all__ = [
     "request_channel",
     "stream_within_origin",
 ]
-"""Taken over as they are: the type of a transport's streams, that of stdio's, the middleware that opens a request's
-span, and a request that is redirected within one origin only."""
+"""Taken over as they are: the type of a transport's streams, those of stdio and how they are made, the middleware that
+opens a request's span, and a request that is redirected within one origin only."""
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:

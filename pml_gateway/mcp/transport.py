@@ -7,6 +7,8 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +28,8 @@ from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import without_defaults
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
+from pml_gateway.workplace import Workplace
 
 ALLOWED = frozenset(
     {
@@ -87,6 +90,7 @@ class OpenStreams(Protocol):
         upstream_id: str,
         definition: UpstreamDefinition,
         *,
+        workplace: Workplace,
         logs_dir: Path,
         connect_timeout: float,
         http: HttpSide,
@@ -98,12 +102,13 @@ async def open_streams(
     upstream_id: str,
     definition: UpstreamDefinition,
     *,
+    workplace: Workplace,
     logs_dir: Path,
     connect_timeout: float,
     http: HttpSide,
     children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
-    """Open the transport; secrets are resolved here and live no longer than the connection.
+    """Open the transport; secrets are resolved here, as `workplace` has them, and live no longer than the connection.
 
     No message of more than `http.max_bytes` is taken. Processes are told to `children`, which one gateway shares.
 
@@ -113,12 +118,12 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, logs_dir, http.max_bytes, children) as streams:
+            async with _open_stdio(upstream_id, definition, workplace, logs_dir, http, children) as streams:
                 yield streams
         case Transport.HTTP:
             async with (
-                _http_client(definition, connect_timeout, http) as client,
-                http_streams(resolve(definition.url or ""), client, max_bytes=http.max_bytes) as streams,
+                _http_client(definition, workplace, connect_timeout, http) as client,
+                http_streams(resolve_in(definition.url or "", workplace), client, max_bytes=http.max_bytes) as streams,
             ):
                 yield streams
         case Transport.SSE:
@@ -129,17 +134,22 @@ async def open_streams(
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return _http_client(definition, connect_timeout, http)
+                return _http_client(definition, workplace, connect_timeout, http)
 
-            async with sse_client(resolve(definition.url or ""), httpx_client_factory=factory) as streams:
+            async with sse_client(resolve_in(definition.url or "", workplace), httpx_client_factory=factory) as streams:
                 yield streams
 
 
 @asynccontextmanager
 async def _open_stdio(
-    upstream_id: str, definition: UpstreamDefinition, logs_dir: Path, max_bytes: int, given: Children | None
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    workplace: Workplace,
+    logs_dir: Path,
+    http: HttpSide,
+    given: Children | None,
 ) -> AsyncIterator[TransportStreams]:
-    parameters = process_parameters(upstream_id, definition)
+    parameters = process_parameters(upstream_id, definition, workplace)
     log_file = log_path(logs_dir, upstream_id)
     begun = log_size(log_file)
     run = package_run(parameters.command, parameters.args)
@@ -149,9 +159,10 @@ async def _open_stdio(
                 upstream_id,
                 parameters,
                 log_file=log_file,
-                max_bytes=max_bytes,
+                max_bytes=http.max_bytes,
                 children=children,
                 may_install=run is not None,
+                on_start=partial(setattr, http, "pid"),
             ) as streams:
                 yield streams
     except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
@@ -167,48 +178,68 @@ async def _open_stdio(
         raise broken from exc
 
 
-def process_parameters(upstream_id: str, definition: UpstreamDefinition) -> StdioServerParameters:
-    """How the process of a stdio server is started, with its secrets.
+def process_parameters(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> StdioServerParameters:
+    """How the process of a stdio server is started from a workplace, with its secrets; the command as it is found.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
         UpstreamUnusableError: the working directory does not exist.
     """
-    cwd = Path(resolve(definition.cwd)).expanduser() if definition.cwd else None
-    if cwd is not None and not (is_there(cwd) and cwd.is_dir()):
-        raise UpstreamUnusableError(
-            f"{upstream_id}: working directory {without_defaults(definition.cwd or '')!r} does not exist",
-            hint=f"correct servers.{upstream_id}.cwd",
-        )
-    command = resolve(definition.command or "")
-    configured = {key: resolve(value) for key, value in definition.env.items()}
+    cwd = _usable(workplace.folder)
+    if definition.cwd:
+        cwd = workplace.path(resolve_in(definition.cwd, workplace))
+        if not (is_there(cwd) and cwd.is_dir()):
+            raise UpstreamUnusableError(
+                f"{upstream_id}: working directory {without_defaults(definition.cwd)!r} does not exist",
+                hint=f"correct servers.{upstream_id}.cwd",
+            )
+    command = resolve_in(definition.command or "", workplace)
+    configured = {key: resolve_in(value, workplace) for key, value in definition.env.items()}
     if definition.env_file:
-        file = (cwd or Path()) / Path(resolve(definition.env_file)).expanduser()
+        file = replace(workplace, folder=cwd).path(resolve_in(definition.env_file, workplace))
         written = Path(definition.cwd or "") / definition.env_file
         configured = read_env_file(file, without_defaults(str(written))) | configured
+    env = child_environment(workplace.environ, configured)
     return StdioServerParameters(
-        command=str(Path(command).expanduser()) if command.startswith("~") else command,
-        args=[resolve(argument) for argument in definition.args],
-        env=child_environment(os.environ, configured),
+        command=found_command(command, replace(workplace, folder=cwd), env.get("PATH", os.defpath)),
+        args=[resolve_in(argument, workplace) for argument in definition.args],
+        env=env,
         cwd=cwd,
     )
 
 
-def surroundings(upstream_id: str, definition: UpstreamDefinition) -> str:
+def _usable(folder: Path) -> Path:
+    """A client's folder, or `/` where it is gone by now or closed to us: no server is refused its start for that."""
+    return folder if is_there(folder) and folder.is_dir() and os.access(folder, os.X_OK) else Path(folder.anchor)
+
+
+def found_command(command: str, workplace: Workplace, path: str) -> str:
+    """The file that a command is, by a `PATH`; as it is written where there is none, which its start then says.
+
+    Programs are looked up by the variables of their own, which are not those of this process.
+    """
+    if "/" in command or os.sep in command or command.startswith("~"):
+        return str(workplace.path(command))
+    folders = os.pathsep.join(str(workplace.folder / each) for each in path.split(os.pathsep))
+    return shutil.which(command, path=folders) or command
+
+
+def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> str:
     """A hash of what a start depends on here: where the command lies, and what references stand for."""
     try:
         if definition.resolved_transport is Transport.STDIO:
-            parameters = process_parameters(upstream_id, definition)
-            path = (parameters.env or {}).get("PATH")
-            found = f"{shutil.which(parameters.command, path=path)} {parameters!r}"
+            parameters = process_parameters(upstream_id, definition, workplace)
+            found = f"{shutil.which(parameters.command, path='')} {parameters!r}"
         else:
-            found = f"{resolve(definition.url or '')} {resolved_headers(definition)!r}"
+            found = f"{resolve_in(definition.url or '', workplace)} {resolved_headers(definition, workplace)!r}"
     except GatewayError as error:
         found = str(error)
     return hashlib.sha256(found.encode("utf-8", "replace")).hexdigest()
 
 
-def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: HttpSide) -> httpx2.AsyncClient:
+def _http_client(
+    definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: HttpSide
+) -> httpx2.AsyncClient:
     async def watch(response: httpx2.Response) -> None:
         bound(response, http.max_bytes)
         await http.note(response.status_code, response.headers.get("www-authenticate", ""))
@@ -223,7 +254,7 @@ def _http_client(definition: UpstreamDefinition, connect_timeout: float, http: H
             request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
 
     return httpx2.AsyncClient(
-        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition)},
+        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition, workplace)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
@@ -239,13 +270,13 @@ def _start(request: httpx2.Request) -> bytes:
         return b""
 
 
-def resolved_headers(definition: UpstreamDefinition) -> dict[str, str]:
-    """The configured headers with their secrets.
+def resolved_headers(definition: UpstreamDefinition, workplace: Workplace) -> dict[str, str]:
+    """The configured headers with their secrets, as `workplace` has them.
 
     Raises:
         SecretError: a value has characters no header may have; HTTP libraries would quote the value in their error.
     """
-    headers = {key: resolve(value) for key, value in definition.headers.items()}
+    headers = {key: resolve_in(value, workplace) for key, value in definition.headers.items()}
     for key, value in headers.items():
         if not value.isprintable() or not value.isascii():
             raise SecretError(

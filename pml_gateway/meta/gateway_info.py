@@ -24,6 +24,7 @@ from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -111,7 +112,7 @@ async def _problems(context: CallContext) -> list[str]:
     """What the owner should change; it names servers and clients, so that only who may see them all is told."""
     if not _sees_all(context):
         return []
-    found = await anyio.to_thread.run_sync(_misconfigurations, context.state)
+    found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.workplace)
     return [AWAITS_REVIEW, *found] if _gateway(context).warden.awaits_review else found
 
 
@@ -149,14 +150,14 @@ async def _tokens(context: CallContext) -> JsonObject:
     }
 
 
-def _misconfigurations(state: GatewayState) -> list[str]:
+def _misconfigurations(state: GatewayState, workplace: Workplace) -> list[str]:
     settings: Settings = state.settings
     hybrid = settings.gateway.hybrid
     unknown = without_grants(hybrid.whitelisted_tools, state.catalog.tools, state.catalog.ownership)
     return [
         *without_effect(settings),
         *intent_sources(settings),
-        *unresolved_references(settings),
+        *unresolved_references(settings, workplace.environ),
         *literal_secrets(settings),
         *(f"gateway.hybrid.whitelisted_tools: {entry!r} names no tool" for entry in unknown),
         *(f"{tool.qualified_name}: repaired: {repair}" for tool in state.catalog.tools for repair in tool.repairs),

@@ -14,6 +14,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.secrets.references import resolve
 from pml_gateway.shares import share_of_address
 from pml_gateway.types import ExposureMode
+from pml_gateway.workplace import Workplace
 
 _CONFIGURED = "client:"
 MIN_KEY_LENGTH = 16
@@ -55,6 +56,14 @@ class Client:
 LOCAL = Client("local")
 """Whoever started the gateway as a stdio process."""
 
+_ATTACHED = f"{LOCAL.id}:"
+
+
+def local_client(name: str) -> Client:
+    """One of several local clients, with the rights of `LOCAL`."""
+    return replace(LOCAL, id=_ATTACHED + name)
+
+
 OWNER = Client("owner")
 """Whose rights the steps of a workflow have that runs as its owner."""
 
@@ -71,9 +80,15 @@ def anonymous_at(address: str) -> Client:
 class ClientKeys:
     """The configured bearer keys, kept as hashes and compared in constant time."""
 
-    def __init__(self, clients: Mapping[str, ClientSettings]) -> None:
+    def __init__(self, clients: Mapping[str, ClientSettings], environ: Mapping[str, str] | None = None) -> None:
+        """Resolve the keys by `environ`, or by the variables of this process.
+
+        Raises:
+            ConfigurationError: one cannot be resolved, is too short, or is that of two clients.
+        """
+        given = Workplace.here().environ if environ is None else environ
         self._clients = [
-            (_digest(_key(name, entry)), configured_client(name, entry)) for name, entry in clients.items()
+            (_digest(_key(name, entry, given)), configured_client(name, entry)) for name, entry in clients.items()
         ]
         digests = [digest for digest, _ in self._clients]
         if len(set(digests)) < len(digests):
@@ -93,8 +108,8 @@ class ClientKeys:
         return found
 
 
-def _key(name: str, entry: ClientSettings) -> str:
-    key = resolve(entry.key)
+def _key(name: str, entry: ClientSettings, environ: Mapping[str, str]) -> str:
+    key = resolve(entry.key, environ)
     if len(key) < MIN_KEY_LENGTH:
         raise ConfigurationError(
             f"clients.{name}.key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",
@@ -111,7 +126,7 @@ def configured_client(name: str, entry: ClientSettings) -> Client:
 def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Client | None:
     """The client by the settings of now, for what outlives a request; None if its key is gone."""
     if not client.id.startswith(_CONFIGURED):
-        return None if clients and client.id != LOCAL.id else client
+        return None if clients and not is_local(client) else client
     name = client.id.removeprefix(_CONFIGURED)
     entry = clients.get(name)
     return (
@@ -119,6 +134,11 @@ def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Cli
         if entry is None
         else replace(configured_client(name, entry), client_capabilities=client.client_capabilities)
     )
+
+
+def is_local(client: Client) -> bool:
+    """Whether it reached this gateway over stdio, as a process of its owner's."""
+    return client.id == LOCAL.id or client.id.startswith(_ATTACHED)
 
 
 def _digest(key: str) -> bytes:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pml_gateway.config.document import is_there
@@ -17,7 +18,8 @@ from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.names import is_secret_name
-from pml_gateway.secrets.references import references, resolve
+from pml_gateway.secrets.references import references, resolve, resolve_in
+from pml_gateway.workplace import Workplace
 
 MAX_LOG_BYTES = 1024 * 1024
 """Size at which a log becomes the old log, and a new one is begun: between one and two of these are kept."""
@@ -184,8 +186,9 @@ def _of_env_file(definition: UpstreamDefinition) -> dict[str, str]:
     if not definition.env_file:
         return {}
     try:
-        folder = Path(resolve(definition.cwd or "")).expanduser()
-        return read_env_file(folder / Path(resolve(definition.env_file)).expanduser())
+        here = Workplace.here()
+        folder = here.path(resolve_in(definition.cwd or "", here))
+        return read_env_file(replace(here, folder=folder).path(resolve_in(definition.env_file, here)))
     except SecretError:
         return {}
 
@@ -201,7 +204,7 @@ def _referenced(text: str) -> Iterator[str]:
 def _words(text: str) -> set[str]:
     """A value and, of `Bearer x` and the like, its last part; references are resolved."""
     try:
-        value = resolve(text)
+        value = resolve_in(text, Workplace.here())
     except SecretError:
         return set()
     return {value, value.rpartition(" ")[2]}

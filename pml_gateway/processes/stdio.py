@@ -51,13 +51,14 @@ async def open_child(
     max_bytes: int,
     children: Children,
     may_install: bool = False,
+    on_start: Callable[[int], None] = lambda _pid: None,
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
     One that may install something at its start is not killed before it has answered: it is left to a process that gives
-    it time to take back what it has begun.
+    it time to take back what it has begun. `on_start` is told its process id.
 
     Raises:
         OSError: the command cannot be started.
@@ -80,6 +81,7 @@ async def open_child(
                 children.answered(process.pid)
 
         children.began(process.pid, may_install=may_install)
+        on_start(process.pid)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, on_answer)
             tasks.start_soon(_write, process, outgoing, incoming, written)

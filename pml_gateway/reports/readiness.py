@@ -20,12 +20,13 @@ from pml_gateway.mcp.http import CREDENTIALS_REFUSED, SERVER_FAILED
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.paths import Paths
 from pml_gateway.reports.status import stored_login
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.serve.control import ask_sockets
 from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.workplace import Workplace
 
 SOCKET_SECONDS = 2.0
 """A running gateway answers in milliseconds; one that is too busy is not asked again."""
@@ -113,9 +114,10 @@ async def _probed(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
 
 async def _refusal(http: httpx2.AsyncClient, server: str, definition: UpstreamDefinition) -> str:
     method, body = ("GET", None) if definition.resolved_transport is Transport.SSE else ("POST", _PING)
+    here = Workplace.here()
     try:
-        headers = {**resolved_headers(definition), "accept": "application/json, text/event-stream"}
-        async with http.stream(method, resolve(definition.url or ""), headers=headers, json=body) as response:
+        headers = {**resolved_headers(definition, here), "accept": "application/json, text/event-stream"}
+        async with http.stream(method, resolve_in(definition.url or "", here), headers=headers, json=body) as response:
             status = response.status_code
     except (httpx2.HTTPError, httpx2.InvalidURL, SecretError) as error:
         # The text of the error may quote the URL, which may hold a key.

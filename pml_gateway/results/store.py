@@ -31,6 +31,7 @@ from pml_gateway.results.stored import Source, StoredResult, from_head, kept_byt
 from pml_gateway.shares import Holdings
 from pml_gateway.state.backend import Backend, build_backend, check_store
 from pml_gateway.types import JsonObject
+from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
@@ -329,17 +330,21 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 
 
 @asynccontextmanager
-async def open_results(settings: ReferenceSettings, directory: Path) -> AsyncIterator[ResultStore]:
+async def open_results(
+    settings: ReferenceSettings, directory: Path, workplace: Workplace | None = None
+) -> AsyncIterator[ResultStore]:
     """The store of one gateway. What keeps the results is opened with the first of them, and closed here.
 
     Args:
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
+        workplace: whose variables and folder `store` is read with; by default those of this process.
 
     Raises:
         ConfigurationError: the store cannot be used as it is configured.
     """
-    check_store(settings)
+    workplace = workplace or Workplace.here()
+    check_store(settings, workplace)
     opened: list[Backend] = []
     opening = anyio.Lock()
     async with AsyncExitStack() as stack:
@@ -348,7 +353,7 @@ async def open_results(settings: ReferenceSettings, directory: Path) -> AsyncIte
             if not opened:
                 async with opening:
                     if not opened:
-                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory)
+                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory, workplace)
                         await stack.enter_async_context(backend.context)
                         opened.append(backend)
             return opened[0]

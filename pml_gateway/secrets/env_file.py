@@ -50,15 +50,15 @@ def parse_env_text(text: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def stored_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the gateway's own secrets file holds; nothing where there is none.
+def stored_variables(environ: Mapping[str, str], folder: Path | None = None) -> dict[str, str]:
+    """What the gateway's own secrets file holds; nothing where there is none. A relative home begins in `folder`.
 
     Raises:
         SecretError: the file is there and cannot be read.
     """
     if not (environ.get("PML_HOME") or environ.get("HOME") or environ.get("USERPROFILE")):
         return {}
-    path = Paths.from_environ(environ).secrets_file
+    path = Paths.from_environ(environ, folder).secrets_file
     try:
         is_there = path.exists()
     except OSError:

@@ -1,6 +1,7 @@
 """References to secrets in the configuration: `${env:NAME}` and `${file:PATH}`, and the text they stand for.
 
-A variable that the environment does not set is looked up in the gateway's own secrets file.
+A variable that the environment does not set is looked up in the gateway's own secrets file. In the definitions of
+servers, `${cwd}` and `${workspaceFolder}` stand for the folder that the client works in; that is no secret.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Literal
 from pml_gateway.errors import SecretError
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.workplace import Workplace
 
 MAX_SECRET_BYTES = 64 * 1024
 """Keys and certificates are far smaller; a larger file is a mistaken path."""
 
 _REFERENCE = re.compile(r"(?P<escape>\$)?\$\{(?P<kind>env|file):(?P<body>[^{}]*)(?P<close>\})?")
+_FOLDER = re.compile(r"(?P<kept>\$)?(?P<folder>\$\{(?:cwd|workspaceFolder)\})")
+_REFERENCE_OR_FOLDER = re.compile(f"{_FOLDER.pattern}|{_REFERENCE.pattern}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -54,7 +58,28 @@ def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         SecretError: names the variable or file that is missing, and never its value.
     """
-    return _REFERENCE.sub(lambda match: _remembered(match, environ), text)
+    workplace = Workplace.here(environ)
+    return _REFERENCE.sub(lambda match: _remembered(match, workplace), text)
+
+
+def resolve_in(text: str, workplace: Workplace) -> str:
+    """As `resolve`, in the definition of a server: by the variables of a workplace, and with its folder.
+
+    Raises:
+        SecretError: as there.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match["folder"] is None:
+            return _remembered(match, workplace)
+        return match["folder"] if match["kept"] else str(workplace.folder)
+
+    return _REFERENCE_OR_FOLDER.sub(value, text)
+
+
+def folder_reference(text: str) -> str | None:
+    """The first `${cwd}` or `${workspaceFolder}` in `text` that stands for the folder."""
+    return next((match["folder"] for match in _FOLDER.finditer(text) if not match["kept"]), None)
 
 
 def _reference(match: re.Match[str]) -> SecretReference:
@@ -64,24 +89,25 @@ def _reference(match: re.Match[str]) -> SecretReference:
     return SecretReference("env", name.strip(), default if separator else None)
 
 
-def _remembered(match: re.Match[str], environ: Mapping[str, str]) -> str:
-    value = _value(match, environ)
+def _remembered(match: re.Match[str], workplace: Workplace) -> str:
+    value = _value(match, workplace)
     if not match["escape"]:
         KNOWN_SECRETS.remember(value)
     return value
 
 
-def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
+def _value(match: re.Match[str], workplace: Workplace) -> str:
     if match["escape"]:
         return match[0][1:]
     reference = _reference(match)
     if not match["close"]:
         raise SecretError(f"a ${{{reference.kind}:...}} reference is not closed", hint="add the missing `}`")
     if reference.kind == "file":
-        return _file(reference, environ)
+        return _file(reference, workplace)
     if not _NAME.match(reference.name):
         raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
-    value = environ.get(reference.name) or stored_variables(environ).get(reference.name)
+    environ = workplace.environ
+    value = environ.get(reference.name) or stored_variables(environ, workplace.folder).get(reference.name)
     if value:
         return value
     if reference.default is not None:
@@ -95,12 +121,10 @@ def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
     )
 
 
-def _file(reference: SecretReference, environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME")
-    path = Path(home, reference.name[2:]) if home and reference.name.startswith("~/") else Path(reference.name)
-    path = path.expanduser()
+def _file(reference: SecretReference, workplace: Workplace) -> str:
+    path = workplace.path(reference.name)
     details = {"file": str(path)}
-    if not path.is_absolute():
+    if not reference.name.startswith("~") and not Path(reference.name).is_absolute():
         raise SecretError(
             f"secret file {reference.name!r} is not an absolute path",
             hint="start it with / or ~/; the working directory differs between clients",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,35 +20,14 @@ from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabiliti
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, Capabilities, capabilities_of
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.capability_listing import CapabilityListings
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
 UNNAMED = "a client without a name"
 MAX_NAME = 80
-
-
-class ManyClients:
-    """Has upstreams listed for each client that can be asked something, and lets it see that list."""
-
-    def __init__(self, listings: CapabilityListings) -> None:
-        self._listings = listings
-
-    async def admit(self, ctx: Context, *, may_wait: bool) -> None:
-        """Note what the client can be asked, and wait until upstreams were listed for such clients."""
-        scope = ctx.scope
-        if ctx.method == "initialize":
-            client_capabilities = _announced(ctx)
-        else:
-            client_capabilities = scope.client_capabilities = given_capabilities(ctx)
-        if client_capabilities:
-            key = self._listings.note_client(client_capabilities)
-            scope.client = replace(scope.client, client_capabilities=key)
-            if may_wait and not self._listings.is_ready(key):
-                await self._listings.wait(key)
 
 
 def _announced(ctx: Context) -> Capabilities:
@@ -59,14 +40,15 @@ def _announced(ctx: Context) -> Capabilities:
         return NO_CAPABILITIES
 
 
-def _name(ctx: Context) -> str:
-    """What a client calls itself, with its version, in its handshake or in each request."""
-    params = ctx.params or {}
-    info = params.get("clientInfo") or (params.get("_meta") or {}).get(mcp_types.CLIENT_INFO_META_KEY)
+def client_name(params: Mapping[str, Any] | None) -> str:
+    """What a client calls itself, with its version, in the params of its handshake or of a request; or nothing."""
+    given = params or {}
+    meta = given.get("_meta")
+    info = given.get("clientInfo") or (meta.get(mcp_types.CLIENT_INFO_META_KEY) if isinstance(meta, Mapping) else None)
     if not isinstance(info, dict):
-        return UNNAMED
+        return ""
     told = (info.get("title") or info.get("name"), info.get("version"))
-    return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME) or UNNAMED
+    return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME)
 
 
 OFFERED = ("prompts", "resources", "completions")
@@ -139,14 +121,14 @@ class ClientSessions:
 
 
 class ConnectionAudience:
-    """`Audience` over the connection of the one client, in its requests and between them."""
+    """`Audience` over the connection of a local client, in its requests and between them."""
 
-    client_id = LOCAL.id
-    share = LOCAL.share
     is_one_client = True
     answers_later = False
 
-    def __init__(self, connection: Connection, version: str, client_capabilities: Capabilities) -> None:
+    def __init__(self, connection: Connection, client: Client, version: str, client_capabilities: Capabilities) -> None:
+        self.client_id = client.id
+        self.share = client.share
         self._connection = connection
         self._version = version
         self.client_capabilities = client_capabilities
@@ -173,26 +155,71 @@ class ConnectionAudience:
         """Over stdio there is one stream, which stays."""
 
 
-class OneClient:
-    """Notes what the one client can be asked, and has upstreams that were told otherwise told again."""
+class KnownClients:
+    """Notes what each client can be asked, has upstreams told of those on this machine, and lets each see its list."""
 
-    def __init__(self, gateway: Gateway, client: StdioClient) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._client = client
+        self._listings = gateway.capability_listings
 
     async def admit(self, ctx: Context, *, may_wait: bool) -> None:
-        """Take a stateless client's word from its first request; nothing waits for lists, which start with it."""
-        if is_modern(ctx.protocol_version) and not self._client.known.is_set():
-            # Later requests may say otherwise, each for itself; a list must not change with them.
-            self._introduce(ctx, capabilities_of(ctx.session.client_capabilities), None)
+        """Note what the client can be asked, and wait until upstreams were listed for such clients."""
+        local = self._local(ctx)
+        if local is None:
+            client_capabilities = _announced(ctx) if ctx.method == "initialize" else given_capabilities(ctx)
+            if ctx.method != "initialize":
+                ctx.scope.client_capabilities = client_capabilities
+        else:
+            client_id = ctx.scope.client.id
+            if is_modern(ctx.protocol_version) and local.find(client_id) is None:
+                # Later requests may say otherwise, each for itself; a list must not change with them.
+                self._introduce(local, ctx, capabilities_of(ctx.session.client_capabilities), None)
+            client = local.find(client_id)
+            if client is None or local.is_alone:
+                return
+            client_capabilities = client.client_capabilities
+        key = self._note(ctx, client_capabilities)
+        if key and may_wait and not self._listings.is_ready(key):
+            await self._listings.wait(key)
 
     def introduce(self, ctx: Context, answer: JsonObject) -> None:
         """Take a handshake's word, which the SDK has accepted."""
+        if (local := self._local(ctx)) is None:
+            return
         client_capabilities, version = _announced(ctx), answer["protocolVersion"]
-        audience = ConnectionAudience(connection_of(ctx), version, client_capabilities)
-        self._introduce(ctx, client_capabilities, audience)
+        audience = ConnectionAudience(connection_of(ctx), ctx.scope.client, version, client_capabilities)
+        self._introduce(local, ctx, client_capabilities, audience)
+        if not local.is_alone:
+            connection_of(ctx).exit_stack.callback(self._left, local, audience)
+            self._note(ctx, client_capabilities)
 
-    def _introduce(self, ctx: Context, client_capabilities: Capabilities, audience: Audience | None) -> None:
-        self._client.introduce(_name(ctx), client_capabilities, audience)
+    def _local(self, ctx: Context) -> LocalClients | None:
+        """The clients on this machine, where this is one: they come by streams instead of HTTP."""
+        return self._gateway.pool.local if ctx.request is None else None
+
+    def _note(self, ctx: Context, client_capabilities: Capabilities) -> str:
+        key, client = self._listings.note_client(client_capabilities), ctx.scope.client
+        if client.client_capabilities != key:
+            ctx.scope.client = replace(client, client_capabilities=key)
+        return key
+
+    def _introduce(
+        self, local: LocalClients, ctx: Context, client_capabilities: Capabilities, audience: Audience | None
+    ) -> None:
+        local.introduce(ctx.scope.client.id, client_name(ctx.params) or UNNAMED, client_capabilities, audience)
         for upstream in self._gateway.pool.upstreams.values():
-            upstream.meet_client()
+            upstream.meet_clients()
+
+    def _left(self, local: LocalClients, audience: ConnectionAudience) -> None:
+        client = local.find(audience.client_id)
+        # It may have come again by another connection.
+        if client is not None and client.audience is audience:
+            end_local_client(self._gateway, audience.client_id)
+
+
+def end_local_client(gateway: Gateway, client_id: str) -> None:
+    """Free all that was a local client's which left."""
+    if gateway.pool.local is not None:
+        gateway.pool.local.leave(client_id)
+    for upstream in gateway.pool.upstreams.values():
+        upstream.end_local_client(client_id)

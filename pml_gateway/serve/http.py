@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pml_gateway.config.servers import LOOPBACK_HOSTS
-from pml_gateway.config.settings import HttpSettings
+from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at, check_exposure
 from pml_gateway.serve.finished_list import spliced
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
@@ -33,8 +33,6 @@ from pml_gateway.serve.methods import shown_client
 from pml_gateway.serve.presence import RecentClients
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
-from pml_gateway.serve.signals import first_signal
-from pml_gateway.signal import first_of
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -76,7 +74,8 @@ class HttpApp:
         self._limits = limits
         names = {*LOOPBACK_HOSTS, settings.host}
         self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
-        self._keys = ClientKeys(runtime.gateway.state.settings.clients)
+        self._environ = runtime.gateway.pool.workplace.environ
+        self._keys = ClientKeys(runtime.gateway.state.settings.clients, self._environ)
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
@@ -92,7 +91,7 @@ class HttpApp:
         from pml_gateway.serve.metrics import GatewayGauges, MetricsPage
 
         runtime.metrics.add(GatewayGauges(runtime.gateway, self._sessions.__len__, self._limits))
-        return MetricsPage(runtime.metrics, runtime.gateway.state.settings)
+        return MetricsPage(runtime.metrics, runtime.gateway.state.settings, self._environ)
 
     def begin_shutdown(self) -> None:
         """Say not ready from now on, and end the streams that only wait for notices."""
@@ -251,7 +250,7 @@ class HttpApp:
         if after.settings.clients == before.settings.clients:
             return
         try:
-            self._keys = ClientKeys(after.settings.clients)
+            self._keys = ClientKeys(after.settings.clients, self._environ)
         except ConfigurationError as error:
             logger.error("client keys unchanged: %s", error)
             return
@@ -340,6 +339,27 @@ CHILDREN_SECONDS = 5.0
 OnListening = Callable[[str], None]
 
 
+def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> None:
+    """Refuse what may not be served over HTTP: keys that do not resolve, or none on a public address.
+
+    Args:
+        settings: what is to be served.
+        environ: where references to keys are looked up.
+        hosts: addresses that are listened on, beside the one in the settings.
+
+    Raises:
+        ConfigurationError: naming the value and the remedy.
+    """
+    if settings.http.metrics:
+        # prometheus-client is loaded only where metrics are served.
+        from pml_gateway.serve.metrics import metrics_key
+
+        metrics_key(settings, environ)
+    ClientKeys(settings.clients, environ)
+    for host in {settings.http.host, *hosts}:
+        check_exposure(host, settings.clients)
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers, because calls in flight are drained first, and with word of its start."""
 
@@ -357,23 +377,19 @@ class _Server(uvicorn.Server):
 
 
 async def serve_http(
-    open_runtime: OpenRuntime, settings: HttpSettings, on_listening: OnListening, stop: anyio.Event | None = None
+    open_runtime: OpenRuntime, settings: HttpSettings, on_listening: OnListening, stop: anyio.Event
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`; `on_listening` gets the endpoint's URL once it answers."""
+    """Serve until `stop`; `on_listening` gets the endpoint's URL once it answers."""
     listener = _bind(settings)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
-        async with (
-            first_signal() as signalled,
-            open_runtime() as runtime,
-            open_app(runtime, settings, limits) as app,
-        ):
+        async with open_runtime() as runtime, open_app(runtime, settings, limits) as app:
+            runtime.presence.transport = "http"
             runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
             announce = partial(on_listening, runtime.presence.url)
-            stops = (signalled,) if stop is None else (signalled, stop)
-            await _serve(runtime, app, settings, limits, listener, announce, stops)
+            await _serve(runtime, app, settings, limits, listener, announce, stop)
 
 
 async def _serve(
@@ -383,7 +399,7 @@ async def _serve(
     limits: ConnectionLimits,
     listener: socket.socket,
     announce: Callable[[], None],
-    stops: Sequence[anyio.Event],
+    stop: anyio.Event,
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -401,7 +417,7 @@ async def _serve(
     server = _Server(config)
 
     async def shut_down() -> None:
-        await first_of(*stops)
+        await stop.wait()
         app.begin_shutdown()
         seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)
         runtime.gateway.tell_in_flight(seconds)

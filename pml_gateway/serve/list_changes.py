@@ -25,7 +25,7 @@ from mcp.shared.subscriptions import (
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.gateway.gateway import Announced, Gateway
 from pml_gateway.gateway.prompts_and_resources import offers_json
-from pml_gateway.gateway.request import Context, RequestScope, list_intent
+from pml_gateway.gateway.request import CONNECTION, Context, RequestScope, SessionMemory, list_intent
 from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
 from pml_gateway.gateway.state import FinishedList
 from pml_gateway.gateway.tool_list import list_tools
@@ -62,7 +62,7 @@ _OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
 
 @dataclass(slots=True)
 class _Subscriber:
-    """One client to tell.
+    """One client to tell. `memory` is where the digests are kept for a session that may be restored.
 
     Of what servers announced it was `told` when; some is `owed` at the end of that time, and some was of what is
     `hidden` from it.
@@ -73,6 +73,7 @@ class _Subscriber:
     notify: Notify
     end: Callable[[], None]
     digests: dict[ListKind, bytes]
+    memory: SessionMemory | None = None
     told: dict[Announced, float] = field(default_factory=dict)
     owed: set[Announced] = field(default_factory=set)
     hidden: set[Announced] = field(default_factory=set)
@@ -131,6 +132,7 @@ class Subscribers:
         """The lists of a client that are others now."""
         before = subscriber.digests
         subscriber.digests = await self._digests(subscriber.scope, subscriber.version)
+        _remember(subscriber)
         return frozenset(kind for kind in ListKind if subscriber.digests[kind] != before[kind])
 
     async def _pass_on(
@@ -178,8 +180,22 @@ class Subscribers:
 
         await self._add(key, ctx.scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._forget, key)
+        if (local := CONNECTION.get()) is not None:
+            self._restore(key, local.memory)
         if focus is not None:
             focus.on_change = partial(self._refocus, key)
+
+    def _restore(self, key: object, memory: SessionMemory) -> None:
+        """Tell a session that another process had what has changed since it was told last."""
+        subscriber = self._subscribers.get(key)
+        if subscriber is None:
+            return
+        subscriber.memory, told = memory, memory.digests
+        others = [kind for kind in ListKind if told.get(kind, now := subscriber.digests[kind].hex()) != now]
+        _remember(subscriber)
+        if others:
+            subscriber.pending |= dict.fromkeys(others)
+            self._due.ask()
 
     def _refocus(self, key: object) -> None:
         self._refocused.add(key)
@@ -277,6 +293,17 @@ class Subscribers:
             self._forget(key)
         finally:
             subscriber.is_being_told = False
+
+
+def _remember(subscriber: _Subscriber) -> None:
+    """Have what a session knows kept where it outlives this process."""
+    memory, focus = subscriber.memory, subscriber.scope.focus
+    if memory is None:
+        return
+    if focus is not None:
+        memory.focus, memory.follows = focus.sources, focus.follows
+    memory.digests = {kind: digest.hex() for kind, digest in subscriber.digests.items()}
+    memory.keep()
 
 
 def _publish(bus: InMemorySubscriptionBus, uri: str) -> Callable[[str], Awaitable[None]]:

@@ -22,9 +22,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from pydantic import BaseModel
 
+from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import ErrorCode
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import Context, scoped
+from pml_gateway.gateway.request import CONNECTION, Context, scoped
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
 from pml_gateway.policy.client import Client
 from pml_gateway.telemetry.events import PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
@@ -112,6 +113,9 @@ class Dispatch:
         request_id, client = request.scope.request_id or new_request_id(), shown_client(request.scope.client)
         trace = Trace(request_id, client, in_meta or parent, self._events, self._spans)
         token = CURRENT_TRACE.set(trace)
+        connection = CONNECTION.get()
+        followed = None if connection is None or ctx.request_id is None else connection.delivery(ctx.request_id)
+        delivery = DELIVERY.set(followed)
         started = time.perf_counter()
         try:
             with (
@@ -134,6 +138,7 @@ class Dispatch:
         finally:
             if ctx.request_id is not None and self._events.reach(RequestEnded):
                 self._events.publish(RequestEnded(ctx.method, client, code, time.perf_counter() - started))
+            DELIVERY.reset(delivery)
             CURRENT_TRACE.reset(token)
 
     async def _serve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -21,7 +21,7 @@ from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.upstreams.lifecycle import UpstreamState
 
 
-def metrics_key(settings: Settings) -> str | None:
+def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """The key that opens `/metrics`, if one is configured.
 
     Raises:
@@ -37,7 +37,7 @@ def metrics_key(settings: Settings) -> str | None:
                 hint='metrics name tools that clients may not see; give them a key: metrics_key: "${env:NAME}"',
             )
         return None
-    key = resolve(http.metrics_key)
+    key = resolve(http.metrics_key, environ)
     if len(key) < MIN_KEY_LENGTH:
         raise ConfigurationError(
             f"http.metrics_key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",
@@ -100,9 +100,9 @@ class MetricsPage:
     A client's key therefore does not open them. Without keys, whoever may call every tool may read them.
     """
 
-    def __init__(self, metrics: PrometheusMetrics, settings: Settings) -> None:
+    def __init__(self, metrics: PrometheusMetrics, settings: Settings, environ: Mapping[str, str]) -> None:
         self._metrics = metrics
-        self._key = metrics_key(settings)
+        self._key = metrics_key(settings, environ)
 
     def answer(self, request: Request, *, keys_needed: bool) -> Response:
         """The page, or why not."""

@@ -23,13 +23,12 @@ from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndResourceRequests
-from pml_gateway.gateway.request import CURRENT, Context, RequestScope, options_of
+from pml_gateway.gateway.request import Context, current_scope, options_of
 from pml_gateway.serve import finished_list
 from pml_gateway.serve.clients import (
     ROOTS_CHANGED,
     ClientSessions,
-    ManyClients,
-    OneClient,
+    KnownClients,
     with_announcements,
 )
 from pml_gateway.serve.list_changes import Subscribers
@@ -52,7 +51,7 @@ class HeaderSchemas:
         if name in RESERVED:
             # Meta-tools and namespaces take no arguments from headers.
             return None
-        view = state.view((CURRENT.get() or RequestScope()).client)
+        view = state.view(current_scope().client)
         if find_namespace(state.namespaces(view), name) is not None:
             return None
         tool = view.resolve(name)
@@ -91,7 +90,7 @@ def method_table(
     subscribers: Subscribers,
     offers: PromptAndResourceRequests,
     sessions: ClientSessions,
-    one_client: OneClient | None,
+    clients: KnownClients,
 ) -> Iterator[Method]:
     """How each method is served."""
 
@@ -108,8 +107,7 @@ def method_table(
         return await with_announcements(state, state.view(ctx.scope.client), answer)
 
     async def greet(ctx: Context, answer: JsonObject) -> JsonObject:
-        if one_client is not None:
-            one_client.introduce(ctx, answer)
+        clients.introduce(ctx, answer)
         return await announce(ctx, answer)
 
     # What servers can do depends on their lists, too, but the first answer must not wait for it.
@@ -141,13 +139,12 @@ def build_server(
         title="PML Gateway",
         get_tool_input_schema=HeaderSchemas(gateway),
     )
-    one_client = None if gateway.pool.client is None else OneClient(gateway, gateway.pool.client)
-    admission = one_client or ManyClients(gateway.capability_listings)
-    methods = method_table(gateway, caller, subscribers, offers, ClientSessions(gateway), one_client)
+    clients = KnownClients(gateway)
+    methods = method_table(gateway, caller, subscribers, offers, ClientSessions(gateway), clients)
     # State that a client gives back is its own and of the same request, or it is refused.
     security = RequestStateSecurity(keys=[os.urandom(32)], ttl=STATE_SECONDS, bind_principal=_principal)
     boundary = RequestStateBoundary(security, default_audience=server.name)
-    Dispatch(methods, gateway, admission, boundary, spans).serve_by(server)
+    Dispatch(methods, gateway, clients, boundary, spans).serve_by(server)
     return server
 
 

@@ -18,6 +18,7 @@ from pml_gateway.gateway.events import Listed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
+from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.usage import ListCosts, UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
@@ -31,8 +32,9 @@ from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.usage.recorder import Recorder, open_recorder
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -70,20 +72,28 @@ async def open_runtime(
     load: LoadSettings,
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
-    one_client: bool = False,
+    local: LocalClients | None = None,
+    shared: Shared | None = None,
+    workplace: Workplace | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open the gateway and everything that keeps it current; with `one_client`, all that is served is one client's."""
-    client = StdioClient() if one_client else None
+    """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
+
+    It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`.
+    """
+    workplace = workplace or Workplace.here()
+    local = local if shared is None else shared.upstreams.local
     async with (
-        open_watching(loaded.settings) as watching,
+        open_watching(loaded.settings, workplace.environ) as watching,
         open_gateway(
             loaded.settings,
             paths,
             identity=identity,
             meta_tools=ALL_META_TOOLS,
             open_streams=open_streams,
-            client=client,
+            local=local,
+            shared=shared,
             events=watching.events,
+            workplace=workplace,
         ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
@@ -100,20 +110,21 @@ async def open_runtime(
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths))
-        presence = Presence("stdio" if one_client else "http")
-        model = ClientModel(presence, client, identity)
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
+        presence = Presence("http" if local is None else "stdio")
+        model = ClientModel(presence, local, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
-        tasks.start_soon(_refresh_on_hangup, gateway)
+        if shared is None:
+            tasks.start_soon(_refresh_on_hangup, gateway)
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
         yield Runtime(gateway, caller, server, recorder, presence, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 
-def watched_files(paths: Paths) -> tuple[Path, ...]:
+def watched_files(paths: Paths, workplace: Workplace) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
-    return (paths.config_file, paths.trust_file, Path.cwd() / PROJECT_NAME)
+    return (paths.config_file, paths.trust_file, workplace.folder / PROJECT_NAME)
 
 
 async def _refresh_on_hangup(gateway: Gateway) -> None:

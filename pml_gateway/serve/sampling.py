@@ -1,4 +1,4 @@
-"""The language model of the one client: asked between its requests, for the owner's own commands and nobody else."""
+"""The language model of a local client: asked between its requests, for the owner's own commands and nobody else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pml_gateway.secrets.known import without_secrets
 from pml_gateway.serve.presence import Presence
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients
 
 logger = get_logger(__name__)
 
@@ -55,16 +55,16 @@ class Question(BaseModel):
 class ClientModel:
     """What of the client's model the control socket reaches: whether there is one, and one question at a time."""
 
-    def __init__(self, presence: Presence, client: StdioClient | None, configuration: str) -> None:
+    def __init__(self, presence: Presence, local: LocalClients | None, configuration: str) -> None:
         """Ask a client.
 
         Args:
             presence: of this process.
-            client: the one client; None where there are many, over HTTP.
+            local: the clients on this machine; None where all are elsewhere, over HTTP.
             configuration: what names the configuration that is served.
         """
         self._presence = presence
-        self._client = client
+        self._local = local
         self._configuration = configuration
         self._is_asked = False
 
@@ -74,7 +74,7 @@ class ClientModel:
             "pid": os.getpid(),
             **self._presence.as_json(),
             "configuration": self._configuration,
-            "client": self._client.name if self._client is not None else None,
+            "client": None if self._local is None else self._name,
             "refusal": self._refusal(),
         }
 
@@ -96,14 +96,17 @@ class ClientModel:
             self._is_asked = False
 
     @property
+    def _client(self) -> LocalClient | None:
+        return None if self._local is None else self._local.writer
+
+    @property
     def _name(self) -> str:
-        return self._client.name if self._client is not None else ""
+        return "" if (client := self._client) is None else client.name
 
     def _refusal(self) -> str | None:
-        client = self._client
-        if client is None:
+        if self._local is None:
             return "clients over HTTP can be asked only within their own calls"
-        if not client.known.is_set():
+        if (client := self._client) is None:
             return "its client has not said yet who it is"
         if client.audience is None:
             return (
@@ -114,12 +117,13 @@ class ClientModel:
         return None
 
     async def _asked(self, question: Question) -> JsonObject:
-        assert self._client is not None
-        assert self._client.audience is not None
+        client = self._client
+        assert client is not None
+        assert client.audience is not None
         logger.info("pml enrich asks %s for a text of at most %d tokens", self._name, question.max_tokens)
         try:
             with anyio.fail_after(question.seconds):
-                answer = await self._client.audience.ask(CREATE_MESSAGE, question.as_params(), None)
+                answer = await client.audience.ask(CREATE_MESSAGE, question.as_params(), None)
         except TimeoutError:
             return {"error": f"{self._name} did not answer within {question.seconds:g} seconds (enrich.timeout)"}
         except MCPError as error:

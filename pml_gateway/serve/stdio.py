@@ -30,6 +30,9 @@ class Unanswered:
         self._ids: set[str | int] = set()
         self._changed = anyio.Event()
 
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
     async def answered(self, timeout: float) -> None:
         """Wait until every request has its answer, at most `timeout` seconds."""
         with anyio.move_on_after(timeout):

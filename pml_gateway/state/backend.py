@@ -20,6 +20,7 @@ from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import KeyValues
+from pml_gateway.workplace import Workplace
 
 DISK_MARGIN = 1024 * 1024
 """Bytes the disk store may use beyond the cap for its own bookkeeping."""
@@ -34,13 +35,13 @@ class Backend:
     failures: tuple[type[Exception], ...]
 
 
-def check_store(settings: ReferenceSettings) -> None:
+def check_store(settings: ReferenceSettings, workplace: Workplace | None = None) -> None:
     """Refuse a store that could not be opened later, when a result that already exists would suffer.
 
     Raises:
         ConfigurationError: a secret in `store` is missing, it names no store, or a package is not installed.
     """
-    store = resolve(settings.store)
+    store = resolve(settings.store, (workplace or Workplace.here()).environ)
     if store in ("memory", "disk") or store.startswith("disk:"):
         return
     if not _is_redis_url(store):
@@ -68,24 +69,26 @@ def _is_redis_url(store: str) -> bool:
         return False
 
 
-def build_backend(settings: ReferenceSettings, directory: Path) -> Backend:
+def build_backend(settings: ReferenceSettings, directory: Path, workplace: Workplace | None = None) -> Backend:
     """The store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
 
     Args:
         settings: `store` is `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.
         directory: the folder of `disk`; it is created for its owner only.
+        workplace: whose variables and folder `store` is read with; by default those of this process.
 
     Where nothing can be written into the folder, results are kept in memory.
 
     Raises:
         ConfigurationError: as `check_store`, or the folder holds what is no store.
     """
-    check_store(settings)
-    store = resolve(settings.store)
+    workplace = workplace or Workplace.here()
+    check_store(settings, workplace)
+    store = resolve(settings.store, workplace.environ)
     if store == "memory":
         return _memory()
     if store == "disk" or store.startswith("disk:"):
-        folder = Path(store[5:]).expanduser() if store[5:] else directory
+        folder = workplace.path(store[5:]) if store[5:] else directory
         return _disk(folder, without_defaults(settings.store), settings.max_bytes)
     return _redis(store)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,13 +28,13 @@ class Watching:
 
 
 @asynccontextmanager
-async def open_watching(settings: Settings) -> AsyncIterator[Watching]:
+async def open_watching(settings: Settings, environ: Mapping[str, str] = os.environ) -> AsyncIterator[Watching]:
     """Whatever the settings ask for; spans and measurements still in memory are sent when this context ends.
 
     Raises:
         ConfigurationError: OpenTelemetry is configured and not installed.
     """
-    target = otlp_target(settings.telemetry)
+    target = otlp_target(settings.telemetry, environ)
     events = logged_events()
     spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None

@@ -9,6 +9,7 @@ import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.settings import EffectiveSettings
+from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import OpenCall
@@ -38,6 +39,11 @@ class Request:
     limit: float
     deadline: float
     share: str
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """The method, and the tool, prompt or resource that it is about."""
+        return self.method, str(self.params.get("name") or self.params.get("uri") or "")
 
     @property
     def what(self) -> str:
@@ -99,21 +105,29 @@ class Calls:
                 else call.limited(request.deadline, lambda: self._breaker.heard(ticket))
             ):
                 return await self._answer(request, ticket, call, borrowed)
+            if call is not None and call.failure is not None:
+                raise translate(call.failure, self._upstream_id)
             raise late(self._upstream_id, request.what, request.limit, ticket.executed)
 
     async def _answer(
         self, request: Request, ticket: Ticket, call: OpenCall | None, borrowed: Connection | None
     ) -> JsonObject:
+        delivery = DELIVERY.get()
         for _ in range(2):
             connection = borrowed or await self._lifecycle.live()
             ticket.sent = True
             # One lost session fails all its calls; over HTTP, each fails for itself.
             ticket.incident = connection if connection.send_call is None else None
             try:
+                if delivery is not None:
+                    await delivery.sending(repeatable=self.is_repeatable(request))
                 with self._activity.sent():
-                    return await connection.request(
+                    result = await connection.request(
                         request.method, request.params, on_progress=request.on_progress, call=call
                     )
+                if delivery is not None:
+                    await delivery.answered()
+                return result
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.
                 ticket.sent = False

@@ -1,9 +1,10 @@
 """Lists upstreams again for clients that can be asked, where those get more or fewer tools than others.
 
 Some servers of the handshake era look at what a client announced and register tools by that. The session that lists
-for all clients announces nothing. So when the first client comes that can be asked something, such servers are listed
-once more by a session that announces everything; those that list something else then, once for every set of
-capabilities that clients really have. What differs is kept with the manifest.
+for all clients announces nothing, or what local clients can be asked together. So when the first client comes that can
+be asked something else, such servers are listed once more by a session that announces everything, or nothing; those
+that list something else then, once for every set of capabilities that clients really have. What differs is kept with
+the manifest.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pml_gateway.mcp.elicitation import Capabilities, Questions
 from pml_gateway.mcp.listing import Difference, Listed, ListKind, Offers, announced_kind, difference
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.local_clients import union
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, OFFERS_SHARE, list_offers, list_tools
 from pml_gateway.upstreams.pool import UpstreamPool
@@ -65,6 +67,9 @@ EVERYTHING = _client_capabilities(
     }
 )
 """All that a client can be asked."""
+
+
+NOTHING = _client_capabilities({})
 
 
 @lru_cache(maxsize=256)
@@ -129,8 +134,13 @@ class CapabilityListings:
         self._places = anyio.Semaphore(AT_ONCE)
 
     def note_client(self, client_capabilities: Capabilities) -> str:
-        """What lists for this client depend on; upstreams are listed for it from now on."""
+        """What lists for this client depend on; upstreams are listed for it from now on.
+
+        Empty where it is listed what is listed for everybody.
+        """
         wanted = listed_for(client_capabilities.key)
+        if wanted == self._base:
+            return ""
         if wanted.key not in self._met and len(self._met) < MAX_SETS:
             self._met[wanted.key] = wanted
             self._changed.set()
@@ -201,7 +211,24 @@ class CapabilityListings:
         known = self._known(upstream.upstream_id)
         if known is None:
             return {}
-        return {EVERYTHING.key: EVERYTHING, **(self._met if known.get(EVERYTHING.key) else {})}
+        probes = {each.key: each for each in self._probes}
+        met = self._met if any(known.get(key) for key in probes) else {}
+        return {key: each for key, each in (probes | met).items() if each != self._base}
+
+    @property
+    def _base(self) -> Capabilities:
+        """What the session announces that lists for everybody."""
+        local = self._pool.local
+        return NOTHING if local is None else listed_for(local.client_capabilities.key)
+
+    @property
+    def _probes(self) -> tuple[Capabilities, ...]:
+        """What upstreams are listed for first, to see whether it makes a difference what a client can be asked."""
+        base = self._base
+        if not base:
+            return (EVERYTHING,)
+        has_more = any(union(base, each) != base for each in self._met.values())
+        return (NOTHING, EVERYTHING) if has_more else (NOTHING,)
 
     def _due(self, record: _Record) -> list[tuple[float, Capabilities]]:
         """For whom the upstream is to be listed, and when."""
@@ -221,7 +248,11 @@ class CapabilityListings:
         known = self._known(upstream.upstream_id)
         if known is None or self._record(upstream).has_failed or key not in self._met:
             return False
-        return EVERYTHING.key not in known or (bool(known[EVERYTHING.key]) and key not in known)
+        probes = [each.key for each in self._probes]
+        if not self._base and EVERYTHING.key not in known:
+            return True
+        # Local clients come to lists that are nearly always theirs, and are told of changes.
+        return any(known.get(probe) for probe in probes) and key not in known
 
     async def _list_due(self, record: _Record) -> None:
         try:

@@ -147,6 +147,7 @@ class Activity:
     def __init__(self, limit: CallLimit) -> None:
         self.limit = limit
         self.in_flight = 0
+        self.sent_calls = 0
         self.last_call_seconds: float | None = None
         self._last_used = time.monotonic()
         self._answered = Signal()
@@ -170,6 +171,7 @@ class Activity:
         """Count one call that was sent and is not yet answered; its time is kept if it is answered."""
         started = time.monotonic()
         self.in_flight += 1
+        self.sent_calls += 1
         try:
             yield
             self.last_call_seconds = time.monotonic() - started

@@ -17,6 +17,7 @@ from pml_gateway.processes.child_log import log_path
 from pml_gateway.processes.installs import FirstStarted, Installs, Outcome
 from pml_gateway.secrets.masking import mask_text, without_defaults
 from pml_gateway.text import escaped, shortened
+from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
 """Characters of a package's name in a message."""
@@ -28,9 +29,12 @@ RETRY_SECONDS = 5.0
 class FirstStart:
     """Has the package of one upstream installed before its server is started, where it has one."""
 
-    def __init__(self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path) -> None:
+    def __init__(
+        self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path, workplace: Workplace
+    ) -> None:
         self._upstream_id = effective.upstream_id
         self._definition = effective.definition
+        self._workplace = workplace
         run = package_run(self._definition.command or "", self._definition.args)
         self.limit = 0.0 if run is None else effective.first_start_timeout
         self._name = "" if run is None else _shown(run)
@@ -83,7 +87,7 @@ class FirstStart:
         """What is installed and how it is started, of a command that can be started at all."""
         if self._installs is None:
             return None
-        parameters = process_parameters(self._upstream_id, self._definition)
+        parameters = process_parameters(self._upstream_id, self._definition, self._workplace)
         run = package_run(parameters.command, parameters.args)
         return None if run is None else (run, parameters)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
+from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import (
     GatewayError,
@@ -36,11 +37,15 @@ from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
+from pml_gateway.upstreams.dialogue.background import Background
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
-from pml_gateway.upstreams.dialogue.stdio_client import SharedQuestions, StdioClient
+from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
+from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -87,12 +92,13 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """How connections to one upstream are opened."""
+    """How connections to one upstream are opened: with the folder and the variables of `workplace`."""
 
     effective: EffectiveSettings
     open_streams: OpenStreams
     logs_dir: Path
     authorization: Authorization | None
+    workplace: Workplace
     installs: Installs | None = None
 
     def http_side(self) -> HttpSide:
@@ -107,6 +113,7 @@ class Opener:
             self.effective.upstream_id,
             self.effective.definition,
             open_streams=self.open_streams,
+            workplace=self.workplace,
             era_hint=era,
             logs_dir=self.logs_dir,
             connect_timeout=self.effective.connect_timeout,
@@ -118,6 +125,9 @@ class Opener:
 
 
 logger = get_logger(__name__)
+
+LISTING_SECONDS = 10.0
+"""How long a connection on which no client calls stays open after it has listed: its lists may change at once."""
 
 CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
@@ -151,7 +161,8 @@ class Lifecycle:
         activity: Activity,
         subscriptions: ResourceSubscriptions,
         breaker: Breaker,
-        client: StdioClient | None,
+        background: Background,
+        local: LocalClients | None,
         on_listed: Callable[[Listed], None],
         on_failed: Callable[[], None],
     ) -> None:
@@ -162,14 +173,16 @@ class Lifecycle:
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._effective = opener.effective
         self._opener = opener
-        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir)
+        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.workplace)
         self._http = opener.http_side()  # of the shared connection
         self.lists = Lists(opener.effective, remembered)
         self._due = self.lists.due
         self._activity = activity
         self._subscriptions = subscriptions
         self._breaker = breaker
-        self._client = client
+        self._local = local
+        self._background = background
+        self.trials = Trials()
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._backoff = Backoff()
@@ -205,14 +218,52 @@ class Lifecycle:
             self._connection.ended.set()
         self.request_connect()
 
-    def meet_client(self) -> None:
-        """Replace a connection that was opened before its one client had said what it can be asked."""
-        if self._client is not None and self._client.is_misrepresented(self._connection):
+    def meet_clients(self) -> None:
+        """Replace a connection whose peer was told otherwise than its clients are, once no call runs on it."""
+        questions = self.shared_questions
+        if questions is None or not questions.is_outdated:
+            return
+        if questions.is_unused:
             self.reconnect()
+            return
 
-    def connection_of_client(self) -> Connection | None:
-        """The live connection, where it is the one client's."""
-        return None if self._client is None else self._connection
+        async def meet_when_unused() -> None:
+            await questions.until_unused()
+            self.meet_clients()
+
+        with suppress(UpstreamUnavailableError):
+            self._background.start(meet_when_unused)
+
+    @property
+    def connection(self) -> Connection | None:
+        """The live connection."""
+        return self._connection
+
+    @property
+    def shared_questions(self) -> SharedQuestions | None:
+        """What is asked on the live connection, where local clients share it."""
+        questions = None if self._connection is None or self._connection.is_over else self._connection.session.questions
+        return questions if isinstance(questions, SharedQuestions) else None
+
+    @property
+    def declares_logging(self) -> bool:
+        """Whether the server said that it sends logs, on the live connection."""
+        capabilities = None if self._connection is None else self._connection.session.server_capabilities
+        return capabilities is not None and capabilities.logging is not None
+
+    def connection_of(self, client_id: str) -> Connection | None:
+        """The live connection, where it is this client's: the only local one there has been."""
+        sole = None if self._local is None else self._local.sole
+        return self._connection if sole is not None and sole.client_id == client_id else None
+
+    def note_asked(self, name: str) -> None:
+        """A server asked something for which clients need this capability; it is remembered with its lists."""
+        if name in self.lists.asks:
+            return
+        self.lists.asks |= {name}
+        if self.lists.last is not None:
+            self.lists.last = replace(self.lists.last, asks=self.lists.asks, polled=True, announced={})
+            self._on_listed(self.lists.last)
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -273,10 +324,18 @@ class Lifecycle:
             raise translate(exc, self.upstream_id, http=http) from exc
 
     def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
-        """The connection for everybody; what it asks is asked of the one client there is."""
+        """The connection for everybody; what it asks is asked of local clients."""
         self._http = self._opener.http_side()
-        timeout = self._effective.defaults.question_timeout
-        asked = Questions() if self._client is None else SharedQuestions(self._client, timeout)
+        if self._local is None:
+            return self._open(self.era, Questions(on_asked=self.note_asked), self._http, self.take_notice)
+        self.trials.begin_anew()
+        asked = SharedQuestions(
+            self._local,
+            self._effective.defaults.question_timeout,
+            on_asked=self.note_asked,
+            on_unproven=self.trials.begin_anew,
+            in_order=self._effective.definition.resolved_transport is not Transport.HTTP,
+        )
         return self._open(self.era, asked, self._http, self.take_notice)
 
     def _open(
@@ -344,7 +403,7 @@ class Lifecycle:
         is_there = folder is not None and Path(str(folder)).exists()
         authorization = self._opener.authorization
         login = None if authorization is None else authorization.signature()
-        return surroundings(self.upstream_id, self._effective.definition), login, is_there
+        return surroundings(self.upstream_id, self._effective.definition, self._opener.workplace), login, is_there
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (why)."""
@@ -371,15 +430,15 @@ class Lifecycle:
                 self._activity.touch()
                 await self._list(connection)
                 established.set()
-                # What the client said while the lists were fetched.
-                self.meet_client()
+                # What clients said while the lists were fetched.
+                self.meet_clients()
                 await connection.set_log_level(connection.session.questions.wanted_log_level)
                 reason = await self._serve(connection)
                 # Calls that come from now on wait for the next connection; those in flight may finish on this one.
                 self._connection = None
                 self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
                 if not connection.lost.is_set():
-                    await self._activity.drain(CLOSING_SECONDS)
+                    await self._drain(connection)
                 outcome.append(reason)
         # One upstream's failure, of whatever kind, must not stop the others.
         except Exception as exc:  # noqa: BLE001
@@ -387,6 +446,15 @@ class Lifecycle:
         finally:
             self._connection = None
             established.set()
+
+    async def _drain(self, connection: Connection) -> None:
+        questions = connection.session.questions
+        if isinstance(questions, SharedQuestions):
+            # Calls on sessions of single clients need not end.
+            with anyio.move_on_after(CLOSING_SECONDS):
+                await questions.until_unused()
+        else:
+            await self._activity.drain(CLOSING_SECONDS)
 
     def _failure(self, exc: Exception, *, was_established: bool) -> GatewayError:
         """Why a connection failed; what is known of the server's era may be wrong by now."""
@@ -436,13 +504,15 @@ class Lifecycle:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
         established = time.monotonic()
         defaults = self._effective.defaults
+        is_for_lists = self._effective.per_client and self._local is not None and not self._local.is_alone
+        idle_timeout = min(LISTING_SECONDS, defaults.idle_timeout) if is_for_lists else defaults.idle_timeout
         # Whatever it says: many servers claim to announce changes, as their SDK does for them, and never do.
         poll_at = anyio.current_time() + defaults.refresh_interval
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
-            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= defaults.idle_timeout:
+            if self._activity.is_unused and not self._subscriptions.is_used and idle_for >= idle_timeout:
                 return None
-            pause = min(max(defaults.idle_timeout - idle_for, 1.0), self._due.rest_seconds)
+            pause = min(max(idle_timeout - idle_for, 1.0), self._due.rest_seconds)
             with anyio.move_on_at(min(anyio.current_time() + pause, poll_at)):
                 await first_of(connection.lost, connection.ended, self._due.event)
             if connection.is_over:

@@ -229,6 +229,7 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
+        self.asks = remembered.asks
         self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
@@ -288,6 +289,7 @@ class Lists:
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
             offers=self._offers,
+            asks=self.asks,
             polled=polled and before is not None,
             announced={
                 kind: _lists_others(kind, (tools_before, offers_before), (self._tools, self._offers))

@@ -1,13 +1,14 @@
-"""The configured upstreams, each with a task of its own, added and removed as the configuration changes."""
+"""The upstreams of one gateway, added and removed as its configuration changes; gateways of one process share them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
@@ -15,14 +16,16 @@ import anyio.abc
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.listing import Remembered
+from pml_gateway.mcp.listing import Listed, Remembered
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
+from pml_gateway.upstreams.sharing import SharedBy, Sharing, process_key, shared_by
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
+from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -37,8 +40,33 @@ DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
 
 
-class UpstreamPool:
-    """Every upstream by server id, in configuration order."""
+class Follower(Protocol):
+    """Who is told of an upstream: the pool of each gateway that has it."""
+
+    on_listed: OnListed
+    on_failed: OnFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
+
+    key: Hashable
+    sharing: Sharing
+
+
+@dataclass(slots=True)
+class Running:
+    """One upstream that runs, and those who have it."""
+
+    upstream: Upstream
+    wanted: Wanted
+    scope: anyio.CancelScope
+    followers: list[Follower] = field(default_factory=list)
+
+
+class SharedUpstreams:
+    """The upstreams that run in this process, each with a task of its own. Who wants the same one gets the same one."""
 
     def __init__(
         self,
@@ -47,47 +75,194 @@ class UpstreamPool:
         logs_dir: Path,
         auth_dir: Path,
         open_streams: OpenStreams,
-        client: StdioClient | None,
+        local: LocalClients | None,
         installs: Installs | None,
     ) -> None:
-        self.client = client
-        self.on_listed: OnListed = lambda _upstream, _listed: None
-        self.on_failed: OnFailed = lambda _upstream: None
+        self.local = local
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._installs = installs
+        self._running: dict[Hashable, Running] = {}
+        self._open: dict[str, int] = {}  # also those that nobody has any more
+
+    def follow(
+        self, wanted: Wanted, effective: EffectiveSettings, remembered: Remembered, follower: Follower
+    ) -> Upstream:
+        """The upstream that is wanted, started where nobody has it.
+
+        What is remembered of it need not be found out again.
+        """
+        running = self._running.get(wanted.key)
+        if running is None:
+            running = self._running[wanted.key] = self._start(effective, remembered, wanted)
+        running.followers.append(follower)
+        return running.upstream
+
+    def unfollow(self, key: Hashable, follower: Follower) -> None:
+        """End what `follow` began; an upstream that nobody has any more finishes its calls and ends."""
+        running = self._running[key]
+        running.followers.remove(follower)
+        if not running.followers:
+            del self._running[key]
+            self._tasks.start_soon(_retire, running.upstream, running.scope)
+
+    @property
+    def running(self) -> list[Running]:
+        """Those that somebody has."""
+        return [*self._running.values()]
+
+    async def tell_waited_for(self) -> None:
+        """Say which upstreams take more than a moment to end, if any do."""
+        await anyio.sleep(MOMENT_SECONDS)
+        slow = [name for name, number in self._open.items() if number]
+        if slow:
+            logger.info("waiting for %s to end", ", ".join(slow))
+
+    def _start(self, effective: EffectiveSettings, remembered: Remembered, wanted: Wanted) -> Running:
+        upstream_id, workplace = effective.upstream_id, wanted.sharing.place
+        authorization = self._authorization(upstream_id, effective.definition, workplace)
+
+        def on_listed(upstream: Upstream, listed: Listed) -> None:
+            for follower in tuple(running.followers):
+                follower.on_listed(upstream, listed)
+
+        def on_failed(upstream: Upstream) -> None:
+            for follower in tuple(running.followers):
+                follower.on_failed(upstream)
+
+        upstream = Upstream(
+            Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
+            remembered,
+            local=self.local,
+            on_listed=on_listed,
+            on_failed=on_failed,
+        )
+        running = Running(upstream, wanted, anyio.CancelScope())
+
+        async def run() -> None:
+            self._open[upstream_id] = self._open.get(upstream_id, 0) + 1
+            try:
+                with running.scope:
+                    await upstream.run()
+            finally:
+                self._open[upstream_id] -= 1
+
+        self._tasks.start_soon(run, name=f"upstream {upstream_id}")
+        return running
+
+    def _authorization(
+        self, upstream_id: str, definition: UpstreamDefinition, workplace: Workplace
+    ) -> Authorization | None:
+        if definition.url is None:
+            return None
+        # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
+        from pml_gateway.upstreams.auth.authorization import Authorization
+        from pml_gateway.upstreams.auth.logins import LoginStore
+
+        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon, workplace)
+
+
+async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
+    await upstream.retire(DRAIN_SECONDS)
+    scope.cancel()
+
+
+@asynccontextmanager
+async def open_shared_upstreams(
+    *,
+    logs_dir: Path,
+    auth_dir: Path,
+    installs_dir: Path,
+    open_streams: OpenStreams | None = None,
+    local: LocalClients | None = None,
+) -> AsyncIterator[SharedUpstreams]:
+    """Upstreams whose connections and child processes end with this context; those of `local` clients share sessions.
+
+    What package runners install goes on after it, within its limit.
+    """
+    with open_children() as children:
+        opener = open_streams or partial(open_transport, children=children)
+        # Where tests open the streams, no command is ever started.
+        installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
+        async with anyio.create_task_group() as telling:
+            async with anyio.create_task_group() as tasks:
+                shared = SharedUpstreams(
+                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, local=local, installs=installs
+                )
+                yield shared
+                # All are asked at once, and end side by side.
+                tasks.cancel_scope.cancel()
+                telling.start_soon(shared.tell_waited_for)
+            telling.cancel_scope.cancel()
+
+
+class UpstreamPool:
+    """Every upstream of one gateway by server id, in configuration order."""
+
+    def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
+        self.local = shared.local
+        self.on_listed: OnListed = lambda _upstream, _listed: None
+        self.on_failed: OnFailed = lambda _upstream: None
+        self.workplace = workplace
+        self._shared = shared
         self._upstreams: dict[str, Upstream] = {}
-        self._scopes: dict[str, anyio.CancelScope] = {}
-        self._open: dict[str, int] = {}  # also those that a new configuration has replaced
+        self._keys: dict[str, Hashable] = {}
 
     @property
     def upstreams(self) -> Mapping[str, Upstream]:
         """The upstreams that run now."""
         return self._upstreams
 
+    def wanted(self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings) -> dict[str, Wanted]:
+        """Which upstreams these definitions mean here; reads files, where servers may be shared."""
+        local, here = self.local, self.workplace
+        enabled = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
+        if local is None or local.is_alone:
+            # Nobody else starts servers from another place.
+            alone = Sharing(SharedBy.EVERYBODY, "", here)
+            return {
+                upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
+                for upstream_id, definition in enabled.items()
+            }
+        return {
+            upstream_id: Wanted(process_key(upstream_id, definition, defaults, here), shared_by(definition, here))
+            for upstream_id, definition in enabled.items()
+        }
+
     def configure(
         self,
         definitions: Mapping[str, UpstreamDefinition],
         defaults: UpstreamSettings,
         remembered: Mapping[str, Remembered],
+        wanted: Mapping[str, Wanted],
     ) -> None:
         """Start what is new, restart what changed, stop what is gone; the rest is not touched.
 
         What is remembered of an upstream need not be found out again.
         """
-        wanted = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
-        for upstream_id, upstream in list(self._upstreams.items()):
-            if wanted.get(upstream_id) != upstream.definition or upstream.defaults != defaults:
-                del self._upstreams[upstream_id]
-                self._tasks.start_soon(_retire, upstream, self._scopes.pop(upstream_id))
-        running = self._upstreams
-        self._upstreams = {}
-        for upstream_id, definition in wanted.items():
-            self._upstreams[upstream_id] = running.get(upstream_id) or self._start(
-                upstream_id, definition, defaults, remembered.get(upstream_id, Remembered())
-            )
+        keys = {upstream_id: each.key for upstream_id, each in wanted.items()}
+        before, keys_before = self._upstreams, self._keys
+        for upstream_id, key in keys_before.items():
+            if keys.get(upstream_id) != key:
+                self._shared.unfollow(key, self)
+        self._upstreams, self._keys = {}, keys
+        for upstream_id, key in keys.items():
+            if keys_before.get(upstream_id) == key:
+                self._upstreams[upstream_id] = before[upstream_id]
+                continue
+            effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
+            known = remembered.get(upstream_id, Remembered())
+            self._upstreams[upstream_id] = self._shared.follow(wanted[upstream_id], effective, known, self)
+        for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
+            self._catch_up(self._upstreams[upstream_id])
+
+    def close(self) -> None:
+        """Leave every upstream; those that nobody else has end."""
+        for key in self._keys.values():
+            self._shared.unfollow(key, self)
+        self._upstreams, self._keys = {}, {}
 
     def request_all(self) -> None:
         """Connect every upstream that is not, and list every one anew."""
@@ -107,77 +282,19 @@ class UpstreamPool:
                 await upstream.settled.wait()
         return all(upstream.settled.is_set() for upstream in self._upstreams.values())
 
-    async def tell_waited_for(self) -> None:
-        """Say which upstreams take more than a moment to end, if any do."""
-        await anyio.sleep(MOMENT_SECONDS)
-        slow = [name for name, number in self._open.items() if number]
-        if slow:
-            logger.info("waiting for %s to end", ", ".join(slow))
-
-    def _start(
-        self, upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, remembered: Remembered
-    ) -> Upstream:
-        effective = EffectiveSettings(upstream_id, definition, defaults)
-        authorization = self._authorization(upstream_id, definition)
-        upstream = Upstream(
-            Opener(effective, self._open_streams, self._logs_dir, authorization, self._installs),
-            remembered,
-            client=self.client,
-            on_listed=lambda listing, listed: self.on_listed(listing, listed),
-            on_failed=lambda failing: self.on_failed(failing),
-        )
-        scope = self._scopes[upstream_id] = anyio.CancelScope()
-
-        async def run() -> None:
-            self._open[upstream_id] = self._open.get(upstream_id, 0) + 1
-            try:
-                with scope:
-                    await upstream.run()
-            finally:
-                self._open[upstream_id] -= 1
-
-        self._tasks.start_soon(run, name=f"upstream {upstream_id}")
-        return upstream
-
-    def _authorization(self, upstream_id: str, definition: UpstreamDefinition) -> Authorization | None:
-        if definition.url is None:
-            return None
-        # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
-        from pml_gateway.upstreams.auth.authorization import Authorization
-        from pml_gateway.upstreams.auth.logins import LoginStore
-
-        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon)
-
-
-async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
-    await upstream.retire(DRAIN_SECONDS)
-    scope.cancel()
+    def _catch_up(self, upstream: Upstream) -> None:
+        """Be told what others who had the upstream before were told."""
+        if upstream.last_listed is not None:
+            self.on_listed(upstream, replace(upstream.last_listed, announced={}))
+        elif upstream.state is UpstreamState.FAILED:
+            self.on_failed(upstream)
 
 
 @asynccontextmanager
-async def open_pool(
-    *,
-    logs_dir: Path,
-    auth_dir: Path,
-    installs_dir: Path,
-    open_streams: OpenStreams | None = None,
-    client: StdioClient | None = None,
-) -> AsyncIterator[UpstreamPool]:
-    """A pool whose connections and child processes end with this context; its calls may all be one `client`'s.
-
-    What package runners install goes on after it, within its limit.
-    """
-    with open_children() as children:
-        opener = open_streams or partial(open_transport, children=children)
-        # Where tests open the streams, no command is ever started.
-        installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
-        async with anyio.create_task_group() as telling:
-            async with anyio.create_task_group() as tasks:
-                pool = UpstreamPool(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, client=client, installs=installs
-                )
-                yield pool
-                # All are asked at once, and end side by side.
-                tasks.cancel_scope.cancel()
-                telling.start_soon(pool.tell_waited_for)
-            telling.cancel_scope.cancel()
+async def open_pool(shared: SharedUpstreams, workplace: Workplace) -> AsyncIterator[UpstreamPool]:
+    """The upstreams of one gateway, whose clients work here; they are left at the end of this context."""
+    pool = UpstreamPool(shared, workplace)
+    try:
+        yield pool
+    finally:
+        pool.close()

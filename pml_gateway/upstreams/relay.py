@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -32,9 +33,11 @@ from pml_gateway.upstreams.call import Calls, Request, SessionExpiredError
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
+from pml_gateway.upstreams.dialogue.shared_questions import UnclearQuestionError
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
+from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.retries import repeated
-from pml_gateway.upstreams.session_choice import SessionChoice
+from pml_gateway.upstreams.session_choice import TRIED, SessionChoice
 
 MAX_ROUNDS = 10
 """How often a stateless upstream may ask in one call; as the official SDKs."""
@@ -62,6 +65,7 @@ class Relay:
         calls: Calls,
         *,
         own_sessions: OwnSessions,
+        trials: Trials,
         background: Background,
         limit: CallLimit,
         breaker: Breaker,
@@ -70,6 +74,7 @@ class Relay:
         self._choice = choice
         self._calls = calls
         self._own_sessions = own_sessions
+        self._trials = trials
         self._limit = limit
         self._breaker = breaker
         self._suspended = SuspendedCalls(effective.upstream_id, background, self._question_timeout)
@@ -85,12 +90,17 @@ class Relay:
             GatewayError: what became of the request, or of a question.
         """
         self._breaker.check()
-        era, needs_own_session = await self._choice.choose(audience, limit)
-        own = era if needs_own_session else None
+        era, why_own = await self._choice.choose(audience, limit)
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
             request = Request(method, given, report, limit, anyio.current_time() + limit, asked.share)
-            return await self._round(request, asked, own)
+            try:
+                return await self._round(request, asked, era, why_own)
+            except UnclearQuestionError:
+                if not self._calls.is_repeatable(request):
+                    raise
+                again = replace(request, deadline=anyio.current_time() + limit)
+                return await self._round(again, asked, era, TRIED)
 
         if era == MODERN:
             first = await send(params, on_progress, audience)
@@ -106,10 +116,14 @@ class Relay:
             audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
         )
 
-    async def _round(self, request: Request, audience: Audience, own: str | None) -> JsonObject:
+    def end_client(self, client_id: str) -> None:
+        """Give up the calls that wait for a client which does not come back."""
+        self._suspended.end_client(client_id)
+
+    async def _round(self, request: Request, audience: Audience, era: str, why_own: str) -> JsonObject:
         """One request in which the upstream may ask; it is repeated only while nobody has been asked.
 
-        It takes a session of the client's own where that is to speak an era, `own`.
+        It takes a session of the client's own where there is a reason for that.
         """
         calls: list[OpenCall] = []
         # A suspended call is given up as a whole when its client does not come back.
@@ -118,17 +132,32 @@ class Relay:
         async def attempt() -> JsonObject:
             call = OpenCall(audience, patience)
             calls.append(call)
+            proven, tried = self._trials.proven, request.subject
+            call.is_proven = tried in proven
             async with AsyncExitStack() as stack:
-                borrowed = None
-                if own is not None:
+                borrowed, why = None, why_own
+                is_tried = not why and self._choice.is_tried(request.method, era)
+                if is_tried and not call.is_proven:
+                    turn = self._trials.turn(
+                        tried,
+                        audience.client_id,
+                        deadline=request.deadline,
+                        moves=lambda: bool(self._choice.why_own(audience, era)),
+                    )
+                    if not await stack.enter_async_context(turn):
+                        why = self._choice.why_own(audience, era) or TRIED
+                if why:
                     self._breaker.check()
-                    alone = self._choice.is_alone(audience, own)
-                    taken = self._own_sessions.taken(call, own, request.deadline, alone=alone)
+                    alone = self._choice.is_alone(audience, era)
+                    taken = self._own_sessions.taken(call, era, request.deadline, alone=alone, why=why)
                     borrowed = await stack.enter_async_context(taken)
                 place = self._limit.taken(request.deadline, self._breaker.check, request.share)
                 permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
-                return await self._calls.attempt(request, call, borrowed)
+                result = await self._calls.attempt(request, call, borrowed)
+                if is_tried and not why and not call.was_questioned and not result.get("isError"):
+                    self._trials.passed(tried, proven)
+                return result
 
         if self._calls.is_repeatable(request):
             return await repeated(attempt, request.deadline, lambda: not any(call.has_asked for call in calls))

@@ -3,6 +3,8 @@
 Tools that ask do so in the way of the era they are called in, and many know only one way. So a client that can be
 asked is given its own era where the upstream has it. The shared session speaks the newer one once that is known, or
 that of the one client there is.
+
+Local clients share the one session of a handshake server until that asks; most never do.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import anyio
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
-from pml_gateway.mcp.elicitation import Audience, Questions
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
+from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Questions
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
 PROBE_SECONDS = 5.0
 """How long an upstream may take to say that it speaks an era; silent ones do not."""
+
+LOGS = "the client wants its logs"
+TRIED = "calls of others ran that may ask"
 
 ASK_AGAIN_SECONDS = 600.0
 """How long an upstream that does not speak an era is taken at its word."""
@@ -28,8 +33,8 @@ ASK_AGAIN_SECONDS = 600.0
 class Eras:
     """The eras of one upstream beside that of its shared session."""
 
-    def __init__(self, transport: Transport, lifecycle: Lifecycle, *, one_client: bool) -> None:
-        self._one_client = one_client
+    def __init__(self, transport: Transport, lifecycle: Lifecycle, local: LocalClients | None) -> None:
+        self._local = local
         self._transport = transport
         self._lifecycle = lifecycle
         self._spoken: set[str] = set()
@@ -51,7 +56,8 @@ class Eras:
         async with self._turns:
             if not await self._speaks(wanted):
                 return era
-            if (wanted == MODERN or self._one_client) and self._lifecycle.era != wanted:
+            is_one_clients = self._local is not None and not self._local.has_several
+            if (wanted == MODERN or is_one_clients) and self._lifecycle.era != wanted:
                 await self._lifecycle.renegotiate(wanted)
         return wanted
 
@@ -76,20 +82,21 @@ class Eras:
 class SessionChoice:
     """Chooses before a request is sent: a question of a shared handshake session does not say whom it is for."""
 
-    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, client: StdioClient | None) -> None:
+    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, local: LocalClients | None) -> None:
         self._definition = definition
+        self._per_client = definition.resolved_sessions == "per_client"
         self._lifecycle = lifecycle
-        self._client = client
-        self._eras = Eras(definition.resolved_transport, lifecycle, one_client=client is not None)
+        self._local = local
+        self._eras = Eras(definition.resolved_transport, lifecycle, local)
 
-    async def choose(self, audience: Audience, limit: float) -> tuple[str, bool]:
-        """The era for a request of this client, and whether it needs a session of its own.
+    async def choose(self, audience: Audience, limit: float) -> tuple[str, str]:
+        """The era for a request of this client, and why it takes a session of its own; empty where it does not.
 
         Raises:
             GatewayError: the upstream cannot be reached, or not within `limit` seconds.
         """
         era = await self._eras.choose(audience, self._lifecycle.era or await self._negotiated(limit))
-        return era, self._needs_own_session(audience, era)
+        return era, self.why_own(audience, era)
 
     def is_alone(self, audience: Audience, era: str) -> bool:
         """Whether a call needs a session for itself: questions do not say there which call they belong to."""
@@ -99,15 +106,51 @@ class SessionChoice:
             and self._definition.resolved_transport is not Transport.HTTP
         )
 
-    def _needs_own_session(self, audience: Audience, era: str) -> bool:
-        if self._client is not None and self._client.shares(audience, era):
+    def is_tried(self, method: str, era: str) -> bool:
+        """Whether a question on the shared session would not say whose it is, as several clients may use it."""
+        if self._local is None or self._local.is_alone or era == MODERN:
             return False
-        if self._definition.sessions == "per_client":
-            return True
+        return method != "tools/call" or self._definition.resolved_transport is not Transport.HTTP
+
+    def why_own(self, audience: Audience, era: str) -> str:
+        """Why a request of this client takes a session of its own, in words; empty where it does not."""
+        local = self._local
+        # A stateless client that a handshake server may ask is asked by results, each of one call.
+        shares = local is not None and (era == MODERN or not audience.answers_later)
+        if shares and local is not None and local.is_alone:
+            return ""
+        if self._per_client:
+            return "sessions: per_client"
+        if local is not None and (why := self._why_apart(local, audience, era)):
+            return why
+        if shares and local is not None and local.find(audience.client_id) is not None:
+            return self._why_local(local, audience, era)
         if era == MODERN:
-            # Over stdio, logs do not say which request they belong to.
-            return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
-        return bool(audience.client_capabilities) or audience.log_level is not None
+            return LOGS if self._logs_are_nameless(audience) else ""
+        return "it can be asked" if audience.client_capabilities else LOGS if audience.log_level is not None else ""
+
+    def _why_apart(self, local: LocalClients, audience: Audience, era: str) -> str:
+        questions = self._lifecycle.shared_questions
+        if questions is None or era == MODERN:
+            return ""
+        client_capabilities = audience.client_capabilities if local.find(audience.client_id) else NO_CAPABILITIES
+        is_served = questions.serves(audience.client_id, client_capabilities)
+        return "" if is_served else "the shared session was opened for others"
+
+    def _why_local(self, local: LocalClients, audience: Audience, era: str) -> str:
+        if self._lifecycle.era not in ("", era):
+            return f"it speaks the {era} protocol"
+        if not local.has_several:
+            return ""
+        if era == MODERN:
+            return LOGS if self._logs_are_nameless(audience) else ""
+        if asked := self._lifecycle.lists.asks & audience.client_capabilities.announced.keys():
+            return f"the server asks clients ({', '.join(sorted(asked))})"
+        return LOGS if audience.log_level is not None and self._lifecycle.declares_logging else ""
+
+    def _logs_are_nameless(self, audience: Audience) -> bool:
+        """Whether the client wants logs that do not say which request they belong to."""
+        return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
 
     async def _negotiated(self, limit: float) -> str:
         with anyio.move_on_after(limit):

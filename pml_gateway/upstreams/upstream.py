@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -31,8 +32,8 @@ from pml_gateway.upstreams.call import Calls, Request
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import OnUpdated, ResourceSubscriptions
-from pml_gateway.upstreams.dialogue.stdio_client import StdioClient
 from pml_gateway.upstreams.lifecycle import Lifecycle, Opener, UpstreamState
 from pml_gateway.upstreams.relay import Relay
 from pml_gateway.upstreams.session_choice import SessionChoice
@@ -46,6 +47,24 @@ MAX_READ = 1000
 """Characters of a reason in a list of several, and of the error's message that it is made of."""
 
 
+SHARED = ""
+"""In place of a client's id: of all clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session: whose it is, the process that serves it (where one does), and why it is not shared."""
+
+    client_id: str
+    pid: int | None
+    why: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is all clients'."""
+        return self.client_id == SHARED
+
+
 class Upstream:
     """One MCP server. `run` owns every connection; calls from other tasks borrow the live one, and block nobody.
 
@@ -57,7 +76,7 @@ class Upstream:
         opener: Opener,
         remembered: Remembered,
         *,
-        client: StdioClient | None,
+        local: LocalClients | None,
         on_listed: OnListed,
         on_failed: OnFailed,
     ) -> None:
@@ -65,6 +84,7 @@ class Upstream:
         self.upstream_id = effective.upstream_id
         self.definition = effective.definition
         self.defaults = effective.defaults
+        self._per_client = effective.per_client
         self.call_timeout = effective.call_timeout
         self.connect_timeout = effective.connect_timeout
         self.authorization = opener.authorization
@@ -72,31 +92,36 @@ class Upstream:
         limit = CallLimit(self.upstream_id, effective.max_concurrent, effective.max_queue)
         self._activity = Activity(limit)
         self._subscriptions = ResourceSubscriptions(self.upstream_id)
+        self._background = Background()
+        self._local = local
         self._lifecycle = Lifecycle(
             opener,
             remembered,
             activity=self._activity,
             subscriptions=self._subscriptions,
             breaker=self.breaker,
-            client=client,
+            background=self._background,
+            local=local,
             on_listed=partial(on_listed, self),
             on_failed=partial(on_failed, self),
         )
-        self._background = Background()
         self._own_sessions = OwnSessions(
             effective,
             self._lifecycle.open_beside,
             self._lifecycle.take_notice,
             self._background,
-            shared=self._lifecycle.connection_of_client,
+            shared=self._lifecycle.connection_of,
+            on_asked=self._lifecycle.note_asked,
+            local=local,
         )
-        self._choice = SessionChoice(self.definition, self._lifecycle, client)
+        self._choice = SessionChoice(self.definition, self._lifecycle, local)
         self._calls = Calls(effective, self._lifecycle, self._activity, self.breaker)
         self._relay = Relay(
             effective,
             self._choice,
             self._calls,
             own_sessions=self._own_sessions,
+            trials=self._lifecycle.trials,
             background=self._background,
             limit=limit,
             breaker=self.breaker,
@@ -174,8 +199,10 @@ class Upstream:
         return (
             bool(audience.client_capabilities)
             or audience.log_level is not None
-            or self.definition.sessions == "per_client"
+            or self._per_client
             or "requestState" in params
+            # Whose a question on a session of several clients is depends on whose calls run there.
+            or (self._local is not None and not self._local.is_alone)
         )
 
     def _follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
@@ -199,14 +226,14 @@ class Upstream:
         """
         if not self._may_converse(audience, {}):
             return False
-        era, needs_own_session = await self._choice.choose(audience, self.call_timeout)
-        if not needs_own_session or era == MODERN:
+        era, why_own = await self._choice.choose(audience, self.call_timeout)
+        if not why_own or era == MODERN:
             return False
         alone = self._choice.is_alone(audience, era)
         try:
             # Where all sessions are busy, there is time left for the shared one to agree.
             deadline = anyio.current_time() + self.call_timeout / 2
-            async with self._own_sessions.taken(OpenCall(audience, math.inf), era, deadline, alone=alone):
+            async with self._own_sessions.taken(OpenCall(audience, math.inf), era, deadline, alone=alone, why=why_own):
                 pass
         except UpstreamBusyError:
             return False
@@ -276,6 +303,11 @@ class Upstream:
         return self._activity.in_flight
 
     @property
+    def calls(self) -> int:
+        """Calls sent since the start."""
+        return self._activity.sent_calls
+
+    @property
     def waiting(self) -> int:
         """Calls that wait for a place."""
         return self._activity.limit.waiting
@@ -297,9 +329,9 @@ class Upstream:
         """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
         self._lifecycle.reconnect()
 
-    def meet_client(self) -> None:
-        """Replace a connection that was opened before its one client had said what it can be asked."""
-        self._lifecycle.meet_client()
+    def meet_clients(self) -> None:
+        """Replace a connection that was opened before its local clients had said what they can be asked."""
+        self._lifecycle.meet_clients()
 
     def open_beside(
         self, questions: Questions, era: str, on_notice: OnNotice
@@ -308,8 +340,21 @@ class Upstream:
         return self._lifecycle.open_beside(questions, era, on_notice)
 
     def end_client(self, client_id: str) -> None:
-        """Close the sessions of a client that left; calls in flight end by themselves."""
+        """Free what was a client's that left: its sessions; calls in flight end by themselves."""
         self._own_sessions.end_client(client_id)
+
+    def end_local_client(self, client_id: str) -> None:
+        """As `end_client`, for one that cannot come back: questions to it and calls that wait for it end as well."""
+        self.end_client(client_id)
+        if (questions := self._lifecycle.shared_questions) is not None:
+            questions.withdraw(client_id)
+        self._relay.end_client(client_id)
+
+    def sessions(self) -> list[Session]:
+        """The sessions that are open, or are being opened, with the reason of each that is one client's."""
+        shared = self._lifecycle.connection
+        own = [Session(each.client_id, each.pid, each.why) for each in self._own_sessions]
+        return own if shared is None else [Session(SHARED, shared.pid, ""), *own]
 
     async def tell_of_client(self, client_id: str, method: str) -> None:
         """Tell the upstream something of a client, in this client's sessions."""

@@ -80,4 +80,4 @@ def test_an_unknown_topic_names_the_nearest() -> None:
 
 
 def test_the_shell_completes_topics() -> None:
-    assert topic_names("m") == ["modes", "migration", "meta-tools"]
+    assert topic_names("m") == ["machine", "modes", "migration", "meta-tools"]

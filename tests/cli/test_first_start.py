@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from pml_gateway.cli.serve import _advise
 from pml_gateway.gateway.gateway import open_gateway
+from pml_gateway.local.advice import advise
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import until
@@ -35,7 +35,7 @@ async def test_a_rule_is_called_idle_only_when_every_server_has_listed_its_tools
         anyio.create_task_group() as tasks,
     ):
         gateway.asked()
-        tasks.start_soon(_advise, gateway)
+        tasks.start_soon(advise, gateway)
         await until(lambda: gateway.state.catalog.by_name("up__one"))
         assert warned() == []
         upstreams["late"].hang = False

@@ -315,9 +315,47 @@ def test_entries_that_mean_nothing_are_skipped_with_a_reason(machine: Machine, e
 
 
 def test_variables_of_the_client_alone_are_problems(machine: Machine) -> None:
-    machine.write("home/.cursor/mcp.json", {"mcpServers": {"x": {"command": "x", "args": ["${workspaceFolder}"]}}})
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"x": {"command": "x", "args": ["${lineNumber}"]}}})
 
     assert "means something in the client only" in imported(machine.plan(), "x").problems[0]
+
+
+def test_the_folder_of_the_client_stays_a_reference_where_every_project_has_its_own(machine: Machine) -> None:
+    entries = {
+        "args": {"command": "sh", "args": ["${workspaceFolder}", "${workspaceRoot}/a", "${cwd}"]},
+        "cwd": {"command": "sh", "args": ["./x"], "cwd": "${workspaceFolder}"},
+    }
+    machine.write("home/.cursor/mcp.json", {"mcpServers": entries})
+
+    plan = machine.plan()
+
+    assert plan.additions["args"]["args"] == ["${workspaceFolder}", "${workspaceFolder}/a", "${cwd}"]
+    assert plan.additions["cwd"]["cwd"] == "${workspaceFolder}"
+    assert not imported(plan, "args").problems
+    assert "the folder that the client starts the gateway in" in imported(plan, "args").notes[0]
+
+
+def test_a_server_that_keeps_something_for_one_client_is_told_to_be_started_for_each(machine: Machine) -> None:
+    entries = {
+        "web": {"command": "npx", "args": ["-y", "@playwright/mcp"]},
+        "files": {"command": "npx", "args": ["-y", "files"]},
+    }
+    machine.write("home/.cursor/mcp.json", {"mcpServers": entries})
+
+    plan = machine.plan()
+
+    [note] = imported(plan, "web").notes
+    assert "keeps a browser" in note
+    assert "servers.web.sessions: shared" in note
+    assert not imported(plan, "files").notes
+    assert "sessions" not in plan.additions["web"]
+
+
+def test_what_a_client_does_not_fill_in_is_no_reference_here_either(machine: Machine) -> None:
+    entry = {"command": "sh", "args": ["${cwd}", "${workspaceFolder}"]}
+    machine.write("home/.config/Claude/claude_desktop_config.json", {"mcpServers": {"x": entry}})
+
+    assert machine.plan().additions["x"]["args"] == ["$${cwd}", "$${workspaceFolder}"]
 
 
 def test_a_named_file_is_recognised_by_what_it_says(machine: Machine) -> None:

@@ -155,6 +155,14 @@ def test_a_bad_value_is_named_with_its_line_and_limit(workspace: Workspace) -> N
     assert lines == sorted(lines)
 
 
+def test_whether_and_for_how_long_clients_share_a_gateway_is_set_as_everything_else(workspace: Workspace) -> None:
+    workspace.user("local: {attach: false}\n")
+    loaded = workspace.load({"PML_LOCAL__IDLE_MINUTES": "0.5"})
+    assert (loaded.settings.local.attach, loaded.settings.local.idle_minutes) == (False, 0.5)
+    assert loaded.origins["local.idle_minutes"] == Origin("environment", "PML_LOCAL__IDLE_MINUTES")
+    assert "local.idle_minutes" in problems(failure(workspace, {"PML_LOCAL__IDLE_MINUTES": "0"}))
+
+
 def test_problems_of_files_and_environment_are_reported_together(workspace: Workspace) -> None:
     workspace.user("search: {limit: 0}\n")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.config.packages import PackageRun, package_run
+from pml_gateway.config.packages import PackageRun, kept_state, package_run
 
 
 def run_of(line: str) -> PackageRun | None:
@@ -86,3 +86,25 @@ def test_no_command_line_is_too_odd_to_be_read(words: list[str]) -> None:
     for command in ("npx", "sh", "env", "docker", "deno", "uvx"):
         found = package_run(command, words)
         assert found is None or (found.packages[0] and found.key({}))
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("npx -y @playwright/mcp@latest --headless", "a browser"),
+        ("cmd /c npx @playwright/mcp", "a browser"),
+        ("docker run -i --rm mcr.microsoft.com/playwright/mcp:v1", "a browser"),
+        ("uvx --from browser-use[cli]==0.7 browser-use --mcp", "a browser"),
+        ("node /opt/node_modules/@playwright/mcp/cli.js", "a browser"),
+        ("/usr/local/bin/chrome-devtools-mcp", "a browser"),
+        ("npx -y @modelcontextprotocol/server-sequential-thinking", "a line of thoughts"),
+        ("uvx jupyter-mcp-server", "a notebook and its kernel"),
+        ("npx -y @modelcontextprotocol/server-filesystem /srv", ""),
+        ("npx -y server-about @playwright/mcp", ""),
+        ("python3 -m http.server", ""),
+        ("x", ""),
+    ],
+)
+def test_servers_that_keep_something_for_one_client_are_known_by_their_packages(line: str, kept: str) -> None:
+    command, *words = line.split()
+    assert kept_state(command, words) == kept

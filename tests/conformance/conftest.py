@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.support.process import OverStdio, listening, over_stdio, running_gateway, write_settings
+from tests.support.process import listening, over_stdio, running_gateway, write_settings
 from tests.support.raw import result_modern
 
 SERVER = [sys.executable, "-m", "tests.conformance.server"]
@@ -71,8 +71,8 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 # The suite speaks HTTP only, so that a gateway over HTTP stands in front of the one over stdio.
                 home = folder / "behind"
                 write_settings(home, settings({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}))
-                over: OverStdio = "bridge" if path == "bridge" else "stdio"
-                url = front(stack.enter_context(over_stdio(over, home)))
+                entry = stack.enter_context(over_stdio("bridge" if path == "bridge" else "stdio", home))
+                url = front(entry)
                 result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": CAN_BE_ASKED})
                 yield url
             case "chained":

@@ -21,6 +21,7 @@ from pml_gateway.serve.client_writer import ClientWriter, client_writer
 from pml_gateway.serve.control import ask_socket, sockets
 from pml_gateway.serve.runtime import open_runtime
 from pml_gateway.serve.sampling import MAX_PROMPT
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.asking import Person
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
@@ -47,7 +48,7 @@ async def gateway(folder: Path, configuration: str = CONFIGURATION) -> AsyncIter
             identity=configuration,
             load=lambda: loaded,
             open_streams=streams,
-            one_client=True,
+            local=LocalClients(alone=True),
         ) as runtime,
         create_client_server_memory_streams() as (client_streams, server_streams),
         anyio.create_task_group() as tasks,

@@ -21,7 +21,7 @@ STOP_SECONDS = 30
 
 SERVE = (sys.executable, "-m", "pml_gateway", "serve")
 OverStdio = Literal["stdio", "bridge"]
-ALONE: tuple[str, ...] = ()
+ALONE: tuple[str, ...] = ("--alone",)
 """What makes `pml serve` over stdio the gateway itself instead of a bridge to the machine's one."""
 
 
@@ -43,9 +43,8 @@ def over_stdio(over: OverStdio, home: Path, *arguments: str) -> Iterator[dict[st
 
 def end_gateway(home: Path, extra: Mapping[str, str] | None = None) -> None:
     """End the gateway that bridges of this home may have started."""
-    if ALONE:
-        done = run_pml(home, "down", extra=extra)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = run_pml(home, "down", extra=extra)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "sound"
@@ -116,6 +117,8 @@ def on_call(request: dict[str, Any]) -> None:
         case "garbage":
             raw(b"Server listening on stdio!\n\n\x00\x01\x02\n{}\n[]\n123\n" + b"x" * 100_000 + b"\n")
             answer(request, text("fine"))
+        case "tells":
+            answer(request, text(json.dumps({"env": dict(os.environ), "cwd": str(Path.cwd()), "args": sys.argv[3:]})))
         case "asks":
             send({"id": "q1", "method": "nobody/knows", "params": {}})
             reply = json.loads(sys.stdin.readline())

@@ -198,14 +198,14 @@ async def test_a_clients_key_does_not_open_metrics(tmp_path: Path, monkeypatch: 
 def test_keys_for_clients_demand_a_key_for_metrics() -> None:
     clients = {"bot": {"key": "${env:PML_TEST_CLIENT}"}}
     with pytest.raises(ConfigurationError, match="metrics_key is not set"):
-        metrics_key(Settings.model_validate({"clients": clients, "http": ON}))
-    assert metrics_key(Settings.model_validate({"clients": clients})) is None
+        metrics_key(Settings.model_validate({"clients": clients, "http": ON}), {})
+    assert metrics_key(Settings.model_validate({"clients": clients}), {}) is None
 
 
-def test_a_short_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PML_TEST_METRICS", "short")
+def test_a_short_key_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="5 characters"):
-        metrics_key(Settings.model_validate({"http": {"metrics": True, "metrics_key": "${env:PML_TEST_METRICS}"}}))
+        settings = Settings.model_validate({"http": {"metrics": True, "metrics_key": "${env:PML_TEST_METRICS}"}})
+        metrics_key(settings, {"PML_TEST_METRICS": "short"})
 
 
 def test_a_literal_key_is_refused() -> None:

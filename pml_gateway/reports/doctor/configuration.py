@@ -39,7 +39,7 @@ def _wrong(problem: Problem, hint: str = "") -> Finding:
     return Finding(Area.CONFIGURATION, Severity.ERROR, where, what, fix)
 
 
-def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
+def configuration(loaded: LoadedSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The settings in force, and what about them is not as their author expects."""
     settings = loaded.settings
     enabled = sum(definition.enabled for definition in settings.servers.values())
@@ -56,24 +56,33 @@ def configuration(loaded: LoadedSettings) -> Iterator[Finding]:
             yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)
     for warning in (*literal_secrets(settings), *foreign_variables(settings)):
         yield from_text(Area.CONFIGURATION, Severity.WARNING, warning)
-    yield from _refused(settings)
+    yield from _refused(settings, environ)
     for name, definition in settings.servers.items():
         if not definition.enabled:
             fix = f"set servers.{name}.enabled: true to use it"
             yield Finding(Area.CONFIGURATION, Severity.NOTE, name, "is switched off", fix)
+    yield from _kept_apart(settings)
     yield from (_about_intent(warning) for warning in about_intent)
+
+
+def _kept_apart(settings: Settings) -> Iterator[Finding]:
+    """Servers of which every client gets one of its own, where their entries do not say so themselves."""
+    for name, definition in settings.servers.items():
+        if definition.enabled and definition.sessions is None and (kept := definition.keeps):
+            what = f"keeps {kept}: every client gets one of its own (servers.{name}.sessions: shared changes that)"
+            yield Finding(Area.CONFIGURATION, Severity.OK, name, what)
 
 
 def _about_intent(warning: str) -> Finding:
     return Finding(Area.INTENT, Severity.WARNING, "", warning.rpartition("; ")[0], INTENT_FIX)
 
 
-def _refused(settings: Settings) -> Iterator[Finding]:
+def _refused(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What would keep `pml serve` from starting."""
     checks: dict[str, Callable[[], object]] = {
-        f"clients.{name}.key": partial(ClientKeys, {name: entry}) for name, entry in settings.clients.items()
+        f"clients.{name}.key": partial(ClientKeys, {name: entry}, environ) for name, entry in settings.clients.items()
     }
-    checks["http.metrics_key"] = partial(metrics_key, settings)
+    checks["http.metrics_key"] = partial(metrics_key, settings, environ)
     checks["http.host"] = partial(check_exposure, settings.http.host, settings.clients)
     checks["references.store"] = partial(check_store, settings.references)
     are_keys_good = True

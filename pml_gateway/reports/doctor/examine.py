@@ -66,7 +66,7 @@ async def examine(case: Case, progress: Progress) -> list[Finding]:
 
 async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> list[Finding]:
     settings = loaded.settings
-    found = [*configuration(loaded), *secrets(settings, case.environ), *commands(settings, case.environ)]
+    found = [*configuration(loaded, case.environ), *secrets(settings, case.environ), *commands(settings, case.environ)]
     for warning in workflow_warnings(settings, case.paths, case.identity):
         found.append(from_text(Area.CONFIGURATION, Severity.WARNING, warning))
     progress("looking at files, clients and ports")

@@ -6,6 +6,7 @@ import platform
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from pml_gateway.home import lacks
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.secrets.masking import without_defaults
-from pml_gateway.secrets.references import references, resolve
+from pml_gateway.secrets.references import references, resolve_in
+from pml_gateway.workplace import Workplace
 
 HOME = "the gateway's folder"
 MAX_FILES = 2_000
@@ -113,9 +115,10 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:
             try:
-                folder = Path(resolve(definition.cwd or "", environ))
+                here = Workplace.here(environ)
+                folder = here.path(resolve_in(definition.cwd or "", here))
                 written = without_defaults(str(Path(definition.cwd or "") / definition.env_file))
-                yield folder / Path(resolve(definition.env_file, environ)).expanduser(), written
+                yield replace(here, folder=folder).path(resolve_in(definition.env_file, here)), written
             except SecretError:
                 continue
     for name in dict.fromkeys(item.name for text in texts for item in references(text) if item.kind == "file"):

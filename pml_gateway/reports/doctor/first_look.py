@@ -18,7 +18,8 @@ from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.serve.control import ask_gateways
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
-from pml_gateway.upstreams.pool import open_pool
+from pml_gateway.upstreams.pool import open_pool, open_shared_upstreams
+from pml_gateway.workplace import Workplace
 
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
@@ -106,8 +107,13 @@ def _of_row(name: str, row: JsonObject) -> FirstLook | None:
 async def _by_itself(
     name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, limit: float
 ) -> FirstLook:
-    async with open_pool(logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, installs_dir=paths.installs_dir) as pool:
-        pool.configure({name: definition}, defaults, {})
+    async with (
+        open_shared_upstreams(
+            logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, installs_dir=paths.installs_dir
+        ) as shared,
+        open_pool(shared, Workplace.here()) as pool,
+    ):
+        pool.configure({name: definition}, defaults, {}, pool.wanted({name: definition}, defaults))
         pool.request_all()
         await pool.settled(limit)
         upstream = pool.upstreams[name]

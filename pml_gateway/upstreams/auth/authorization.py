@@ -21,9 +21,10 @@ from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavaila
 from pml_gateway.home import AUTH, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import LoginStore, Signature, StoredLogin, login_needed
+from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
@@ -53,12 +54,20 @@ class _Renewal:
 class Authorization:
     """What the gateway sends one upstream to be let in, beside the configured headers."""
 
-    def __init__(self, upstream_id: str, definition: UpstreamDefinition, store: LoginStore, start: Start) -> None:
+    def __init__(
+        self,
+        upstream_id: str,
+        definition: UpstreamDefinition,
+        store: LoginStore,
+        start: Start,
+        workplace: Workplace | None = None,
+    ) -> None:
         self._upstream_id = upstream_id
         self._definition = definition
         self._auth = definition.auth or AuthDefinition()
         self._store = store
         self._start = start
+        self._workplace = workplace or Workplace.here()
         self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
         self._login: StoredLogin | None = None
         self._signature: Signature | None = None
@@ -153,7 +162,7 @@ class Authorization:
 
     def for_httpx(self) -> httpx2.Auth | None:
         """The same for the SDK's client."""
-        return None if self._is_off else BearerAuth(self, resolve(self._definition.url or ""))
+        return None if self._is_off else BearerAuth(self, self._url())
 
     async def read(self) -> None:
         """Look at the stored login, so that `status` tells what it is now."""
@@ -249,7 +258,9 @@ class Authorization:
                 return self._adopt(path, login)
             if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
                 allowed = login.allowed if login is not None else ()
-                granted = await client_credentials(self._upstream_id, self._definition, self._auth, allowed=allowed)
+                granted = await client_credentials(
+                    self._upstream_id, self._definition, self._auth, self._workplace, allowed=allowed
+                )
                 return await self._save(path, granted)
             if login is None:
                 raise self._needed("nobody is logged in")
@@ -294,8 +305,11 @@ class Authorization:
             if stored is not None:
                 await self._save(path, stored.model_copy(update={"wanted_scope": scope}))
 
+    def _url(self) -> str:
+        return resolve_in(self._definition.url or "", self._workplace)
+
     def _path(self) -> Path:
-        url = resolve(self._definition.url or "")
+        url = self._url()
         if self._url_and_path is None or self._url_and_path[0] != url:
             self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth, self._definition.formerly)
         return self._url_and_path[1]

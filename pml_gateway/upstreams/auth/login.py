@@ -14,7 +14,7 @@ from pydantic import AnyUrl
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
 from pml_gateway.home import obstacle
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.auth.callback import Callback, listening
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
 from pml_gateway.upstreams.auth.oauth import (
@@ -27,6 +27,7 @@ from pml_gateway.upstreams.auth.oauth import (
     stored_login,
 )
 from pml_gateway.upstreams.auth.places import Places
+from pml_gateway.workplace import Workplace
 
 Show = Callable[[str, Callback], Awaitable[None]]
 """Brings a person to an authorization URL; may give the callback the address that person was sent back to."""
@@ -49,7 +50,8 @@ async def log_in(
             it may go only if that origin is `allowed`.
     """
     auth = checked_auth(upstream_id, definition)
-    url = resolve(definition.url or "")
+    here = Workplace.here()
+    url = resolve_in(definition.url or "", here)
     path = store.path(upstream_id, url, auth, definition.formerly)
     if reason := obstacle(path.parent):
         raise ConfigurationError(
@@ -57,7 +59,7 @@ async def log_in(
             hint="set PML_HOME to a folder of your own",
         )
     if auth.type is AuthKind.CLIENT_CREDENTIALS:
-        login = await client_credentials(upstream_id, definition, auth, allowed=allowed)
+        login = await client_credentials(upstream_id, definition, auth, here, allowed=allowed)
     else:
         scope = await anyio.to_thread.run_sync(_wanted_scope, upstream_id, auth, store, url)
         with anyio.move_on_after(timeout) as limit:
@@ -76,7 +78,7 @@ async def log_in(
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
     auth = checked_auth(upstream_id, definition)
-    path = store.path(upstream_id, resolve(definition.url or ""), auth, definition.formerly)
+    path = store.path(upstream_id, resolve_in(definition.url or "", Workplace.here()), auth, definition.formerly)
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
     except UpstreamAuthError:
@@ -150,7 +152,7 @@ async def _by_consent(
             answer,
             client_metadata_url=auth.client_metadata_url,
         )
-        status = await probe(definition, url, provider, scope=scope, places=places)
+        status = await probe(definition, url, provider, Workplace.here(), scope=scope, places=places)
         if storage.tokens is None:
             raise UpstreamAuthError(
                 f"{upstream_id}: the server answered HTTP {status} and asked for no login",
@@ -168,10 +170,10 @@ def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformati
     """The client registered by hand; without one, every login registers anew, for the port it listens at."""
     if auth.client_id is None:
         return None
-    secret = resolve(auth.client_secret) if auth.client_secret else None
+    secret = resolve_in(auth.client_secret, Workplace.here()) if auth.client_secret else None
     method = "none" if secret is None else f"client_secret_{auth.method or 'post'}"
     return OAuthClientInformationFull(
-        client_id=resolve(auth.client_id),
+        client_id=resolve_in(auth.client_id, Workplace.here()),
         client_secret=secret,
         redirect_uris=[AnyUrl(redirect_uri)],
         token_endpoint_auth_method=method,

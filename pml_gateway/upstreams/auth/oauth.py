@@ -21,9 +21,10 @@ from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavaila
 from pml_gateway.mcp.http import plain
 from pml_gateway.mcp.sdk import refresh_request, stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
-from pml_gateway.secrets.references import resolve
+from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
 from pml_gateway.upstreams.auth.places import Places, login_client
+from pml_gateway.workplace import Workplace
 
 REVOKE_SECONDS = 5.0
 
@@ -148,7 +149,12 @@ async def revoked(upstream_id: str, login: StoredLogin) -> bool:
 
 
 async def client_credentials(
-    upstream_id: str, definition: UpstreamDefinition, auth: AuthDefinition, *, allowed: Collection[str] = ()
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    auth: AuthDefinition,
+    workplace: Workplace,
+    *,
+    allowed: Collection[str] = (),
 ) -> StoredLogin:
     """A login by the client's own id and secret, which no person takes part in.
 
@@ -161,20 +167,20 @@ async def client_credentials(
     # Importing it loads a JWT library, which only this way of logging in needs.
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 
-    url = resolve(definition.url or "")
+    url = resolve_in(definition.url or "", workplace)
     storage = Captured()
     provider = ClientCredentialsOAuthProvider(
         url,
         storage,
-        client_id=resolve(auth.client_id or ""),
-        client_secret=resolve(auth.client_secret or ""),
+        client_id=resolve_in(auth.client_id or "", workplace),
+        client_secret=resolve_in(auth.client_secret or "", workplace),
         token_endpoint_auth_method="client_secret_post" if auth.method == "post" else "client_secret_basic",
         scope=auth.scope,
         issuer=auth.issuer,
     )
     places = Places(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
     async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
-        await probe(definition, url, provider, scope=auth.scope, places=places)
+        await probe(definition, url, provider, workplace, scope=auth.scope, places=places)
     if storage.tokens is None:
         raise UpstreamAuthError(
             f"{upstream_id}: the authorization server gave no token", hint=f"check servers.{upstream_id}.auth"
@@ -183,7 +189,13 @@ async def client_credentials(
 
 
 async def probe(
-    definition: UpstreamDefinition, url: str, provider: OAuthClientProvider, *, scope: str | None, places: Places
+    definition: UpstreamDefinition,
+    url: str,
+    provider: OAuthClientProvider,
+    workplace: Workplace,
+    *,
+    scope: str | None,
+    places: Places,
 ) -> int:
     """Run the provider's flow by asking the server something harmless; the status of the last answer.
 
@@ -206,7 +218,7 @@ async def probe(
         "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
     }
     body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
-    async with oauth_client(places, resolved_headers(definition)) as client:
+    async with oauth_client(places, resolved_headers(definition, workplace)) as client:
         client.auth = provider
         client.event_hooks["response"].append(challenge)
         async with stream_within_origin(

@@ -22,13 +22,15 @@ from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection
-from pml_gateway.mcp.elicitation import Capabilities, OpenCall, Questions
+from pml_gateway.mcp.elicitation import Capabilities, OnAsked, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.session import OnNotice
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, OnUpdated, OwnSubscriptions, hears
+from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
 
 logger = get_logger(__name__)
 
@@ -63,9 +65,10 @@ class SessionKey(NamedTuple):
 class OwnSession:
     """One session; a task of its own opens and closes it."""
 
-    def __init__(self, key: SessionKey) -> None:
+    def __init__(self, key: SessionKey, questions: Questions, why: str) -> None:
         self.key = key
-        self.questions = Questions(key.client_capabilities)
+        self.questions = questions
+        self.why = why
         self.followed: dict[str, bool] = {}
         self.users = 0
         self.last_used = time.monotonic()
@@ -137,6 +140,12 @@ class OwnSession:
             raise outcome.anew()
         return outcome
 
+    @property
+    def pid(self) -> int | None:
+        """The process that serves it, where one does."""
+        outcome = self._outcome[0] if self._outcome else None
+        return outcome.pid if isinstance(outcome, Connection) and not self.closed.is_set() else None
+
     def leave(self) -> None:
         """A call on it is over."""
         self.users -= 1
@@ -164,14 +173,29 @@ class OwnSessions:
         on_notice: OnNotice,
         background: Background,
         *,
-        shared: Callable[[], Connection | None],
+        shared: Callable[[str], Connection | None],
+        on_asked: OnAsked,
+        local: LocalClients | None,
     ) -> None:
+        """Sessions beside the shared one.
+
+        Args:
+            effective: the settings of the upstream.
+            open_beside: opens a session.
+            on_notice: is told what the upstream announces there.
+            background: where sessions are held.
+            shared: the shared session of a client's, where it is this client's as well.
+            on_asked: is told of what clients are asked there.
+            local: the clients that can be asked between their requests.
+        """
         self._upstream_id = effective.upstream_id
         self._open_beside = open_beside
         self._on_notice = on_notice
         self._background = background
-        # Where the gateway has one client only, the shared session is that client's as well.
         self._shared = shared
+        self._on_asked = on_asked
+        self._local = local
+        self._question_timeout = effective.defaults.question_timeout
         self._max_sessions = effective.max_sessions
         self._max_queue = effective.max_queue
         self._connect_timeout = effective.connect_timeout
@@ -186,8 +210,13 @@ class OwnSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __iter__(self) -> Iterator[OwnSession]:
+        return iter(list(self._sessions))
+
     @asynccontextmanager
-    async def taken(self, call: OpenCall, era: str, deadline: float, *, alone: bool) -> AsyncIterator[Connection]:
+    async def taken(
+        self, call: OpenCall, era: str, deadline: float, *, alone: bool, why: str = ""
+    ) -> AsyncIterator[Connection]:
         """A session for the length of this context, in which its questions are this call's.
 
         Args:
@@ -195,6 +224,7 @@ class OwnSessions:
             era: the protocol era it is to speak.
             deadline: of the wait for a session (`anyio.current_time`).
             alone: whether questions do not say which call they belong to.
+            why: what such a session is for, in words.
 
         Raises:
             UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
@@ -202,12 +232,12 @@ class OwnSessions:
             GatewayError: the session could not be opened.
         """
         audience = call.audience
-        is_only = self._per_client and audience.is_one_client
-        key = SessionKey(
-            audience.client_id, audience.share, audience.client_capabilities, era, alone or not is_only, is_only
-        )
+        local = None if self._local is None or audience.answers_later else self._local.alone_with(audience.client_id)
+        is_only = local is not None or (self._per_client and audience.is_one_client)
+        is_alone = local is None and (alone or not is_only)
+        key = SessionKey(audience.client_id, audience.share, audience.client_capabilities, era, is_alone, is_only)
         with anyio.move_on_at(deadline) as waiting:
-            session = await self._take(key)
+            session = await self._take(key, why)
         if waiting.cancelled_caught:
             raise self._busy(key)
         # From here on: servers ask for roots as soon as they are initialized.
@@ -276,7 +306,7 @@ class OwnSessions:
                 logger.debug("the log level did not reach %s: %s", self._upstream_id, error)
 
     async def _of(self, client_id: str) -> list[Connection]:
-        shared = self._shared()
+        shared = self._shared(client_id)
         connections = [] if shared is None or shared.era == MODERN else [shared]
         for session in list(self._sessions):
             if session.key.client_id == client_id and session.is_usable:
@@ -286,17 +316,17 @@ class OwnSessions:
                     logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
         return connections
 
-    async def _take(self, key: SessionKey) -> OwnSession:
+    async def _take(self, key: SessionKey, why: str) -> OwnSession:
         if (session := self._free(key)) is None:
             # Whoever has none waiting yet waits, however many calls of others do.
             if self._waiting.total() > self._max_queue and self._waiting[key.share]:
                 raise self._busy(key)
             with _counted(self._waiting, key.share):
-                session = await self._next(key)
+                session = await self._next(key, why)
         session.users += 1
         return session
 
-    async def _next(self, key: SessionKey) -> OwnSession:
+    async def _next(self, key: SessionKey, why: str) -> OwnSession:
         patient_until = anyio.current_time() + PATIENCE
         with ExitStack() as claim:
             while (session := self._free(key)) is None:
@@ -309,7 +339,7 @@ class OwnSessions:
                 elif self._yields(key.share):
                     await self._change(math.inf)
                 elif len(self._sessions) < self._max_sessions:
-                    return self._open(key)
+                    return self._open(key, why)
                 elif idle := [each for each in self._sessions if not each.users]:
                     await self._close(min(idle, key=lambda each: each.last_used))
                 elif self._per_client and not self._may_claim(key.share):
@@ -370,8 +400,8 @@ class OwnSessions:
     def _most_of(self, key: SessionKey) -> int:
         return 1 if key.is_only else max(self._max_sessions // SHARE, 1)
 
-    def _open(self, key: SessionKey) -> OwnSession:
-        session = OwnSession(key)
+    def _open(self, key: SessionKey, why: str) -> OwnSession:
+        session = OwnSession(key, self._questions(key), why)
         self._sessions.append(session)
 
         def on_notice(method: str, params: JsonObject) -> None:
@@ -391,6 +421,12 @@ class OwnSessions:
 
         self._background.start(run)
         return session
+
+    def _questions(self, key: SessionKey) -> Questions:
+        local = self._local.alone_with(key.client_id) if self._local is not None and not key.is_alone else None
+        if local is None:
+            return Questions(key.client_capabilities, self._on_asked)
+        return SharedQuestions(local, self._question_timeout, on_asked=self._on_asked)
 
     async def _close_when_idle(self, session: OwnSession) -> None:
         while not session.closing.is_set():

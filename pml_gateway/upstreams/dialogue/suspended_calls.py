@@ -231,6 +231,11 @@ class SuspendedCalls:
         call.attach(audience, on_progress, responses)
         return await self._follow(call)
 
+    def end_client(self, client_id: str) -> None:
+        """Give up the calls that wait for a client which does not come back."""
+        for state in [state for state, call in self._waiting.items() if call.client_id == client_id]:
+            self._forget(state).give_up()
+
     async def _follow(self, call: SuspendedCall) -> JsonObject:
         try:
             result = await call.next()

@@ -1,0 +1,277 @@
+"""`pml up`, `pml down` and `pml restart`: the one gateway of this machine, whose clients share it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from pml_gateway import __version__
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
+from pml_gateway.errors import GatewayError, innermost
+from pml_gateway.local.commands import ask, wait_for_end
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
+from pml_gateway.local.entry import gateway_command
+from pml_gateway.local.server import serve
+from pml_gateway.local.starting import FailedStartError, reach
+from pml_gateway.service.install import manager_here
+from pml_gateway.text import counted, span
+from pml_gateway.types import JsonObject
+from pml_gateway.workplace import Workplace
+
+START_SECONDS = 20.0
+"""A gateway listens within two seconds; a machine that is busy with a login takes longer."""
+
+ANSWER_SECONDS = 5.0
+DRAIN_SECONDS = 60.0
+"""What running calls may take."""
+
+END_SECONDS = 15.0
+"""What servers may take to end once no call runs any more."""
+
+HttpOption = Annotated[
+    bool, typer.Option("--http", help="It also listens, where http.host and http.port say; --host, --port.")
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
+]
+Listening = tuple[str | None, int | None]
+"""Address and port, where the settings do not say them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The gateway of this machine, as a command reaches it."""
+
+    command: Command
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return endpoint_of(self.command)
+
+    def start(self) -> bool:
+        """Have it run until it is told to end; whether it was started for that.
+
+        Raises:
+            GatewayError: it cannot be started, or does not answer.
+        """
+        before = ask(self.endpoint, "status", ANSWER_SECONDS)
+        program = gateway_command(str(self.command.paths.home), self.command.identity)
+        try:
+            reach(self.endpoint, program, time.monotonic() + START_SECONDS).close()
+        except FailedStartError as error:
+            raise GatewayError(error.message, hint=error.hint) from error
+        except OSError as error:
+            raise GatewayError(f"no gateway can be started: {error}") from error
+        if self.ask("status")["started_by"] == "client":
+            self.ask("keep")
+        return before is None
+
+    def ask(self, command: str, **arguments: object) -> JsonObject:
+        """The answer of one that runs.
+
+        Raises:
+            GatewayError: it does not answer, or has ended since.
+        """
+        answer = ask(self.endpoint, command, ANSWER_SECONDS, arguments)
+        if answer is None:
+            raise GatewayError("the gateway of this machine has just ended", hint=f"look at {self.endpoint.log}")
+        return answer
+
+    def first_status(self) -> JsonObject:
+        """What one says that is being started, as soon as it listens.
+
+        Raises:
+            GatewayError: it does not listen in time.
+        """
+        until = time.monotonic() + START_SECONDS
+        while (status := ask(self.endpoint, "status", ANSWER_SECONDS)) is None:
+            if time.monotonic() >= until:
+                raise GatewayError(f"no gateway listens after {START_SECONDS:g} s", hint=f"look at {self.endpoint.log}")
+            time.sleep(POLL_SECONDS)
+        return status
+
+    def end(self, command: str) -> JsonObject | None:
+        """Have it end once its calls are done, and wait for that; None where none runs.
+
+        Raises:
+            GatewayError: it does not end.
+        """
+        with messages().status("") as shown:
+
+            def tell(left: float) -> None:
+                # The last seconds are for its answer.
+                shown.update(f"waiting for running calls, {max(0, left - ANSWER_SECONDS):.0f} s at most")
+
+            answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
+            if answer is not None and not wait_for_end(self.endpoint, END_SECONDS):
+                living = self.endpoint.living()
+                raise GatewayError(
+                    f"the gateway of this machine (process {living}) has not ended in {END_SECONDS:g} s",
+                    hint=f"end it: kill {living}; its log is {self.endpoint.log}",
+                )
+        return answer
+
+
+def endpoint_of(command: Command) -> Endpoint:
+    """Where the gateway for this home and configuration listens."""
+    return Endpoint.of(command.paths.home, command.identity)
+
+
+def up(
+    http: HttpOption = False,
+    host: HostOption = None,
+    port: PortOption = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Serve in this process; one that runs makes room once its calls end.")
+    ] = False,
+    by_service: Annotated[bool, typer.Option("--by-service", hidden=True)] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the gateway of this machine, which runs until `pml down`; with --http it also listens.
+
+    Clients that start `pml serve` use it. Without this command the first of them starts it, and it ends once none has
+    been there for local.idle_minutes.
+
+    Example: pml up --http
+    """
+    if not http and (host is not None or port is not None):
+        raise typer.BadParameter("needs --http", param_hint="--host/--port")
+    command = Command(config, as_json=as_json)
+    machine = _Machine(command)
+    try:
+        command.load()
+        listening = (host, port) if http else None
+        if foreground:
+            raise typer.Exit(_serve_here(machine, listening, started_by="service" if by_service else "up"))
+        with messages().status("starting the gateway"):
+            is_new = machine.start()
+            status = _listening(machine, listening)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    _tell(machine, status, is_new=is_new)
+
+
+def _listening(machine: _Machine, listening: Listening | None) -> JsonObject:
+    """The status of the gateway, once it listens where it is to."""
+    if listening is not None:
+        host, port = listening
+        machine.ask("http", host=host, port=port, owner=_owner(machine.command))
+    return machine.ask("status")
+
+
+def _owner(command: Command) -> JsonObject:
+    """Where what is served over HTTP has its settings and variables from: this shell."""
+    here = Workplace.here()
+    return {
+        "attach": 1,
+        "version": __version__,
+        "secret": secrets.token_urlsafe(32),
+        "pid": os.getpid(),
+        "folder": str(here.folder),
+        "environ": dict(here.environ),
+        "options": {"config": command.identity},
+    }
+
+
+def _serve_here(machine: _Machine, listening: Listening | None, *, started_by: str) -> int:
+    """Be the gateway, in the place of one that runs; the exit code.
+
+    Raises:
+        GatewayError: the one that runs does not end, or nobody can listen where it is to.
+    """
+    machine.endpoint.prepare()
+    # As long as this is held, clients wait for the next gateway and start none of their own.
+    lock = take_lock(machine.endpoint.start_lock)
+    try:
+        machine.end("restart")
+        command = machine.command
+        http = None if listening is None else {"host": listening[0], "port": listening[1], "owner": _owner(command)}
+        return serve(command.paths, command.config_file, started_by, http)
+    except BaseExceptionGroup as raised:
+        error = innermost(raised)
+        if not isinstance(error, GatewayError):
+            raise
+        raise error from None
+    finally:
+        if lock is not None:
+            drop_lock(machine.endpoint.start_lock, lock)
+
+
+def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
+    is_service = status["started_by"] == "service"
+    log = manager_here(os.environ).where_logged if is_service else machine.endpoint.log
+    if machine.command.as_json:
+        told = {key: status.get(key) for key in ("pid", "version", "url")}
+        print_json({**told, "log": log, "started": is_new})
+        return
+    where = f", {url}" if (url := status.get("url")) else ""
+    if is_new:
+        say(f"the gateway of this machine runs: process {status['pid']}{where}")
+    else:
+        since = span(status["age_seconds"])
+        say(f"the gateway of this machine runs already, for {since}: process {status['pid']}{where}")
+    note(f"its log: {log}")
+
+
+def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
+
+    Clients stay: the next message of one of them starts the gateway again.
+
+    Example: pml down
+    """
+    machine = _Machine(Command(config, as_json=as_json))
+    try:
+        answer = machine.end("down")
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    unfinished = int(answer.get("unfinished", 0)) if answer else 0
+    if as_json:
+        print_json({"ended": answer is not None, "unfinished": unfinished})
+    elif answer is None:
+        note("no gateway of this machine runs")
+    else:
+        say("the gateway of this machine has ended")
+        _tell_unfinished(unfinished)
+
+
+def _tell_unfinished(unfinished: int) -> None:
+    if unfinished:
+        warn(f"{counted(unfinished, 'client')} had calls that did not finish in {DRAIN_SECONDS:g} s; they were cut off")
+
+
+def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """End the gateway of this machine and start it again as it was started; clients stay connected.
+
+    Example: pml restart
+    """
+    command = Command(config, as_json=as_json)
+    machine = _Machine(command)
+    try:
+        # A configuration that cannot be read would leave nothing running.
+        command.load()
+        before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
+        url = urlsplit(before["url"]) if before.get("url") else None
+        if before.get("started_by") == "service":
+            # Whoever ended it here would have it stay away: its exit code says that all is well.
+            manager_here(os.environ).start(is_changed=True)
+            ended: JsonObject | None = None
+            status = machine.first_status()
+        else:
+            ended = machine.end("restart")
+            machine.start()
+            status = _listening(machine, (url.hostname, url.port) if url else None)
+    except GatewayError as error:
+        fail(error, as_json=as_json)
+    if not as_json:
+        _tell_unfinished(int(ended.get("unfinished", 0)) if ended else 0)
+    _tell(machine, status, is_new=True)

@@ -1,0 +1,99 @@
+"""What `pml status` shows of the gateway that the clients on this machine share: itself, its clients, its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pml_gateway import __version__
+from pml_gateway.cli.output import INDENT, print_table, say, wrapped
+from pml_gateway.text import counted, shortened, span
+from pml_gateway.types import JsonObject
+
+FOLDER_COLUMNS = 22
+NAME_COLUMNS = 22
+
+EVERYBODY = "everybody"
+
+_STARTED = {"up": "until pml down", "service": "started at login", "client": "started by a client"}
+
+
+def show_machine(machine: JsonObject) -> None:
+    """Print how it is, with a table of clients, and one of servers with the processes that need a reason."""
+    first, *more = wrapped(_in_words(machine), INDENT)
+    say("\n".join([first, *(" " * INDENT + line for line in more)]))
+    if machine["clients"]:
+        say()
+        columns = ("client", "pid", "folder", "mode", "calls", "since")
+        print_table(columns, [_client_row(client) for client in machine["clients"]])
+    servers = machine.get("servers") or []
+    if servers:
+        say()
+        columns = ("server", "state", "processes", "memory", "calls", "clients")
+        print_table(columns, [_server_row(server) for server in servers])
+    if reasons := list(_reasons(servers)):
+        say()
+        print_table(("process of", "pid", "memory", "for", "why"), reasons)
+
+
+def _in_words(machine: JsonObject) -> str:
+    version = machine["version"]
+    parts = [
+        f"gateway of this machine {machine['pid']}",
+        f"version {version}" + ("" if version == __version__ else f" (not {__version__}: pml restart)"),
+        *([machine["url"]] if machine.get("url") else []),
+        f"for {span(machine['age_seconds'])}",
+        _STARTED.get(machine["started_by"], machine["started_by"]),
+        *([_size(machine["memory_bytes"])] if machine.get("memory_bytes") else []),
+        counted(len(machine["clients"]), "client"),
+    ]
+    return ", ".join(parts)
+
+
+def _client_row(client: JsonObject) -> Sequence[object]:
+    name = " ".join(filter(None, (client["name"], client.get("version")))) or "not known yet"
+    return (
+        shortened(name, NAME_COLUMNS),
+        client["pid"],
+        _folder(client["folder"]),
+        client.get("mode") or "",
+        f"{client['calls']:,}",
+        span(client["since_seconds"]),
+    )
+
+
+def _server_row(server: JsonObject) -> Sequence[object]:
+    processes = server["processes"]
+    return (
+        server["server"],
+        server["state"].replace("_", " "),
+        len(processes),
+        _size(sum(each.get("memory_bytes") or 0 for each in processes)) if processes else "",
+        f"{server['calls']:,}",
+        server["clients"],
+    )
+
+
+def _reasons(servers: Sequence[JsonObject]) -> Iterator[Sequence[object]]:
+    """The processes that are not simply everybody's."""
+    for server in servers:
+        for each in server["processes"]:
+            if each["for"] != EVERYBODY or len(server["processes"]) > 1:
+                kind, _, whose = each["for"].partition(" ")
+                shown = f"{kind} {_folder(whose)}" if kind == "folder" else each["for"]
+                size = _size(each["memory_bytes"]) if each.get("memory_bytes") else ""
+                yield server["server"], each["pid"], size, shown, each.get("why") or ""
+
+
+def _folder(path: str) -> str:
+    """A folder as people write it; of a long one the end, which tells it from others."""
+    home = str(Path.home())
+    shown = f"~{path.removeprefix(home)}" if path == home or path.startswith(f"{home}/") else path
+    if len(shown) <= FOLDER_COLUMNS:
+        return shown
+    end = shown[1 - FOLDER_COLUMNS :]
+    return f"…{end[max(end.find('/'), 0) :]}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

@@ -1,0 +1,20 @@
+"""How far a client's request has come, for whoever answers the client should this process be lost meanwhile."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Protocol
+
+
+class Delivery(Protocol):
+    """Told of each round of one request that goes to a server, in order."""
+
+    async def sending(self, *, repeatable: bool) -> None:
+        """A server is sent something next; `repeatable` says that it may be sent twice."""
+
+    async def answered(self) -> None:
+        """The server has answered, so that it has done what it was asked."""
+
+
+DELIVERY: ContextVar[Delivery | None] = ContextVar("pml_gateway_delivery", default=None)
+"""Set where somebody outlives this process who answers the client then."""

@@ -1,0 +1,45 @@
+"""What the gateways of one process have in common: the servers that run, and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.paths import Paths
+from pml_gateway.processes.workers import Workers, open_workers
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Opened once a process by `open_shared`, and given to each of its gateways."""
+
+    upstreams: SharedUpstreams
+    workers: Workers
+
+
+@asynccontextmanager
+async def open_shared(
+    paths: Paths, *, open_streams: OpenStreams | None = None, local: LocalClients | None = None
+) -> AsyncIterator[Shared]:
+    """What a process's gateways share; children and sessions end with this context.
+
+    Args:
+        paths: where state lives.
+        open_streams: opens the transport of each upstream.
+        local: the clients on this machine, which share the sessions of servers; None where there are none.
+    """
+    async with (
+        open_shared_upstreams(
+            logs_dir=paths.logs_dir,
+            auth_dir=paths.auth_dir,
+            installs_dir=paths.installs_dir,
+            open_streams=open_streams,
+            local=local,
+        ) as upstreams,
+        open_workers() as workers,
+    ):
+        yield Shared(upstreams, workers)

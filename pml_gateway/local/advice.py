@@ -1,0 +1,79 @@
+"""What a serving gateway says in its log once it knows its tools; and by which settings the log is written."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.config.masked import literal_credentials
+from pml_gateway.config.settings import Settings
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_list import list_tokens
+from pml_gateway.log import get_logger
+from pml_gateway.reports.doctor.tools import idle_entries, kept_away
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
+from pml_gateway.types import ExposureMode
+
+logger = get_logger(__name__)
+
+
+def set_up_logs(settings: Settings) -> None:
+    """Write the log as the settings say, and mask what is secret in them."""
+    KNOWN_SECRETS.remember_all(literal_credentials(settings))
+    logs.configure(settings.log, servers=settings.servers)
+
+
+def _follow_logs(before: GatewayState, after: GatewayState) -> None:
+    if before.settings is not after.settings:
+        set_up_logs(after.settings)
+
+
+async def advise(gateway: Gateway) -> None:
+    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
+    gateway.on_swap(_follow_logs)
+    state = await gateway.known()
+    await gateway.first_asked()
+    waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
+    if waiting:
+        held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
+        logger.warning("%s: pml trust list", held)
+    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
+        await _warn_of_cost(state)
+    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
+        if named:
+            remedy = f"gives no tool, as it names none's server; write {named[0]}"
+            logger.warning("%s: %r %s", key, entry, remedy)
+    state = await _whole(gateway)
+    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
+        if not named and state.catalog.tools:
+            logger.warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
+
+
+async def _whole(gateway: Gateway) -> GatewayState:
+    """The first state in which something is known of every server: what a rule names may be yet to come before."""
+    whole = anyio.Event()
+
+    def look(_before: GatewayState, after: GatewayState) -> None:
+        if all(said is not None for said in after.catalog.offers.upstreams.values()):
+            whole.set()
+
+    stop = gateway.on_swap(look)
+    try:
+        look(gateway.state, gateway.state)
+        await whole.wait()
+    finally:
+        stop()
+    return gateway.state
+
+
+async def _warn_of_cost(state: GatewayState) -> None:
+    cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)
+    logger.warning(
+        "full_proxy lists %d tools: %s tokens in every conversation; meta_only needs %s",
+        cost.tools,
+        f"{cost.tokens:,}",
+        f"{list_tokens(state, ExposureMode.META_ONLY).tokens:,}",
+    )

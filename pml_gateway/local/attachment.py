@@ -1,0 +1,132 @@
+"""What a bridge says when it attaches: who it is, where its client works, and with which options it was started."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
+from pml_gateway.paths import Paths
+from pml_gateway.policy.client import Client, local_client
+from pml_gateway.secrets.references import references
+from pml_gateway.upstreams.sharing import process_key
+from pml_gateway.workplace import Workplace
+
+
+class Options(BaseModel):
+    """What `pml serve` was given on the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str | None = None
+    mode: str | None = None
+    preset: str | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+
+
+class Hello(BaseModel):
+    """The first line of a bridge, without its variables. `state` is what the gateway gave it last, to be restored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    attach: int
+    version: str
+    secret: str = Field(min_length=32, max_length=200, repr=False)
+    pid: int
+    folder: str
+    options: Options = Options()
+    state: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One client that wants to be served."""
+
+    version: str
+    pid: int
+    client: Client
+    workplace: Workplace = field(repr=False)
+    options: Options
+    state: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, line: bytes) -> Attachment:
+        """Read the first line of a bridge.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            given = json.loads(line)
+            # Taken as they are: variables may hold bytes that are no text.
+            environ = {str(name): str(value) for name, value in given.pop("environ").items()}
+            hello = Hello.model_validate(given)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"no attachment of a bridge: {type(error).__name__}") from None
+        except ValidationError as error:
+            # Its text would show what was given.
+            where = ", ".join(".".join(map(str, each["loc"][:2])) for each in error.errors())
+            raise ValueError(f"no attachment of a bridge: {where}") from None
+        return cls(
+            hello.version,
+            hello.pid,
+            # The secret itself is kept by the bridge alone.
+            local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
+            Workplace(Path(hello.folder), environ),
+            hello.options,
+            hello.state,
+        )
+
+    @property
+    def paths(self) -> Paths:
+        """Where its gateway's files lie."""
+        return Paths.from_environ(self.workplace.environ)
+
+    @property
+    def config_file(self) -> Path | None:
+        """The file that it names instead of the user's, from the folder it works in."""
+        return None if self.options.config is None else self.workplace.folder / Path(self.options.config).expanduser()
+
+    @property
+    def identity(self) -> str:
+        """What names its configuration."""
+        return self.paths.identity(self.config_file)
+
+    def key(self, loaded: LoadedSettings) -> Hashable:
+        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.
+
+        Reads files.
+        """
+        settings, environ = loaded.settings, self.workplace.environ
+        servers = frozenset(
+            process_key(name, definition, settings.upstreams, self.workplace)
+            for name, definition in settings.servers.items()
+            if definition.enabled
+        )
+        rest = settings.model_dump_json(exclude={"servers"})
+        named = {each.name for each in references(rest) if each.kind == "env"}
+        variables = frozenset((name, environ.get(name)) for name in named)
+        return self.identity, str(self.workplace.folder), settings.model_dump_json(), servers, variables
+
+    def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
+        """The settings in force for it; `overrides` are options of its command line by dotted key.
+
+        Raises:
+            ConfigurationError: with every problem found, or that there are no servers.
+        """
+        loaded = load_settings(
+            config_file=self.config_file,
+            project_dir=self.workplace.folder,
+            mode=self.options.mode,
+            preset=self.options.preset,
+            environ=self.workplace.environ,
+            overrides=overrides,
+        )
+        return with_servers(loaded, self.identity)

@@ -1,0 +1,488 @@
+"""The bridge: one client's stdin and stdout on one side, the gateway of this machine on the other, restored when lost.
+
+One thread, which waits for three files and never for one of them alone. Nothing is read of one side while the other has
+yet to take what waits for it, in each direction for itself, so that neither memory grows nor anything stands still.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+
+from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.lines import Lines, LineTooLongError, Outbox
+from pml_gateway.local.memory import Session
+from pml_gateway.local.starting import FailedStartError, reach
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, NoReturn
+
+CHUNK = 64 * 1024
+
+LISTEN_SECONDS = 20.0
+"""How long a gateway that runs may take until it listens, which it does before it loads anything. One that ends instead
+is reported at once."""
+
+ATTACH_SECONDS = 60.0
+"""How long it may take to read the settings of this client, beside those of many others, and to answer."""
+
+REPLACED_SECONDS = 75.0
+"""How long an older gateway that gives way may take to finish its calls."""
+
+FIRST_REQUEST_SECONDS = 5.0
+"""How long a client that cannot be served is waited for, to tell it why in the answer to its first request."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+"""Between attempts to start a gateway that does not start; each is caused by a request."""
+
+SHORT_LIFE = 2.0
+"""A gateway that is lost sooner is not replaced at once time after time, unless somebody waits for it."""
+
+LOST_AT_ONCE = 3
+"""So many in a row are no accident."""
+
+FINISHING = b'!{"finishing":true}\n'
+
+NOT_YET = frozenset({"down", "idle"})
+"""Ends on purpose after which the next gateway is started by the client's next message only."""
+
+
+class RefusedError(Exception):
+    """The gateway does not serve this client, or there is none."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class ServeAloneError(Exception):
+    """The configuration says that this client gets a gateway of its own; nothing was read of it yet."""
+
+
+class LostError(Exception):
+    """The gateway has gone before it answered."""
+
+
+class Link:
+    """A connection to a gateway that has taken this client."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.lines = Lines()
+        self.out = Outbox()
+        self.early: list[bytes] = []
+        """Lines that came together with the answer to the first one."""
+        self.leaving: str | None = None
+        self.since = time.monotonic()
+        self.pid: object = None
+        self.is_half_closed = False
+
+    def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
+        """Say who attaches, and give the gateway's answer.
+
+        Raises:
+            LostError: it left instead of answering.
+            RefusedError: it takes too long, or is no gateway.
+        """
+        self.socket.settimeout(ATTACH_SECONDS)
+        try:
+            self.socket.sendall(json.dumps(hello).encode() + b"\n")
+            while not self.early:
+                chunk = self.socket.recv(CHUNK)
+                if not chunk:
+                    raise LostError
+                self.early = self.lines.feed(chunk)
+            answer = _notice(self.early.pop(0))
+        except TimeoutError:
+            raise RefusedError(
+                f"the gateway does not answer within {ATTACH_SECONDS:g} s", "end it with `pml down`"
+            ) from None
+        except ConnectionError:
+            raise LostError from None
+        self.socket.setblocking(False)
+        return answer
+
+    def read(self) -> list[bytes]:
+        """The lines that have come.
+
+        Raises:
+            LostError: it has gone.
+        """
+        try:
+            chunk = self.socket.recv(CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            raise LostError from None
+        if not chunk:
+            raise LostError
+        return self.lines.feed(chunk)
+
+    def write(self) -> None:
+        """Send of what waits what it takes now. That it has gone is learned by reading, after its last words."""
+        try:
+            self.out.taken(self.socket.send(self.out.next(CHUNK)))
+        except BlockingIOError:
+            return
+        except OSError:
+            self.out.clear()
+
+    def half_close(self) -> None:
+        """Say that the client sends no more, and that it wants the answers it waits for."""
+        self.is_half_closed = True
+        try:
+            # Without this word, an end is that of a bridge that was killed.
+            self.socket.send(FINISHING)
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+class Bridge:
+    """Between one client and whichever gateway serves it now.
+
+    Args:
+        endpoint: where the gateway listens.
+        command: what starts one.
+        hello: the first line to it, but for its `state`.
+        stdin: what the client writes to.
+        stdout: what the client reads.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any], stdin: int = 0, stdout: int = 1
+    ) -> None:
+        self._endpoint = endpoint
+        self._command = command
+        self._hello = hello
+        self._stdin = stdin
+        self._stdout = stdout
+        self._write, self._most = _writer(stdout)
+        self._client_lines = Lines()
+        self._to_client = Outbox()
+        self._session = Session()
+        self._link: Link | None = None
+        self._client_left = False
+        self._short_lives = 0
+        self._reason: RefusedError | None = None
+        """Why there is no gateway, after an attempt to have one."""
+        self._retry_at = 0.0
+        self._pause = FIRST_PAUSE
+
+    def run(self) -> int:
+        """Serve until the client leaves; gives the exit code.
+
+        Raises:
+            ServeAloneError: the configuration wants no shared gateway.
+        """
+        try:
+            self._attach()
+        except RefusedError as error:
+            return self._refuse(error)
+        try:
+            while not self._is_finished:
+                self._turn()
+        except BrokenPipeError:
+            # Nobody reads the answers any more.
+            return 0
+        except LineTooLongError as error:
+            _tell(str(error))
+            return 1
+        return 0
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether the client has left and has every answer."""
+        link = self._link
+        is_told = link is None or (link.is_half_closed and not self._session.waits)
+        return self._client_left and is_told and not self._to_client
+
+    # One turn
+
+    def _turn(self) -> None:
+        """Wait until something can be read or written, and do so."""
+        link = self._link
+        reads: list[Any] = []
+        writes: list[Any] = []
+        ahead = self._to_client if link is None else link.out
+        if not (self._client_left or self._session.is_restoring or ahead.is_full):
+            reads.append(self._stdin)
+        if link is not None and not self._to_client.is_full:
+            reads.append(link.socket)
+        if link is not None and link.out:
+            writes.append(link.socket)
+        if self._to_client:
+            writes.append(self._stdout)
+        readable, writable, _ = select.select(reads, writes, [], self._patience())
+        if not readable and not writable:
+            self._lose("it does not answer")
+            return
+        if self._stdout in writable:
+            self._to_client.taken(self._write(self._to_client.next(self._most)))
+        if link is not None and link.socket in writable:
+            link.write()
+        if link is not None and link.socket in readable:
+            self._read_gateway(link)
+        if self._stdin in readable:
+            self._read_client()
+        link = self._link
+        if (
+            self._client_left
+            and link is not None
+            and not (link.is_half_closed or link.out or self._session.is_restoring)
+        ):
+            link.half_close()
+
+    def _patience(self) -> float | None:
+        """How long nothing may happen: a gateway that was asked to restore a session has to say something."""
+        return ATTACH_SECONDS if self._session.is_restoring else None
+
+    def _read_client(self) -> None:
+        try:
+            chunk = os.read(self._stdin, CHUNK)
+        except OSError:
+            chunk = b""
+        lines = self._client_lines.feed(chunk)
+        if not chunk:
+            self._client_left = True
+            rest = self._client_lines.take_rest()
+            lines = [rest + b"\n"] if rest else []
+        for line in lines:
+            passed, is_request = self._session.from_client(line)
+            link = self._link
+            if link is None:
+                if is_request:
+                    self._have_gateway()
+            elif not (self._session.is_restoring or (is_request and link.leaving)):
+                # A request that a gateway is not to have, as it leaves or is not ready, is remembered until one is.
+                link.out.put(passed or b"")
+
+    def _read_gateway(self, link: Link) -> None:
+        try:
+            self._take(link, link.read())
+        except LostError:
+            self._lose("")
+
+    def _take(self, link: Link, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            if line.startswith(b"!"):
+                notice = _notice(line)
+                link.leaving = notice.get("leaving", link.leaving)
+                self._session.notice(notice)
+                continue
+            was_restoring = self._session.is_restoring
+            self._to_client.put(self._session.from_gateway(line) or b"")
+            if was_restoring and not self._session.is_restoring:
+                for each in self._session.rest():
+                    link.out.put(each)
+
+    # Gateways that come and go
+
+    def _attach(self) -> None:
+        """Have a gateway, started where there is none.
+
+        Raises:
+            RefusedError: there is none, or it does not take this client.
+            ServeAloneError: the configuration wants no shared gateway.
+        """
+        until = time.monotonic() + LISTEN_SECONDS
+        gives_way, lost = False, 0
+        while True:
+            try:
+                link = Link(reach(self._endpoint, self._command, until))
+            except FailedStartError as error:
+                raise RefusedError(error.message, error.hint, error.exit_code) from None
+            except OSError as error:
+                raise RefusedError(f"the gateway cannot be reached: {error}", "set PML_HOME to your own") from None
+            try:
+                answer = link.greet({**self._hello, "state": self._session.state})
+            except LostError:
+                answer, lost = {}, lost + 1
+            if "attached" in answer:
+                link.pid = answer["attached"].get("pid")
+                self._link = link
+                self._take(link, link.early)
+                return
+            link.socket.close()
+            if "refused" in answer:
+                refused = answer["refused"]
+                raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
+            if "alone" in answer:
+                raise ServeAloneError
+            if "leaving" in answer and not gives_way:
+                gives_way = True
+                until = time.monotonic() + REPLACED_SECONDS
+            if lost >= LOST_AT_ONCE or time.monotonic() > until:
+                raise RefusedError("the gateway ends again and again before it answers", f"see {self._endpoint.log}")
+            time.sleep(0.05)
+
+    def _lose(self, why: str) -> None:
+        """Go on after the gateway has gone: with the next one, or without where nobody needs one now."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        link.socket.close()
+        if not self._client_left or self._session.waits:
+            _tell(f"the gateway (process {link.pid}) {f'ends ({link.leaving})' if link.leaving else why or 'was lost'}")
+        for line in self._session.lost(link.lines.take_rest()):
+            self._to_client.put(line)
+        lived = time.monotonic() - link.since
+        self._short_lives = self._short_lives + 1 if lived < SHORT_LIFE else 0
+        is_wanted = self._session.waits
+        if not is_wanted:
+            is_wanted = not self._client_left and link.leaving not in NOT_YET and self._short_lives < LOST_AT_ONCE
+        if is_wanted:
+            self._retry_at = 0.0
+            self._have_gateway()
+
+    def _have_gateway(self) -> None:
+        """Attach to a gateway and restore the session; without one, all in flight is answered with the reason."""
+        if self._reason is None or time.monotonic() >= self._retry_at:
+            try:
+                self._attach()
+            except ServeAloneError:
+                hint = "restart the client, which then gets a gateway of its own"
+                self._reason = RefusedError("local.attach was switched off", hint)
+            except RefusedError as error:
+                self._reason = error
+            else:
+                self._reason, self._pause = None, FIRST_PAUSE
+                self._restore()
+                return
+            _tell(self._reason.message, self._reason.hint)
+            self._retry_at = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        for line in self._session.give_up(f"there is no gateway: {self._reason.message}", self._reason.hint):
+            self._to_client.put(line)
+
+    def _restore(self) -> None:
+        link = self._link
+        assert link is not None
+        for line in self._session.restore():
+            link.out.put(line)
+
+    # No gateway at all
+
+    def _refuse(self, error: RefusedError) -> int:
+        """Say why this client is not served: on stderr, and in the answer to what it asks first."""
+        _tell_error(error)
+        until = time.monotonic() + FIRST_REQUEST_SECONDS
+        while not self._session.waits and not os.isatty(self._stdin):
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self._stdin], [], [], left)[0]:
+                break
+            chunk = os.read(self._stdin, CHUNK)
+            if not chunk:
+                break
+            for line in self._client_lines.feed(chunk):
+                self._session.from_client(line)
+        for line in self._session.give_up(error.message, error.hint):
+            self._to_client.put(line)
+        while self._to_client and select.select([], [self._stdout], [], FIRST_REQUEST_SECONDS)[1]:
+            try:
+                self._to_client.taken(self._write(self._to_client.next(self._most)))
+            except OSError:
+                break
+        return error.exit_code
+
+
+def serve(endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any]) -> int:
+    """Be the bridge of the client at stdin and stdout until it leaves, or a signal says so; gives the exit code.
+
+    Raises:
+        ServeAloneError: the configuration wants no shared gateway; nothing was read of the client.
+    """
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    stdin, stdout = _as_sockets() if sys.platform == "win32" else (0, 1)
+    try:
+        return Bridge(endpoint, command, hello, stdin, stdout).run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """The client's going away is all the gateway needs to know, and it learns it by the end of the connection."""
+    raise SystemExit(0)
+
+
+def _notice(line: bytes) -> dict[str, Any]:
+    """What a line with a notice says; nothing where it is none."""
+    try:
+        said = json.loads(line.removeprefix(b"!"))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
+    """How to write to a file that is ready for it without being held up, and how much at once.
+
+    Its flags stay as they are: others may have it open as well.
+    """
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(kind) and sys.platform != "win32":
+        connection = socket.socket(fileno=os.dup(descriptor))
+        return (lambda content: _none_if_blocked(connection.send, content, socket.MSG_DONTWAIT)), CHUNK
+    if stat.S_ISREG(kind):
+        return (lambda content: os.write(descriptor, content)), CHUNK
+    if stat.S_ISFIFO(kind) and os.path.isdir("/proc/self/fd"):
+        # Opened anew, with flags of its own.
+        own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
+        return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
+    return (lambda content: os.write(descriptor, content)), getattr(select, "PIPE_BUF", 512)
+
+
+def _none_if_blocked(write: Callable[..., int], *arguments: Any) -> int:
+    try:
+        return write(*arguments)
+    except BlockingIOError:
+        return 0
+
+
+def _as_sockets() -> tuple[int, int]:
+    """Sockets in the place of stdin and stdout, for a system that can wait for nothing else (Windows; untested)."""
+    from threading import Thread
+
+    ours, theirs = socket.socketpair()
+
+    def read() -> None:
+        while chunk := os.read(0, CHUNK):
+            theirs.sendall(chunk)
+        theirs.shutdown(socket.SHUT_WR)
+
+    def write() -> None:
+        while chunk := theirs.recv(CHUNK):
+            os.write(1, chunk)
+
+    for each in (read, write):
+        Thread(target=each, daemon=True).start()
+    return ours.fileno(), ours.fileno()
+
+
+def _tell(message: str, hint: str = "") -> None:
+    """A line to whoever reads the client's log of its servers."""
+    _say(f"pml: {message}" + (f" ({hint})" if hint else ""))
+
+
+def _tell_error(error: RefusedError) -> None:
+    _say(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        # There is nobody to tell.
+        return

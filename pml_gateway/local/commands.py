@@ -1,0 +1,86 @@
+"""What the command line tells the gateway of this machine: one line, answered by one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, NobodyListensError
+from pml_gateway.types import JsonObject
+
+CONNECT_SECONDS = 2.0
+BREATH_SECONDS = 1.0
+"""How often whoever waits is told that it still does."""
+
+MAX_ANSWER = 16 * 1024 * 1024
+
+
+def ask(
+    endpoint: Endpoint,
+    command: str,
+    seconds: float,
+    arguments: Mapping[str, object] = MappingProxyType({}),
+    waiting: Callable[[float], None] = lambda _: None,
+) -> JsonObject | None:
+    """The answer of the gateway; None where there is none.
+
+    Args:
+        endpoint: where it listens.
+        command: what it is to do.
+        seconds: what it may take.
+        arguments: of the command.
+        waiting: told every second how many are left.
+
+    Raises:
+        GatewayError: it cannot be reached, does not answer in time, or says what is wrong.
+    """
+    try:
+        answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting)
+    except NobodyListensError:
+        return None
+    except OSError as error:
+        # The system says of a limit nothing that a person would read.
+        what = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        living = endpoint.living()
+        hint = f"look at {endpoint.log}" + (f", or end process {living}" if living else "")
+        raise GatewayError(f"the gateway of this machine: {what}", hint=hint) from error
+    if "error" in answer:
+        raise GatewayError(f"the gateway of this machine: {answer['error']}")
+    return answer
+
+
+def _asked(endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[float], None]) -> JsonObject:
+    until = time.monotonic() + seconds
+    with endpoint.connect(min(seconds, CONNECT_SECONDS)) as connection:
+        connection.settimeout(min(seconds, BREATH_SECONDS))
+        connection.sendall(f"{line}\n".encode())
+        said = b""
+        while not said.endswith(b"\n") and len(said) < MAX_ANSWER:
+            try:
+                part = connection.recv(65_536)
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    raise
+                waiting(until - time.monotonic())
+                continue
+            if not part:
+                raise ConnectionResetError("it left without an answer")
+            said += part
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise ConnectionError("its answer is no JSON") from None
+    return answer if isinstance(answer, dict) else {"error": "its answer is no object"}
+
+
+def wait_for_end(endpoint: Endpoint, seconds: float) -> bool:
+    """Whether the gateway is gone, with all that it started, within so many seconds."""
+    until = time.monotonic() + seconds
+    while endpoint.living() is not None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,454 @@
+"""Where the gateway of one home and configuration file listens, and that both ends are the same user's.
+
+What a bridge imports stays small, as there is one bridge a client: no dataclasses, no pathlib, no OpenSSL (hashlib).
+
+Over TCP on the loopback, as on Windows, both ends prove that they know a token that only their user can read. Windows
+itself is untested; tests force this way on other systems.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Kind = Callable[[int], bool]
+    StrPath = str | os.PathLike[str]
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+MAX_ADDRESS = 100
+"""Bytes a socket address holds, on every system; longer paths are reached through their folder."""
+
+BACKLOG = 128
+"""Bridges that may wait to be accepted at once: more than anybody has clients."""
+
+ADMIT_SECONDS = 5.0
+"""How long the other end may take to prove itself; what is no end of ours is not waited for."""
+
+LIFE_SECONDS = 0.5
+"""How long a gateway tries for its life lock, which others hold for the moment in which they look."""
+
+POLL_SECONDS = 0.02
+
+NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTDIR})
+"""What the system says where nobody listens."""
+
+
+class NobodyListensError(ConnectionError):
+    """There is no gateway here now."""
+
+
+class UnsafeEndpointError(PermissionError):
+    """What is here belongs to another user, or is open to others; nothing is said to it."""
+
+
+class Endpoint:
+    """The names of one gateway in `PML_HOME`: its socket, its locks, what it failed of, its log."""
+
+    def __init__(self, home: str, name: str, *, over_tcp: bool) -> None:
+        self.folder = os.path.join(home, "run")
+        self._base = os.path.join(self.folder, name)
+        self.socket = f"{self._base}.attach"
+        """The socket; over TCP the file with port and token."""
+        self.start_lock = f"{self._base}.start"
+        """Held by whoever starts the gateway, while it does."""
+        self.life_lock = f"{self._base}.life"
+        """Held by the gateway for as long as it lives: there is never a second."""
+        self.failure = f"{self._base}.failure"
+        """Why the last start failed, for those that waited beside."""
+        self.log = os.path.join(home, "logs", f"{name}.log")
+        """What the detached gateway prints."""
+        self._over_tcp = over_tcp
+        self._bound: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, home: StrPath, config_file: StrPath, *, over_tcp: bool = sys.platform == "win32") -> Endpoint:
+        """The endpoint of a home and a configuration file."""
+        identity = os.path.abspath(config_file)
+        return cls(os.path.abspath(home), f"gateway-{_short_hash(identity)}", over_tcp=over_tcp)
+
+    def prepare(self) -> None:
+        """Make the folders for their owner alone; one of ours that is open to others is closed to them.
+
+        Raises:
+            UnsafeEndpointError: the folder of sockets is another user's.
+            OSError: there can be no such folder.
+        """
+        for folder in (self.folder, os.path.dirname(self.log)):
+            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue
+        if sys.platform != "win32":
+            found = os.stat(self.folder)
+            if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+                os.chmod(self.folder, 0o700)
+            self._check_folder()
+
+    def connect(self, timeout: float) -> socket.socket:
+        """A connection to the gateway, whose other end is this user's. It blocks, without a timeout of its own.
+
+        Raises:
+            NobodyListensError: there is no gateway.
+            UnsafeEndpointError: what listens, or the folder it is in, is not this user's alone.
+            OSError: there is one, and it cannot be reached within `timeout` seconds.
+        """
+        try:
+            if not self._over_tcp:
+                self._check_folder()
+                _check_own(self.socket, stat.S_ISSOCK)
+            connection = self._connect_tcp(timeout) if self._over_tcp else self._connect_unix(self.socket, timeout)
+        except OSError as error:
+            if error.errno in NOBODY:
+                raise NobodyListensError(error.errno, "no gateway listens", self.socket) from error
+            raise
+        connection.settimeout(None)
+        return connection
+
+    def listen(self) -> socket.socket:
+        """The socket on which the gateway of this endpoint accepts; whoever listens holds the life lock.
+
+        Raises:
+            UnsafeEndpointError: what is in its place belongs to another user.
+            OSError: another gateway listens, or nobody can listen here.
+        """
+        self.prepare()
+        if self._over_tcp:
+            return self._listen_tcp()
+        try:
+            self._connect_unix(self.socket, ADMIT_SECONDS).close()
+        except FileNotFoundError:
+            pass
+        except ConnectionRefusedError:
+            _check_own(self.socket, stat.S_ISSOCK)
+        except BlockingIOError:
+            # So many wait for it that it takes no more.
+            raise OSError(errno.EADDRINUSE, "another gateway listens", self.socket) from None
+        else:
+            raise OSError(errno.EADDRINUSE, "another gateway listens", self.socket)
+        self._clear_unready()
+        unready = f"{self._base}.{os.getpid()}.new"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Where the folder is entered by its owner alone, nobody else connects before the mode is set.
+            with _Address(unready) as address:
+                listener.bind(address)
+            os.chmod(unready, 0o600)
+            listener.listen(BACKLOG)
+            # Who finds the socket can connect: it listens before it has its name.
+            os.replace(unready, self.socket)
+        except BaseException:
+            listener.close()
+            _remove(unready)
+            raise
+        self._note_bound()
+        return listener
+
+    def admit(self, connection: socket.socket, timeout: float = ADMIT_SECONDS) -> None:
+        """Check whoever connected, before anything is read of it. Over TCP this waits for the other end's proof.
+
+        Raises:
+            UnsafeEndpointError: it is not this user's.
+            OSError: it has left, or takes too long.
+        """
+        if not self._over_tcp:
+            _check_peer(connection)
+            return
+        connection.settimeout(timeout)
+        token = self._read_token()[1]
+        theirs, ours = _received(connection, NONCE), os.urandom(NONCE)
+        connection.sendall(ours + _proof(token, b"gateway", theirs, ours))
+        if not _same(_received(connection, PROOF), _proof(token, b"bridge", ours, theirs)):
+            raise UnsafeEndpointError(errno.EPERM, "whoever connected does not know the token", self.socket)
+        connection.settimeout(None)
+
+    def withdraw(self) -> None:
+        """Take the name away under which this process listens, unless another has it by now."""
+        bound, self._bound = self._bound, None
+        try:
+            if bound is not None and bound == _identity(self.socket):
+                os.unlink(self.socket)
+        except OSError:
+            return
+
+    def take_life(self, timeout: float = LIFE_SECONDS) -> int | None:
+        """What holds the life lock until it is closed or this process ends; None while another gateway lives."""
+        until = time.monotonic() + timeout
+        while (held := take_lock(self.life_lock)) is None and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        if held is not None:
+            os.ftruncate(held, 0)
+            os.write(held, str(os.getpid()).encode())
+        return held
+
+    def leave(self, life: int) -> None:
+        """Give back the life lock that this process holds, and leave nothing in the folder."""
+        drop_lock(self.life_lock, life)
+        _remove(self.failure)
+        starting = take_lock(self.start_lock)
+        if starting is not None:
+            drop_lock(self.start_lock, starting)
+
+    def living(self) -> int | None:
+        """The process id of the gateway that lives here, also of one that does not listen yet, or no longer.
+
+        Where the system does not show it, 0.
+        """
+        if not os.path.exists(self.life_lock):
+            return None
+        held = take_lock(self.life_lock)
+        if held is not None:
+            drop_lock(self.life_lock, held)
+            return None
+        try:
+            with open(self.life_lock, "rb") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return 0
+
+    def _note_bound(self) -> None:
+        self._bound = _identity(self.socket)
+
+    def _check_folder(self) -> None:
+        if sys.platform == "win32":
+            return
+        _check_own(self.folder, stat.S_ISDIR, follow=True)
+
+    def _connect_unix(self, path: str, timeout: float) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            with _Address(path) as address:
+                connection.connect(address)
+            _check_peer(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _clear_unready(self) -> None:
+        """Remove sockets of gateways that were killed before theirs had its name."""
+        before = os.path.basename(self._base)
+        for name in os.listdir(self.folder):
+            path = os.path.join(self.folder, name)
+            if not (name.startswith(f"{before}.") and name.endswith(".new")):
+                continue
+            try:
+                _check_own(path, stat.S_ISSOCK)
+                self._connect_unix(path, ADMIT_SECONDS).close()
+            except ConnectionRefusedError:
+                _remove(path)
+            except OSError:
+                continue
+
+    # Loopback TCP
+
+    def _listen_tcp(self) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if sys.platform == "win32":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(BACKLOG)
+            write_owned(self.socket, f"{listener.getsockname()[1]} {os.urandom(32).hex()}\n".encode())
+        except BaseException:
+            listener.close()
+            raise
+        self._note_bound()
+        return listener
+
+    def _connect_tcp(self, timeout: float) -> socket.socket:
+        port, token = self._read_token()
+        connection = socket.create_connection(("127.0.0.1", port), timeout)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ours = os.urandom(NONCE)
+            connection.sendall(ours)
+            said = _received(connection, NONCE + PROOF)
+            theirs = said[:NONCE]
+            if not _same(said[NONCE:], _proof(token, b"gateway", ours, theirs)):
+                raise UnsafeEndpointError(errno.EPERM, "what listens does not know the token", self.socket)
+            connection.sendall(_proof(token, b"bridge", theirs, ours))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read_token(self) -> tuple[int, bytes]:
+        if sys.platform != "win32":
+            self._check_folder()
+            _check_own(self.socket, stat.S_ISREG)
+        with open(self.socket, "rb") as file:
+            port, _, token = file.read().partition(b" ")
+        return int(port), token.strip()
+
+
+def _short_hash(text: str) -> str:
+    """Enough to tell a user's configuration files apart. hashlib would load OpenSSL: 4 MB more for every client."""
+    try:
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(os.fsencode(text), digest_size=6).hexdigest()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
+    """See that a path is of the right kind, this user's, and open to nobody else.
+
+    Raises:
+        UnsafeEndpointError: it is not.
+        OSError: there is none.
+    """
+    found = os.stat(path) if follow else os.lstat(path)
+    if sys.platform == "win32":
+        return
+    if not is_kind(found.st_mode):
+        raise UnsafeEndpointError(errno.EPERM, "something else is in this place; remove it", path)
+    if found.st_uid != os.geteuid():
+        raise UnsafeEndpointError(errno.EPERM, f"it belongs to user {found.st_uid}; set PML_HOME to your own", path)
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise UnsafeEndpointError(errno.EPERM, f"it is open to others (mode {mode:03o}); chmod go= it", path)
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """The user id of the process at the other end of a Unix socket; None where the system does not say."""
+    if hasattr(socket, "SO_PEERCRED"):
+        said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    elif sys.platform == "darwin" or hasattr(socket, "LOCAL_PEERCRED"):
+        # SOL_LOCAL and LOCAL_PEERCRED of <sys/un.h>; `struct xucred` has the user id behind its version.
+        said = connection.getsockopt(0, getattr(socket, "LOCAL_PEERCRED", 1), 76)
+    else:
+        return None
+    return int.from_bytes(said[4:8], sys.byteorder)
+
+
+def _check_peer(connection: socket.socket) -> None:
+    if sys.platform == "win32":
+        return
+    user = peer_user(connection)
+    if user is not None and user != os.geteuid():
+        raise UnsafeEndpointError(errno.EPERM, f"the other end is a process of user {user}")
+
+
+class _Address:
+    """What to call a socket file; one whose path is too long is named through its open folder (Linux)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= MAX_ADDRESS or not os.path.isdir("/proc/self/fd"):
+            return self._path
+        folder, name = os.path.split(self._path)
+        self._descriptor = os.open(folder, os.O_RDONLY)
+        return f"/proc/self/fd/{self._descriptor}/{name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+def take_lock(path: str) -> int | None:
+    """What holds a lock until it is closed or the process ends; None while another process holds it.
+
+    Children do not inherit it.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        if not _locked(descriptor):
+            os.close(descriptor)
+            return None
+        if _is_named(descriptor, path):
+            return descriptor
+        # Whoever held it took the name away: what counts is the file that has the name now.
+        os.close(descriptor)
+
+
+def drop_lock(path: str, descriptor: int) -> None:
+    """Give a lock back for good, with its name: nothing is left of it."""
+    if sys.platform != "win32" and _is_named(descriptor, path):
+        _remove(path)
+    os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_named(descriptor: int, path: str) -> bool:
+    """Whether a file that is open still has its name."""
+    if sys.platform == "win32":
+        return True
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def write_owned(path: str, content: bytes) -> None:
+    """Replace a file by one that its owner alone reads; a reader sees the old or the new one."""
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+NONCE = 32
+PROOF = 32
+
+
+def _proof(token: bytes, who: bytes, asked: bytes, own: bytes) -> bytes:
+    """What only one can say who knows the token, and nobody can say again."""
+    import hmac
+
+    return hmac.digest(token, who + asked + own, "sha256")
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    import hmac
+
+    return hmac.compare_digest(one, other)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        part = connection.recv(size - len(content))
+        if not part:
+            raise ConnectionResetError(errno.ECONNRESET, "the other end left before it proved itself")
+        content += part
+    return content

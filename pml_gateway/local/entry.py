@@ -1,0 +1,129 @@
+"""How `pml serve` becomes a bridge, decided from its words before anything large is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pml_gateway import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OPTIONS = ("config", "mode", "preset", "log_level", "log_format")
+"""What a bridge passes on; with any other word `pml serve` is the command line's."""
+
+HOME_NAME = ".pml"
+CONFIG_NAME = "config.yaml"
+PROJECT_NAME = ".pml.yaml"
+"""As `paths.py` has them, which is too large for a bridge."""
+
+SETTING = b"attach"
+VARIABLE = "PML_LOCAL__ATTACH"
+"""What may switch bridges off. Where one of them occurs, the command line reads the settings, and decides."""
+
+MAX_LOOKED_AT = 16 * 1024 * 1024
+
+
+def bridge(words: Sequence[str]) -> list[str]:
+    """Be a bridge until the client leaves, and end the process, where these words ask for no more than that.
+
+    Gives the words that the command line is to have otherwise.
+    """
+    options = plain_options(words)
+    if options is None or may_be_off(options, os.environ, _folder()):
+        return [*words]
+    from pml_gateway.local.bridge import ServeAloneError
+
+    try:
+        code = serve_as_bridge(options)
+    except ServeAloneError:
+        return [*words, "--alone"]
+    # Everything is written, and nothing is left to close: the time that tidying up takes is the client's.
+    os._exit(code)
+
+
+def serve_as_bridge(options: Mapping[str, str | None]) -> int:
+    """Be a bridge with these options until the client leaves; gives the exit code.
+
+    Raises:
+        ServeAloneError: the configuration wants no shared gateway.
+    """
+    from pml_gateway.local.bridge import serve
+    from pml_gateway.local.endpoint import Endpoint
+
+    home, config_file = places(options, os.environ)
+    endpoint = Endpoint.of(home, config_file)
+    hello = {
+        "attach": 1,
+        "version": __version__,
+        # 256 bits, as `secrets` would make them, which loads OpenSSL.
+        "secret": os.urandom(32).hex(),
+        "pid": os.getpid(),
+        "folder": _folder(),
+        "environ": {**os.environ},
+        "options": dict(options),
+    }
+    return serve(endpoint, gateway_command(home, config_file), hello)
+
+
+def gateway_command(home: str, config_file: str) -> list[str]:
+    """What starts the gateway of a home and a configuration file."""
+    return [sys.executable, "-m", "pml_gateway.local.server", "--home", home, "--config", config_file]
+
+
+def plain_options(words: Sequence[str]) -> dict[str, str | None] | None:
+    """The options of a `pml serve` that a bridge can be; None where the command line has to look at the words."""
+    if not words or words[0] != "serve":
+        return None
+    given: dict[str, str | None] = dict.fromkeys(OPTIONS)
+    rest = iter(words[1:])
+    for word in rest:
+        name, is_assigned, value = word.partition("=")
+        key = name.removeprefix("--").replace("-", "_")
+        if key not in given or name != f"--{key.replace('_', '-')}":
+            return None
+        if not is_assigned:
+            value = next(rest, "-")
+            if value.startswith("-"):
+                return None
+        given[key] = value
+    return given
+
+
+def places(options: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[str, str]:
+    """The home and the configuration file, as `Paths` finds them."""
+    home = environ.get("PML_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), HOME_NAME)
+    home = os.path.abspath(os.path.expanduser(home))
+    config_file = options["config"] or environ.get("PML_CONFIG") or os.path.join(home, CONFIG_NAME)
+    return home, os.path.abspath(os.path.expanduser(config_file))
+
+
+def may_be_off(options: Mapping[str, str | None], environ: Mapping[str, str], folder: str) -> bool:
+    """Whether `local.attach` may be set somewhere: in a file, or in the environment."""
+    if any(name.upper() == VARIABLE for name in environ):
+        return True
+    files = [places(options, environ)[1]]
+    while True:
+        files.append(os.path.join(folder, PROJECT_NAME))
+        above = os.path.dirname(folder)
+        if above == folder:
+            return any(map(_names_setting, files))
+        folder = above
+
+
+def _names_setting(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return SETTING in file.read(MAX_LOOKED_AT)
+    except OSError:
+        return False
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        # Deleted under us: there is no project then.
+        return os.sep

@@ -1,0 +1,98 @@
+"""HTTP beside the bridges: the owner's own configuration, served by the same process over one more gateway."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import GatewayError, UpstreamTimeoutError, innermost
+from pml_gateway.gateway.shared import Shared
+from pml_gateway.local.advice import advise
+from pml_gateway.local.attachment import Attachment
+from pml_gateway.log import get_logger
+from pml_gateway.serve.http import check_http, serve_http
+from pml_gateway.serve.runtime import open_runtime
+
+logger = get_logger(__name__)
+
+START_SECONDS = 20.0
+"""How long it may take until HTTP is answered."""
+
+
+class Listening:
+    """What this process serves over HTTP, which its owner asks for at most once."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, stop: anyio.Event) -> None:
+        self.url: str | None = None
+        self.closed = anyio.Event()
+        self._tasks = tasks
+        self._shared = shared
+        self._stop = stop
+        self._turns = anyio.Lock()
+
+    async def begin(self, owner: Attachment, host: str | None, port: int | None) -> str:
+        """Listen, and give the URL; where this process listens already, that one.
+
+        Raises:
+            GatewayError: the configuration cannot be served over HTTP, or not there.
+        """
+        async with self._turns:
+            if self.url is None:
+                self.url = await self._begun(owner, {"http.host": host, "http.port": port})
+            return self.url
+
+    async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
+        overrides = {key: value for key, value in given.items() if value is not None}
+
+        def load() -> LoadedSettings:
+            loaded = owner.load(overrides)
+            listened_on = (bound or loaded.settings).http.host
+            check_http(loaded.settings, owner.workplace.environ, listened_on)
+            return loaded
+
+        bound: Settings | None = None
+        loaded = await anyio.to_thread.run_sync(load)
+        bound = loaded.settings
+        outcome: list[str | GatewayError] = []
+        known = anyio.Event()
+
+        def announce(url: str) -> None:
+            outcome.append(url)
+            known.set()
+
+        async def serve() -> None:
+            opener = partial(
+                open_runtime,
+                loaded,
+                owner.paths,
+                identity=owner.identity,
+                load=load,
+                on_open=advise,
+                shared=self._shared,
+                workplace=owner.workplace,
+            )
+            try:
+                await serve_http(opener, loaded.settings.http, announce, self._stop)
+            except (GatewayError, BaseExceptionGroup) as raised:
+                error = innermost(raised)
+                if not isinstance(error, GatewayError):
+                    raise
+                outcome.append(error)
+            finally:
+                self.url = None
+                known.set()
+                self.closed.set()
+
+        self._tasks.start_soon(serve)
+        with anyio.move_on_after(START_SECONDS):
+            await known.wait()
+            if isinstance(outcome[0], str):
+                logger.info("listening on %s", outcome[0])
+                return outcome[0]
+            raise outcome[0]
+        raise UpstreamTimeoutError(f"nothing listens after {START_SECONDS:g} s", hint="look into the log: pml status")

@@ -1,0 +1,338 @@
+"""The gateway process of a machine: serves every client that attaches, from its start to its end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from pml_gateway import __version__
+from pml_gateway.config.load import load_user_settings
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
+from pml_gateway.gateway.shared import Shared, open_shared
+from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.local.attachment import Attachment
+from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
+from pml_gateway.local.listening import Listening
+from pml_gateway.local.profiles import Profiles
+from pml_gateway.local.session import BROKEN, LineStream, Member, open_lines, restored, serve_session
+from pml_gateway.local.status import client_rows, memory_of, server_rows
+from pml_gateway.log import get_logger
+from pml_gateway.paths import Paths
+from pml_gateway.processes.framing import Oversized
+from pml_gateway.serve.signals import first_signal
+from pml_gateway.telemetry import logs
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+
+logger = get_logger(__name__)
+
+HELLO_SECONDS = 10.0
+"""What whoever connects is given to say what it wants."""
+
+DRAIN_SECONDS = 60.0
+"""What requests in flight are given at the most when the gateway ends on purpose."""
+
+SUCCEEDED = frozenset({"replaced", "restart"})
+"""Ends after which another gateway is to come at once."""
+
+LOOK_SECONDS = 5.0
+"""How often it is looked whether a gateway that started by itself is used."""
+
+TURN_SECONDS = 0.001
+"""How long a thread keeps others from running Python, as in `pml serve`."""
+
+
+@dataclass(slots=True)
+class Life:
+    """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself."""
+
+    started_by: str
+    started: float = field(default_factory=time.monotonic)
+    used: float = field(default_factory=time.monotonic)
+    reason: str = ""
+    ending: anyio.Event = field(default_factory=anyio.Event)
+
+    def end(self, reason: str) -> None:
+        """End for a reason: `down`, `restart`, `replaced` or `idle`."""
+        self.reason = self.reason or reason
+        self.ending.set()
+
+
+class Machine:
+    """Everything that is attached to this process."""
+
+    def __init__(self, profiles: Profiles, shared: Shared, listening: Listening, paths: Paths, life: Life) -> None:
+        self._profiles = profiles
+        self._shared = shared
+        self._listening = listening
+        self._paths = paths
+        self._life = life
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Serve whoever connected: a command, or a client for as long as it stays."""
+        async with open_lines(connection) as lines:
+            each = aiter(lines)
+            first: bytes | Oversized = b""
+            with anyio.move_on_after(HELLO_SECONDS), suppress(StopAsyncIteration):
+                first = await anext(each)
+            if isinstance(first, Oversized) or not first:
+                return
+            with suppress(*BROKEN):
+                if b'"command"' in first[:40]:
+                    await lines.write(json.dumps(await self._execute(first)).encode())
+                else:
+                    await self._attach(first, lines, each)
+
+    async def _attach(self, hello: bytes, lines: LineStream, rest: AsyncIterator[bytes | Oversized]) -> None:
+        try:
+            attachment = await anyio.to_thread.run_sync(Attachment.read, hello)
+        except ValueError as error:
+            await lines.tell({"refused": {"message": str(error), "hint": "", "exit": 1}})
+            return
+        if self._life.ending.is_set():
+            await lines.tell({"leaving": self._life.reason})
+            return
+        if is_newer(attachment.version, __version__):
+            logger.info("a client of version %s came: this gateway, %s, makes room", attachment.version, __version__)
+            await lines.tell({"leaving": "replaced"})
+            self._life.end("replaced")
+            return
+        try:
+            async with self._profiles.entered(attachment) as entered:
+                if entered is None:
+                    await lines.tell({"alone": True})
+                    return
+                profile, runtime = entered
+                member = Member(attachment, lines, memory=restored(attachment.state))
+                await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": profile.notes}})
+                profile.members.append(member)
+                try:
+                    await serve_session(runtime, member, rest)
+                finally:
+                    profile.members.remove(member)
+                    self._life.used = time.monotonic()
+        except Exception as raised:  # noqa: BLE001
+            await lines.tell({"refused": _refusal(innermost(raised))})
+
+    async def _execute(self, line: bytes) -> JsonObject:
+        try:
+            request = json.loads(line)
+        except ValueError:
+            return {"error": "one line with a JSON object is expected"}
+        match request.get("command"):
+            case "status":
+                return self.status()
+            case "keep":
+                self._keep()
+                return {"kept": True}
+            case "http":
+                return await self._listen(request)
+            case "down" | "restart" as reason:
+                self._life.end(reason)
+                unfinished = await self._send_away(reason, float(request.get("seconds", DRAIN_SECONDS)))
+                return {"ended": True, "unfinished": unfinished}
+            case command:
+                return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
+
+    async def listen(self, wanted: Mapping[str, Any]) -> str:
+        """Serve over HTTP as well, where that is wanted; the URL.
+
+        Raises:
+            ValueError: there is no such owner.
+            GatewayError: nothing can be served there.
+        """
+        owner = Attachment.read(json.dumps(wanted.get("owner")).encode())
+        return await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
+
+    async def _listen(self, request: JsonObject) -> JsonObject:
+        try:
+            url = await self.listen(request)
+        except ValueError as error:
+            return {"error": str(error)}
+        except GatewayError as error:
+            return {"error": str(error)}
+        self._keep()
+        return {"url": url}
+
+    def _keep(self) -> None:
+        """Live until told to end."""
+        if self._life.started_by == "client":
+            self._life.started_by = "up"
+
+    def status(self) -> JsonObject:
+        """The process, its clients and its servers; times in seconds, memory in bytes."""
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "age_seconds": round(time.monotonic() - self._life.started, 3),
+            "started_by": self._life.started_by,
+            "url": self._listening.url,
+            "memory_bytes": memory_of(os.getpid()),
+            "clients": client_rows(self._profiles.all),
+            "servers": server_rows(self._shared.upstreams.running, self._profiles.all),
+        }
+
+    async def end(self) -> None:
+        """Have every client leave, and wait for what is in flight."""
+        await self._send_away(self._life.reason, DRAIN_SECONDS)
+        if self._listening.url is not None:
+            with anyio.move_on_after(DRAIN_SECONDS):
+                await self._listening.closed.wait()
+
+    async def _send_away(self, reason: str, seconds: float) -> int:
+        """Have every client leave; how many of them had unanswered requests at the end."""
+        outcomes: list[bool] = []
+
+        async def send(member: Member) -> None:
+            outcomes.append(await member.send_away(reason, seconds))
+
+        async with anyio.create_task_group() as tasks:
+            for member in self._profiles.members:
+                tasks.start_soon(send, member)
+        return outcomes.count(False)
+
+    async def end_when_idle(self) -> None:
+        """End a gateway that started by itself once nobody has used it for as long as the settings say."""
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            if self._profiles.members or self._life.started_by != "client":
+                self._life.used = time.monotonic()
+                continue
+            settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
+            if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
+                logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
+                self._life.end("idle")
+
+
+def _user_settings(paths: Paths) -> Settings:
+    try:
+        return load_user_settings(paths)
+    except ConfigurationError:
+        return Settings()
+
+
+def _refusal(error: BaseException) -> JsonObject:
+    if isinstance(error, GatewayError):
+        code = 2 if isinstance(error, UsageError) else 78 if isinstance(error, ConfigurationError) else 1
+        return {"message": error.message, "hint": error.hint or "", "exit": code}
+    logger.error("a client could not be served", exc_info=error)
+    return {"message": f"the gateway could not serve this client ({type(error).__name__})", "hint": "", "exit": 1}
+
+
+def is_newer(one: str, other: str) -> bool:
+    """Whether a version is strictly newer; what cannot be read is not."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one) > Version(other)
+    except InvalidVersion:
+        return False
+
+
+async def run(
+    endpoint: Endpoint,
+    listener: socket.socket,
+    life_lock: int,
+    paths: Paths,
+    started_by: str,
+    http: Mapping[str, Any] | None = None,
+) -> None:
+    """Be the gateway of a home and configuration until it is to end.
+
+    Args:
+        endpoint: whose life lock and whose socket this process has.
+        listener: that socket.
+        life_lock: what holds the lock.
+        paths: where state lives.
+        started_by: `client`, `up` or `service`; the first ends when nobody uses it for a while.
+        http: where it also listens, and whose settings it serves there.
+
+    Raises:
+        GatewayError: it cannot listen there.
+    """
+    sys.setswitchinterval(TURN_SECONDS)
+    logs.configure((await anyio.to_thread.run_sync(_user_settings, paths)).log)
+    close_to_others(paths.home)
+    tell_lacks(paths)
+    life = Life(started_by)
+    try:
+        async with (
+            first_signal() as signalled,
+            open_shared(paths, local=LocalClients()) as shared,
+            anyio.create_task_group() as tasks,
+        ):
+            profiles = Profiles(tasks, shared)
+            machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
+            gc.freeze()
+            tasks.start_soon(_accept, endpoint, listener, machine, tasks)
+            tasks.start_soon(_refresh_on_hangup, profiles)
+            tasks.start_soon(machine.end_when_idle)
+
+            async def end_on_signal() -> None:
+                await signalled.wait()
+                life.end("down")
+
+            tasks.start_soon(end_on_signal)
+            if http is not None:
+                await machine.listen(http)
+            await life.ending.wait()
+            endpoint.withdraw()
+            if life.reason in SUCCEEDED:
+                # The next one need not wait for what is in flight here.
+                endpoint.leave(life_lock)
+            await machine.end()
+            tasks.cancel_scope.cancel()
+    finally:
+        listener.close()
+        endpoint.withdraw()
+        if life.reason not in SUCCEEDED:
+            # Held to the very end: whoever comes next starts once nothing of this one is left.
+            endpoint.leave(life_lock)
+
+
+async def _refresh_on_hangup(profiles: Profiles) -> None:
+    if not hasattr(signal, "SIGHUP"):
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            logger.info("SIGHUP: refreshing every upstream")
+            for profile in profiles.all:
+                if profile.runtime is not None:
+                    profile.runtime.gateway.pool.request_all()
+                    await profile.runtime.gateway.rank()
+
+
+async def _accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
+    listener.setblocking(False)
+    while True:
+        await anyio.wait_readable(listener)
+        with suppress(BlockingIOError, ConnectionError):
+            connection, _ = listener.accept()
+            tasks.start_soon(_admit, endpoint, connection, machine)
+
+
+async def _admit(endpoint: Endpoint, connection: socket.socket, machine: Machine) -> None:
+    try:
+        await anyio.to_thread.run_sync(endpoint.admit, connection)
+    except UnsafeEndpointError as error:
+        logger.warning("refused: %s", error)
+        connection.close()
+        return
+    except OSError:
+        connection.close()
+        return
+    await machine.serve(connection)

@@ -1,0 +1,351 @@
+"""What a bridge remembers of its client's session: enough to go on with the next gateway when one is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeGuard
+
+    Id = str | int | float
+
+INITIALIZE = "initialize"
+INITIALIZED = "notifications/initialized"
+CANCELLED = "notifications/cancelled"
+SET_LEVEL = "logging/setLevel"
+SUBSCRIBE = "resources/subscribe"
+UNSUBSCRIBE = "resources/unsubscribe"
+LISTEN = "subscriptions/listen"
+"""A request without an end: it is asked again, and nobody waits for its answer."""
+
+CALL = "tools/call"
+
+OWN = "pml-bridge-"
+"""How the ids of the bridge's own requests begin, whose answers the client never sees."""
+
+MAX_LOSSES = 3
+"""Gateways that may be lost during one request; it may be what ends them."""
+
+MAX_KEPT = 64 * 1024 * 1024
+"""Bytes of requests in flight that are kept to be sent again; what comes on top is answered with an error instead."""
+
+INTERNAL_ERROR = -32603
+
+LOST_WITH_IT = (
+    "results that it kept in memory (references), and runs that waited for an answer, are lost with it: "
+    "make the calls again that they came from"
+)
+
+_STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
+_BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
+"""How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
+
+_NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled)')
+
+
+class Request:
+    """A request of the client without an answer, and what became of it."""
+
+    __slots__ = ("id", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
+
+    def __init__(self, request_id: Id, method: str, line: bytes | None) -> None:
+        self.id = request_id
+        self.method = method
+        self.line = line
+        """As it came; None where it was too large to be kept."""
+        self.is_sent = False
+        """Whether a server was sent it, or part of it, by any gateway."""
+        self.is_repeatable = True
+        self.is_done = False
+        """Whether a gateway had the answer."""
+        self.losses = 0
+
+    @property
+    def executed(self) -> str:
+        """What is known of whether it was, in the words of the gateway's own errors."""
+        if self.is_done:
+            return "yes" if self.is_sent else "no"
+        return "unknown" if self.is_sent else "no"
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether another gateway may be sent it without anything being done twice."""
+        if self.line is None or self.losses >= MAX_LOSSES:
+            return False
+        return self.method == LISTEN or not self.is_sent or self.is_repeatable
+
+
+class Session:
+    """One client's session across gateways: what was granted to it, and what is in flight."""
+
+    def __init__(self) -> None:
+        self.state: object = None
+        """What the gateway wants back after it was lost."""
+        self._generation = 1
+        self._initialize: bytes | None = None
+        self._initialized: bytes | None = None
+        self._level: bytes | None = None
+        self._subscriptions: dict[str, bytes] = {}
+        self._requests: dict[Id, Request] = {}
+        self._kept = 0
+        self._questions: dict[Id, bytes] = {}
+        """Open questions of the gateway by the id that the client knows, with its own id as it wrote it."""
+        self._numbers = 0
+        self._awaited: str | None = None
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the gateway has yet to answer the initialization that the bridge repeats."""
+        return self._awaited is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client waits for an answer."""
+        return any(request.method != LISTEN for request in self._requests.values())
+
+    # What passes
+
+    def from_client(self, line: bytes) -> tuple[bytes | None, bool]:
+        """What the gateway is to get of a line of the client, and whether that is a request."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return line, False
+        if not isinstance(message, dict):
+            return line, False
+        method, message_id = message.get("method"), message.get("id")
+        if isinstance(method, str):
+            if _is_id(message_id):
+                self._remember(Request(message_id, method, line))
+                return line, True
+            self._note(method, message, line)
+            return line, False
+        if _is_id(message_id):
+            return self._client_answer(message_id, message, line), False
+        return line, False
+
+    def from_gateway(self, line: bytes) -> bytes | None:
+        """What the client is to get of a line of the gateway."""
+        begins = _BEGINNING.match(line)
+        if begins is not None:
+            kind, written = begins[2], begins[1]
+            if kind == b"method":
+                shown = self._question(json.loads(written), written)
+                return b"".join((line[: begins.start(1)], shown, line[begins.end(1) :]))
+            return self._gateway_answer(json.loads(written), line, is_result=kind == b"result")
+        if _NOTIFICATION.match(line):
+            return line
+        return self._unusual(line)
+
+    def notice(self, said: dict[str, Any]) -> None:
+        """Take what the gateway tells the bridge of a request, or wants to be reminded of."""
+        if "state" in said:
+            self.state = said["state"]
+        for key in ("sent", "done"):
+            request = self._requests.get(said[key]) if _is_id(said.get(key)) else None
+            if request is not None:
+                request.is_sent = True
+                request.is_done = key == "done"
+                # A plan of several calls may be repeated if each of them may.
+                request.is_repeatable = request.is_repeatable and bool(said.get("repeatable", True))
+
+    # A gateway that is lost, and the next one
+
+    def lost(self, unfinished: bytes) -> Iterator[bytes]:
+        """What the client is told as the gateway is lost: questions that are withdrawn, and requests that end here.
+
+        Args:
+            unfinished: what came of a line that has no end.
+        """
+        begins = _BEGINNING.match(unfinished)
+        if begins is not None and begins[2] == b"result":
+            request = self._requests.get(json.loads(begins[1]))
+            if request is not None:
+                request.is_done = True
+        for question in self._questions:
+            withdrawn = {"requestId": question, "reason": "the gateway that asked was lost"}
+            yield _line({"jsonrpc": "2.0", "method": CANCELLED, "params": withdrawn})
+        self._questions.clear()
+        self._generation += 1
+        self._awaited = None
+        for request in [*self._requests.values()]:
+            request.losses += 1
+            if not request.may_be_repeated:
+                self._forget(request.id)
+                yield self._error(request, *_lost_words(request))
+
+    def give_up(self, message: str, hint: str) -> Iterator[bytes]:
+        """The answers to all that is in flight, where there is no gateway and none can be started."""
+        for request in [*self._requests.values()]:
+            self._forget(request.id)
+            yield self._error(request, message, hint)
+
+    def restore(self) -> Iterator[bytes]:
+        """What a new gateway is sent first. A session goes on with `rest` once the gateway has answered this."""
+        if self._initialize is None:
+            yield from self.rest()
+            return
+        self._awaited = self._own_id()
+        yield _line({**json.loads(self._initialize), "id": self._awaited})
+
+    def rest(self) -> Iterator[bytes]:
+        """What makes the session what it was, and the requests that wait for an answer."""
+        if self._initialized is not None:
+            yield self._initialized
+        for line in (self._level, *self._subscriptions.values()):
+            if line is not None:
+                yield _line({**json.loads(line), "id": self._own_id()})
+        for request in self._requests.values():
+            if request.line is not None:
+                yield request.line
+
+    # Details
+
+    def _own_id(self) -> str:
+        self._numbers += 1
+        return f"{OWN}{self._generation}-{self._numbers}"
+
+    def _remember(self, request: Request) -> None:
+        self._forget(request.id)
+        size = len(request.line or b"")
+        if self._kept + size > MAX_KEPT:
+            request.line = None
+        else:
+            self._kept += size
+        self._requests[request.id] = request
+
+    def _forget(self, request_id: Id) -> Request | None:
+        request = self._requests.pop(request_id, None)
+        if request is not None and request.line is not None:
+            self._kept -= len(request.line)
+        return request
+
+    def _note(self, method: str, message: dict[str, Any], line: bytes) -> None:
+        if method == INITIALIZED:
+            self._initialized = line
+        elif method == CANCELLED:
+            params = message.get("params")
+            cancelled = params.get("requestId") if isinstance(params, dict) else None
+            if _is_id(cancelled):
+                self._forget(cancelled)
+
+    def _client_answer(self, question: Id, message: dict[str, Any], line: bytes) -> bytes | None:
+        written = self._questions.pop(question, None)
+        if self._generation == 1:
+            return line
+        if written is None:
+            # Whoever asked is lost.
+            return None
+        shown = json.dumps(question).encode()
+        if line.count(shown) == 1:
+            return line.replace(shown, written)
+        return _line({**message, "id": json.loads(written)})
+
+    def _question(self, question: Id, written: bytes) -> bytes:
+        """The id that the client gets to see: those of the first gateway as they are, others with the generation."""
+        if self._generation == 1:
+            self._questions[question] = written
+            return written
+        self._numbers += 1
+        shown = f"pml-{self._generation}-{self._numbers}"
+        self._questions[shown] = written
+        return json.dumps(shown).encode()
+
+    def _gateway_answer(self, request_id: Id, line: bytes, *, is_result: bool) -> bytes | None:
+        if isinstance(request_id, str) and request_id.startswith(OWN):
+            if request_id == self._awaited:
+                self._awaited = None
+            return None
+        request = self._forget(request_id)
+        if request is not None and is_result and request.line is not None:
+            self._grant(request.method, request.line)
+        return line
+
+    def _grant(self, method: str, line: bytes) -> None:
+        if method == INITIALIZE:
+            self._initialize = line
+        elif method == SET_LEVEL:
+            self._level = line
+        elif method == SUBSCRIBE:
+            self._subscriptions[_uri(line)] = line
+        elif method == UNSUBSCRIBE:
+            self._subscriptions.pop(_uri(line), None)
+
+    def _unusual(self, line: bytes) -> bytes | None:
+        """A line that has to be parsed to know what it is."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return line
+        if not isinstance(message, dict):
+            return line
+        message_id = message.get("id")
+        if "method" not in message:
+            return self._gateway_answer(message_id, line, is_result="result" in message) if _is_id(message_id) else line
+        if _is_id(message_id):
+            shown = self._question(message_id, json.dumps(message_id).encode())
+            return line if self._generation == 1 else _line({**message, "id": json.loads(shown)})
+        if message["method"] == CANCELLED:
+            return self._withdrawn(message, line)
+        return line
+
+    def _withdrawn(self, message: dict[str, Any], line: bytes) -> bytes | None:
+        params = message.get("params")
+        asked = params.get("requestId") if isinstance(params, dict) else None
+        shown = next((shown for shown, written in self._questions.items() if json.loads(written) == asked), None)
+        if shown is None:
+            return line if self._generation == 1 else None
+        del self._questions[shown]
+        return line if shown == asked else _line({**message, "params": {**message["params"], "requestId": shown}})
+
+    def _error(self, request: Request, message: str, hint: str) -> bytes:
+        """The answer to a request that has none, in the shape that the gateway's own failures have."""
+        error = {
+            "code": "INTERNAL",
+            "message": message,
+            "retryable": request.executed == "no",
+            "hint": hint,
+            "details": {"executed": request.executed},
+        }
+        if request.method != CALL:
+            data = {key: value for key, value in error.items() if key != "message"}
+            shown = {"code": INTERNAL_ERROR, "message": f"{message} ({hint})", "data": data}
+            return _line({"jsonrpc": "2.0", "id": request.id, "error": shown})
+        text = json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":"))
+        result = {"content": [{"type": "text", "text": text}], "structuredContent": {"error": error}, "isError": True}
+        if self._initialize is None:
+            # Without a handshake this is protocol 2026-07-28.
+            result["resultType"] = "complete"
+        return _line({"jsonrpc": "2.0", "id": request.id, "result": result})
+
+
+def _lost_words(request: Request) -> tuple[str, str]:
+    """Message and hint for a request that was in flight."""
+    if request.executed == "yes":
+        return "the gateway was lost with the answer to this call", f"it was executed; {LOST_WITH_IT}"
+    if request.executed == "unknown":
+        message = "the gateway was lost after it had sent this to the server"
+        return message, f"whether it was executed is unknown: look before you repeat it; {LOST_WITH_IT}"
+    if request.line is None:
+        size = f"{MAX_KEPT // 1024 // 1024} MiB"
+        return (
+            "the gateway was lost before it had sent this",
+            f"more than {size} were in flight to repeat; send it again",
+        )
+    message = f"the gateway was lost {MAX_LOSSES} times during this request"
+    return message, "it may be the request that ends it: `pml upstreams logs` and the gateway's log say more"
+
+
+def _is_id(value: object) -> TypeGuard[Id]:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _uri(line: bytes) -> str:
+    return str(json.loads(line).get("params", {}).get("uri"))
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,188 @@
+"""The gateways of one process: one for all clients to which the same is to be served, from the same place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from pml_gateway.config.load import LoadedSettings
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.shared import Shared
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.local.advice import advise, set_up_logs
+from pml_gateway.local.attachment import Attachment
+from pml_gateway.local.session import Member
+from pml_gateway.log import get_logger
+from pml_gateway.serve.runtime import Runtime, open_runtime
+from pml_gateway.upstreams.pool import UpstreamPool
+
+logger = get_logger(__name__)
+
+MOVING_SECONDS = 60.0
+"""What the calls of a client are given that is to be served by another gateway after a change of the configuration."""
+
+Outcome = Runtime | Exception
+
+
+class Profile:
+    """One gateway and the clients it serves; a task of its own opens and closes it."""
+
+    def __init__(self, key: Hashable, loaded: LoadedSettings, first: Attachment) -> None:
+        self.key = key
+        self.members: list[Member] = []
+        self.users = 0
+        self.closing = anyio.Event()
+        self.closed = anyio.Event()
+        self._loaded = loaded
+        self._first = first
+        self._opened = anyio.Event()
+        self._outcome: list[Outcome] = []
+
+    @property
+    def pool(self) -> UpstreamPool | None:
+        """Its servers, once it is open."""
+        return None if self.runtime is None else self.runtime.gateway.pool
+
+    @property
+    def notes(self) -> list[str]:
+        """What the configuration's reader should know."""
+        return [*self._loaded.warnings]
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """What it serves with, once it is open."""
+        outcome = self._outcome[0] if self._outcome else None
+        return None if isinstance(outcome, Exception) else outcome
+
+    async def opened(self) -> Runtime:
+        """Wait until it is open.
+
+        Raises:
+            Exception: why it could not be opened.
+        """
+        await self._opened.wait()
+        outcome = self._outcome[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def hold(self, shared: Shared, on_swap: Callable[[Profile], None]) -> None:
+        """Keep it open until `closing` is set."""
+        first = self._first
+        try:
+            async with open_runtime(
+                self._loaded,
+                first.paths,
+                identity=first.identity,
+                load=first.load,
+                on_open=partial(_settle, on_swap=lambda: on_swap(self)),
+                shared=shared,
+                workplace=first.workplace,
+            ) as runtime:
+                runtime.presence.transport = "machine"
+                runtime.presence.count_clients = lambda: len(self.members)
+                self._outcome.append(runtime)
+                self._opened.set()
+                await self.closing.wait()
+        # What one gateway fails of must not end the others.
+        except Exception as error:  # noqa: BLE001
+            if self._outcome:
+                logger.error("the gateway for %s ended: %s", first.workplace.folder, error)
+            self._outcome.append(error)
+        finally:
+            self._opened.set()
+            self.closed.set()
+
+
+async def _settle(gateway: Gateway, on_swap: Callable[[], None]) -> None:
+    def look(before: GatewayState, after: GatewayState) -> None:
+        if before.settings is not after.settings:
+            on_swap()
+
+    gateway.on_swap(look)
+    await advise(gateway)
+
+
+class Profiles:
+    """Every gateway of this process, opened when a client wants it, and closed when none does."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared) -> None:
+        self._tasks = tasks
+        self._shared = shared
+        self._profiles: list[Profile] = []
+
+    @property
+    def all(self) -> tuple[Profile, ...]:
+        """Those that are open or opening."""
+        return tuple(self._profiles)
+
+    @property
+    def members(self) -> list[Member]:
+        """The clients that are served."""
+        return [member for profile in self._profiles for member in profile.members]
+
+    @asynccontextmanager
+    async def entered(self, attachment: Attachment) -> AsyncIterator[tuple[Profile, Runtime] | None]:
+        """The gateway for a client, for the length of this context; None where it is to have one of its own.
+
+        Raises:
+            GatewayError: its configuration cannot be served.
+        """
+        loaded, key = await anyio.to_thread.run_sync(_wanted, attachment)
+        if not loaded.settings.local.attach:
+            yield None
+            return
+        profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
+        if profile is None:
+            set_up_logs(loaded.settings)
+            for warning in loaded.warnings:
+                logger.warning("%s", warning)
+            profile = Profile(key, loaded, attachment)
+            self._profiles.append(profile)
+            self._tasks.start_soon(self._hold, profile)
+        profile.users += 1
+        try:
+            yield profile, await profile.opened()
+        finally:
+            profile.users -= 1
+            self._close_unused()
+
+    async def _hold(self, profile: Profile) -> None:
+        try:
+            await profile.hold(self._shared, self._look_again)
+        finally:
+            self._profiles.remove(profile)
+
+    def _close_unused(self) -> None:
+        """Close what nobody uses; the last one stays warm for whoever comes next."""
+        open_ones = [each for each in self._profiles if not each.closing.is_set()]
+        unused = [each for each in open_ones if not each.users]
+        for profile in unused if len(unused) < len(open_ones) else unused[:-1]:
+            profile.closing.set()
+
+    def _look_again(self, profile: Profile) -> None:
+        self._tasks.start_soon(self._part, profile)
+
+    async def _part(self, profile: Profile) -> None:
+        """After a change of the configuration, send those away to whom another gateway is to be served now."""
+        for member in list(profile.members):
+            try:
+                _, key = await anyio.to_thread.run_sync(_wanted, member.attachment)
+            # A configuration that is broken again changes nothing.
+            except Exception as error:  # noqa: BLE001
+                logger.debug("not looked at again: %s", error)
+                return
+            if member.attachment is profile.members[0].attachment:
+                profile.key = key
+            elif key != profile.key:
+                self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
+
+
+def _wanted(attachment: Attachment) -> tuple[LoadedSettings, Hashable]:
+    loaded = attachment.load()
+    return loaded, attachment.key(loaded)

@@ -1,0 +1,235 @@
+"""The MCP session of one attached client, over the connection of its bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types.jsonrpc import JSONRPCRequest
+
+from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
+from pml_gateway.local.attachment import Attachment
+from pml_gateway.mcp.sdk import create_context_streams
+from pml_gateway.processes.framing import Lines, Oversized, read_message
+from pml_gateway.serve.clients import client_name
+from pml_gateway.serve.finished_list import over_stdio
+from pml_gateway.serve.runtime import Runtime
+from pml_gateway.serve.stdio import Unanswered
+from pml_gateway.signal import Coalesced
+from pml_gateway.types import JsonObject
+
+MAX_LINE = 256 * 1024 * 1024
+"""Bytes of one message of a client; larger ones are answered as no message at all."""
+
+CHUNK = 65_536
+
+FINISHING = b'!{"finishing":true}'
+"""What a bridge says whose client sends no more. One that leaves without it has been killed."""
+
+FINISHING_SECONDS = 60.0
+"""What the requests of such a client may still take."""
+
+LAST_SECONDS = 2.0
+"""What a client is given to take what it was written last."""
+
+BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class LineStream:
+    """Lines over a connection: read one after the other, each written whole. Made by `open_lines`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, descriptor: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._descriptor = descriptor
+        self._lines = Lines(MAX_LINE)
+
+    async def __aiter__(self) -> AsyncIterator[bytes | Oversized]:
+        with suppress(OSError):
+            while chunk := await self._reader.read(CHUNK):
+                for line in self._lines.feed(chunk):
+                    yield line
+
+    async def write(self, line: bytes) -> None:
+        """Write one line, which has no end yet, and wait while the other side reads too little.
+
+        Raises:
+            OSError: the other side has left.
+        """
+        if self._writer.is_closing():
+            raise BrokenPipeError(errno.EPIPE, "the connection is closed")
+        line += b"\n"
+        # Now rather than when the event loop comes to it: what follows must not be done before this is known.
+        written = 0 if self._writer.transport.get_write_buffer_size() else self._written(line)
+        if written < len(line):
+            self._writer.write(line[written:])
+        await self._writer.drain()
+
+    def _written(self, line: bytes) -> int:
+        with suppress(BlockingIOError):
+            return os.write(self._descriptor, line)
+        return 0
+
+    async def tell(self, notice: JsonObject) -> None:
+        """Write a notice for the bridge itself; one that has left need not know."""
+        with suppress(OSError):
+            await self.write(b"!" + json.dumps(notice).encode())
+
+
+@asynccontextmanager
+async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
+    """The lines over a connection, which ends with this context."""
+    connection.setblocking(False)
+    unix = connection.family == getattr(socket, "AF_UNIX", None)
+    reader, writer = await (asyncio.open_unix_connection if unix else asyncio.open_connection)(sock=connection)
+    try:
+        yield LineStream(reader, writer, connection.fileno())
+    finally:
+        # What was written last is on its way; whoever does not read it is not waited for.
+        with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+        writer.transport.abort()
+
+
+def as_state(memory: SessionMemory) -> JsonObject:
+    """What a bridge keeps of its session."""
+    return {"focus": [*map(list, memory.focus)], "follows": memory.follows, "digests": dict(memory.digests)}
+
+
+def restored(state: JsonObject | None) -> SessionMemory:
+    """The memory of a session that a bridge gives back; what it does not hold begins anew."""
+    given = state or {}
+    focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
+    digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
+    return SessionMemory(focus, bool(given.get("follows")), digests)
+
+
+class _Progress:
+    """`Delivery` of one request: its bridge is told what it must know to answer in our place."""
+
+    def __init__(self, connection: LineStream, request_id: str | int) -> None:
+        self._connection = connection
+        self._request_id = request_id
+        self._is_repeatable = True
+        self._is_sent = False
+
+    async def sending(self, *, repeatable: bool) -> None:
+        """Tell before the server is sent anything, unless that is known."""
+        if self._is_sent and (repeatable or not self._is_repeatable):
+            return
+        self._is_sent = True
+        self._is_repeatable = self._is_repeatable and repeatable
+        await self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
+
+    async def answered(self) -> None:
+        """Tell what must not be done again."""
+        if not self._is_repeatable:
+            # What is sent after this is another step of the same request.
+            self._is_sent = False
+            await self._connection.tell({"done": self._request_id})
+
+
+@dataclass(slots=True)
+class Member:
+    """One attached client while it is served."""
+
+    attachment: Attachment
+    lines: LineStream
+    name: str = ""
+    calls: int = 0
+    since: float = field(default_factory=time.monotonic)
+    memory: SessionMemory = field(default_factory=SessionMemory)
+    unanswered: Unanswered = field(default_factory=Unanswered)
+    leaving: anyio.Event = field(default_factory=anyio.Event)
+
+    async def send_away(self, reason: str, seconds: float) -> bool:
+        """Have the bridge hold new requests, and end the session once those in flight are answered; whether all were.
+
+        Args:
+            reason: `down`, `restart`, `replaced` or `idle`.
+            seconds: what requests in flight are given.
+        """
+        await self.lines.tell({"leaving": reason})
+        await self.unanswered.answered(seconds)
+        self.leaving.set()
+        return not self.unanswered
+
+    def note(self, item: SessionMessage | Exception) -> None:
+        """Take note of what the client says of itself, and of its calls."""
+        match item.message if isinstance(item, SessionMessage) else None:
+            case JSONRPCRequest(method="tools/call", params=params):
+                self.calls += 1
+                self.name = self.name or client_name(params)
+            case JSONRPCRequest(params=params) if not self.name:
+                self.name = client_name(params)
+
+
+async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | Oversized]) -> None:
+    """Serve the client until its bridge leaves or it is sent away."""
+    over_stdio.set(True)
+    changed = Coalesced(0.05)
+    member.memory.keep = changed.ask
+    connection = LocalConnection(
+        member.attachment.client, lambda request_id: _Progress(member.lines, request_id), member.memory
+    )
+    CONNECTION.set(connection)
+    arriving, read = create_context_streams[SessionMessage | Exception](0)
+    write, outgoing = create_context_streams[SessionMessage](0)
+
+    async def receive() -> None:
+        async with arriving:
+            with suppress(*BROKEN):
+                async for line in lines:
+                    if line == FINISHING:
+                        await member.unanswered.answered(FINISHING_SECONDS)
+                        return
+                    item = await _message(line)
+                    member.note(item)
+                    await arriving.send(item)
+
+    async def send() -> None:
+        async with outgoing:
+            with suppress(*BROKEN):
+                async for item in outgoing:
+                    await member.lines.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    known: JsonObject | None = None
+
+    async def keep() -> None:
+        nonlocal known
+        if (state := as_state(member.memory)) != known:
+            known = state
+            await member.lines.tell({"state": state})
+
+    async with anyio.create_task_group() as tasks:
+
+        async def end_when_sent_away() -> None:
+            await member.leaving.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(receive)
+        tasks.start_soon(send)
+        tasks.start_soon(changed.run, keep)
+        tasks.start_soon(end_when_sent_away)
+        options = runtime.server.create_initialization_options()
+        await runtime.server.run(member.unanswered.read(read), member.unanswered.write(write), options)
+        tasks.cancel_scope.cancel()
+
+
+async def _message(line: bytes | Oversized) -> SessionMessage | Exception:
+    if isinstance(line, Oversized):
+        return ValueError(f"a message of {line.size} bytes; at most {MAX_LINE} are read")
+    try:
+        return SessionMessage(await read_message(line))
+    except ValueError as error:
+        return error

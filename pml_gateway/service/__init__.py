@@ -1,0 +1,1 @@
+"""The gateway at login: a user unit of systemd or an agent of launchd, written, looked at and taken away."""

@@ -1,0 +1,76 @@
+"""Requests on a session that several clients share, until it is seen that they do not ask.
+
+A question on such a session does not say which call it belongs to. So a request that was never answered there without
+a question runs beside no other client's of this kind; whatever asks is then known by being the only one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from pml_gateway.signal import Signal
+
+TURN_SECONDS = 2.0
+"""How long a request waits for those of others before it takes a session of its own: most are over by then."""
+
+MAX_PROVEN = 10_000
+"""Requests that are remembered; past it, all are tried anew."""
+
+Tried = tuple[str, str]
+"""A method, and the name or URI that it is about."""
+
+
+class Trials:
+    """What was answered on the shared session without a question, and whose other requests run there."""
+
+    def __init__(self) -> None:
+        self.proven: set[Tried] = set()
+        self._running: Counter[str] = Counter()
+        self._changed = Signal()
+
+    def begin_anew(self) -> None:
+        """The server asked, or the session is another: nothing is known."""
+        # Requests that began before go on with what they knew, and add nothing here.
+        self.proven = set()
+        self._changed.set()
+
+    def passed(self, tried: Tried, proven: set[Tried]) -> None:
+        """A request was answered without a question; `proven` is what was known when it began."""
+        if len(proven) >= MAX_PROVEN:
+            proven.clear()
+        proven.add(tried)
+        self._changed.set()
+
+    @asynccontextmanager
+    async def turn(
+        self, tried: Tried, client_id: str, *, deadline: float, moves: Callable[[], bool]
+    ) -> AsyncIterator[bool]:
+        """Whether a request may run on the shared session for the length of this context.
+
+        Args:
+            tried: the request.
+            client_id: whose it is.
+            deadline: of the request (`anyio.current_time`), half of which is left for its answer.
+            moves: whether its client is to have a session of its own by now.
+        """
+        now = anyio.current_time()
+        with anyio.move_on_at(min(now + TURN_SECONDS, (now + deadline) / 2)):
+            await self._changed.until(lambda: moves() or tried in self.proven or not self._others(client_id))
+        if moves() or (tried not in self.proven and self._others(client_id)):
+            yield False
+            return
+        self._running[client_id] += 1
+        try:
+            yield True
+        finally:
+            self._running[client_id] -= 1
+            if not self._running[client_id]:
+                del self._running[client_id]
+            self._changed.set()
+
+    def _others(self, client_id: str) -> bool:
+        return len(self._running) > (client_id in self._running)

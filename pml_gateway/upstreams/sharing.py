@@ -1,0 +1,268 @@
+"""Which clients can share a server's process: those for whom it would be started alike, with nothing of one of them.
+
+A server depends on the folder that a client works in where its definition says so, or names what lies there. The
+process of one that does not is started in the home directory, which is the same for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+from pml_gateway.config.document import is_there
+from pml_gateway.config.packages import NO_PACKAGE, package_of, package_run
+from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.errors import GatewayError
+from pml_gateway.mcp.transport import process_parameters, resolved_headers
+from pml_gateway.secrets.masking import mask_text
+from pml_gateway.secrets.references import folder_reference, references, resolve_in
+from pml_gateway.text import escaped, shortened
+from pml_gateway.workplace import Workplace
+
+MAX_SHOWN = 60
+"""Characters of an argument in a reason."""
+
+
+class SharedBy(StrEnum):
+    """Who has a process of a server together."""
+
+    EVERYBODY = "everybody"
+    FOLDER = "folder"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Who shares a server's process, and why no more do; `place` is where it is started for one of them."""
+
+    by: SharedBy
+    reason: str
+    place: Workplace
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessKey:
+    """Equal for two clients where one process of a server can serve both."""
+
+    upstream_id: str
+    digest: str = field(repr=False)
+
+
+def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
+    """Who shares the process of a server that is started for a client at `workplace`."""
+    if definition.resolved_sessions == "per_client":
+        kept = "" if definition.sessions else f"keeps {definition.keeps} from call to call; "
+        return Sharing(SharedBy.CLIENT, f"{kept}sessions: per_client", workplace)
+    reason = next(_reasons(definition, workplace), None)
+    if reason is not None:
+        return Sharing(SharedBy.FOLDER, reason, workplace)
+    return Sharing(SharedBy.EVERYBODY, "", replace(workplace, folder=workplace.home))
+
+
+def process_key(
+    upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, workplace: Workplace
+) -> ProcessKey:
+    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
+    sharing = shared_by(definition, workplace)
+    is_stdio = definition.resolved_transport is Transport.STDIO
+    started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
+    rest = definition.model_dump(mode="json", exclude={*started, "enabled", *({"formerly"} if is_stdio else ())})
+    key: dict[str, Any] = {
+        "definition": {
+            **rest,
+            "transport": definition.resolved_transport,
+            "sessions": definition.resolved_sessions,
+        },
+        "defaults": defaults.model_dump(mode="json"),
+        "started": _started(upstream_id, definition, sharing.place),
+        "folder": None if sharing.by is SharedBy.EVERYBODY else str(workplace.folder),
+    }
+    text = json.dumps(key, sort_keys=True, default=str)
+    return ProcessKey(upstream_id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace) -> object:
+    """All that reaches the server, and the files that it comes from: they may say something else at the next start."""
+    try:
+        if definition.resolved_transport is Transport.STDIO:
+            found = process_parameters(upstream_id, definition, place)
+            reached: object = [found.command, found.args, found.env, found.cwd]
+        else:
+            login = [definition.auth.client_id, definition.auth.client_secret] if definition.auth else []
+            reached = [
+                resolve_in(definition.url or "", place),
+                resolved_headers(definition, place),
+                [resolve_in(text or "", place) for text in login],
+            ]
+    except GatewayError as error:
+        # Who cannot be served now may be soon, each from a place of its own.
+        return [str(error), definition.model_dump(mode="json"), str(place.folder), dict(place.environ)]
+    files = {
+        str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if _is_file(each)
+    }
+    if definition.env_file:
+        folder = place.path(resolve_in(definition.cwd or "", place))
+        files.add(str(replace(place, folder=folder).path(resolve_in(definition.env_file, place))))
+    return [reached, sorted(files)]
+
+
+def _is_file(reference: Any) -> bool:
+    return bool(reference.kind == "file")
+
+
+def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
+    """Every text of a definition in which references count, with its key."""
+    for key in ("command", "cwd", "env_file", "url"):
+        if text := getattr(definition, key):
+            yield key, text
+    for position, text in enumerate(definition.args):
+        yield f"args[{position}]", text
+    for section, values in (("env", definition.env), ("headers", definition.headers)):
+        for name, text in values.items():
+            yield f"{section}.{name}", text
+
+
+def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
+    """Why the folder matters, the plainest reason first."""
+    if definition.sessions == "per_folder":
+        yield "sessions: per_folder"
+    for key, text in _texts(definition):
+        if (reference := folder_reference(text)) is not None:
+            yield f"{key} uses {reference}"
+    if definition.resolved_transport is not Transport.STDIO:
+        return
+    try:
+        yield from _of_process(definition, workplace)
+    except GatewayError:
+        # It cannot be started at all, which is told when that is tried.
+        return
+
+
+def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
+    def resolved(text: str) -> str:
+        return resolve_in(text, workplace)
+
+    if definition.cwd and _is_relative(resolved(definition.cwd)):
+        yield f"cwd {_shown(definition.cwd)} is relative"
+    if definition.cwd:
+        return
+    if definition.env_file and _is_relative(resolved(definition.env_file)):
+        yield f"env_file {_shown(definition.env_file)} is relative"
+    command = resolved(definition.command or "")
+    if _has_folder(command) and _is_relative(command):
+        yield f"command {_shown(definition.command or '')} is relative"
+    if definition.sessions is None:
+        yield from _of_words(definition, command, workplace, resolved)
+    # Whatever was not thought of above: a PATH with folders that are relative, for one.
+    here = process_parameters("", definition, workplace)
+    there = process_parameters("", definition, replace(workplace, folder=workplace.home))
+    if (here.command, here.args, here.env) != (there.command, there.args, there.env):
+        yield "the command is another one elsewhere: PATH has relative folders"
+
+
+def _of_words(
+    definition: UpstreamDefinition, command: str, workplace: Workplace, resolved: Callable[[str], str]
+) -> Iterator[str]:
+    """What arguments and variables say of paths; a setting overrules it, as words can be mistaken for such."""
+    for name, text in definition.env.items():
+        if _is_plainly_relative(resolved(text)):
+            yield f"env.{name} is relative"
+    words = [resolved(text) for text in definition.args]
+    run = package_run(command, words)
+    no_paths = _PROJECT_COMMANDS.get(PurePath(command).name, frozenset())
+    no_paths |= frozenset() if run is None else {*run.packages, *run.runner.split()}
+    for written, word, before in zip(definition.args, words, ["", *words], strict=False):
+        if word not in no_paths and _is_path(word, before, workplace):
+            yield f"argument {_shown(written)} is relative"
+    package = package_of(command, words)
+    if (
+        run is not None
+        and run.family in _LOCAL_FIRST
+        and package is not NO_PACKAGE
+        and _has_own(package.name, workplace)
+    ):
+        yield f"{_shown(package.name)} is installed in this folder"
+    if (program := _of_project(command, words)) is not None:
+        yield f"{program} works on the project that it is started in"
+
+
+_LOCAL_FIRST = frozenset({"npm", "bun"})
+"""Runners that start the package of the project they run in, where it has that."""
+
+_PROJECT_COMMANDS: dict[str, frozenset[str]] = {
+    "uv": frozenset({"run"}),
+    "poetry": frozenset({"run"}),
+    "pdm": frozenset({"run"}),
+    "hatch": frozenset({"run"}),
+    "pipenv": frozenset({"run"}),
+    "pixi": frozenset({"run"}),
+    "npm": frozenset({"run", "run-script", "start"}),
+    "pnpm": frozenset({"run", "start", "exec"}),
+    "yarn": frozenset({"run", "start"}),
+    "bun": frozenset({"run", "start"}),
+    "deno": frozenset({"task"}),
+    "cargo": frozenset({"run"}),
+    "go": frozenset({"run"}),
+    "dotnet": frozenset({"run"}),
+    "bundle": frozenset({"exec"}),
+    "make": frozenset(),
+    "just": frozenset(),
+}
+"""Commands that look for a project where they run; with no word named, whatever they are told."""
+
+_PROJECT_OPTIONS = ("--project", "--directory", "--prefix", "--cwd", "--dir", "--manifest-path", "-C", "-f")
+"""Options by which such a command is told where the project is; a relative one counts as an argument."""
+
+
+def _of_project(command: str, words: list[str]) -> str | None:
+    """What of a command line looks for a project in its folder."""
+    name = PurePath(command).name
+    wanted = _PROJECT_COMMANDS.get(name)
+    if wanted is None or any(word.partition("=")[0] in _PROJECT_OPTIONS for word in words):
+        return None
+    if not wanted:
+        return name
+    first = next((word for word in words if not word.startswith("-")), "")
+    return f"{name} {first}" if first in wanted else None
+
+
+def _has_own(package: str, workplace: Workplace) -> bool:
+    above = (workplace.folder, *workplace.folder.parents)
+    return any(is_there(folder / "node_modules" / package) for folder in above)
+
+
+def _is_path(word: str, before: str, workplace: Workplace) -> bool:
+    """Whether a word of a command line means something in the folder that the command runs in."""
+    if word.startswith("-"):
+        word = word.partition("=")[2]
+    if _is_plainly_relative(word):
+        return True
+    if not word or "://" in word or word.startswith("@") or not _is_relative(word):
+        return False
+    # The home directory is where it would be looked for instead.
+    places = (workplace.folder, workplace.home)
+    module = [f"{word.replace('.', '/')}{ending}" for ending in ("", ".py")] if before == "-m" else []
+    return any(is_there(place / name) for place in places for name in (word, *module))
+
+
+def _is_plainly_relative(text: str) -> bool:
+    return text in (".", "..") or text.startswith(("./", "../", ".\\", "..\\"))
+
+
+def _is_relative(text: str) -> bool:
+    return not (text.startswith("~") or Path(text).is_absolute() or PureWindowsPath(text).is_absolute())
+
+
+def _has_folder(command: str) -> bool:
+    return "/" in command or "\\" in command
+
+
+def _shown(text: str) -> str:
+    """A text of a definition for people, on one line and without what may be secret."""
+    return repr(shortened(escaped(mask_text(text)), MAX_SHOWN))

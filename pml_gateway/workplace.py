@@ -1,0 +1,39 @@
+"""Where a client works: its folder and its variables, from which the servers that are started for it follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOME_VARIABLE = "USERPROFILE" if os.name == "nt" else "HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A client's folder, absolute, and all variables of its process."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str] = os.environ) -> Workplace:
+        """This process's own; with other variables where they are given."""
+        try:
+            return cls(Path.cwd(), environ)
+        except OSError:
+            # Deleted under us: a client may start the gateway anywhere.
+            return cls(Path("/"), environ)
+
+    @property
+    def home(self) -> Path:
+        """The home directory of whoever works here."""
+        return Path(self.environ.get(HOME_VARIABLE) or Path.home())
+
+    def path(self, written: str | Path) -> Path:
+        """A path as it is meant here: `~` is the home, and what is relative begins in the folder."""
+        first, *rest = Path(written).parts or ("",)
+        if first == "~":
+            return self.home.joinpath(*rest)
+        return self.folder / Path(written).expanduser()

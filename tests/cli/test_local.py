@@ -1,0 +1,198 @@
+"""`pml up`, `pml down`, `pml restart` and what `pml status` shows of the gateway that a machine's clients share."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_gateway.cli import status as status_command
+from pml_gateway.types import JsonObject
+from tests.support.command_line import home_of, pml
+from tests.support.golden import check_golden
+from tests.support.scripted_machine import STATUS, scripted_machine
+from tests.support.service_managers import asked, managers_in
+
+SERVERS = {"servers": {"files": {"command": "no-such-command-of-pml"}}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path) -> Iterator[Path]:
+    with home_of(tmp_path, SERVERS) as home:
+        yield home
+
+
+def answer(*words: str, code: int = 0) -> Any:
+    return json.loads(pml(*words, "--json", code=code).stdout)
+
+
+def client(home: Path, **values: object) -> JsonObject:
+    told = {
+        "name": "claude-code",
+        "version": "2.1.0",
+        "pid": 101,
+        "folder": str(home.parent / "work"),
+        "mode": "meta_only",
+        "calls": 1234,
+        "since_seconds": 60.0,
+        "generation": 1,
+    }
+    return {**told, **values}
+
+
+def busy(home: Path) -> JsonObject:
+    """A gateway with clients in two projects, one of them far down, and servers of every kind."""
+    far = "/srv/projects/of/the/whole/company/backend/services/payment"
+    everybody = {"pid": 1001, "memory_bytes": 61_000_000, "for": "everybody", "why": "it depends on nothing"}
+    return {
+        **STATUS,
+        "started_by": "up",
+        "url": "http://127.0.0.1:8765/mcp",
+        "clients": [client(home), client(home, name="cursor", version="1.7.46-nightly.20270101", pid=102, folder=far)],
+        "servers": [
+            {"server": "calc", "processes": [everybody], "state": "ready", "calls": 17, "clients": 2},
+            {
+                "server": "playwright",
+                "processes": [
+                    {**everybody, "pid": 1002, "for": "client claude-code (101)", "why": "sessions: per_client"},
+                    {**everybody, "pid": 1003, "for": "client cursor (102)", "why": "sessions: per_client"},
+                ],
+                "state": "ready",
+                "calls": 1217,
+                "clients": 2,
+            },
+            {
+                "server": "lint",
+                "processes": [{**everybody, "pid": 1004, "for": f"folder {far}", "why": "its argument ./rules"}],
+                "state": "not_running",
+                "calls": 0,
+                "clients": 0,
+            },
+        ],
+    }
+
+
+def test_up_says_where_one_runs_and_keeps_it_from_ending_by_itself(home: Path) -> None:
+    with scripted_machine(home, {"status": STATUS, "keep": {"kept": True}}) as machine:
+        told = answer("up")
+        assert told == {"pid": 4711, "version": "0.1.0", "url": None, "log": machine.endpoint.log, "started": False}
+        assert {"command": "keep"} in machine.asked
+        shown = pml("up")
+        assert "runs already, for 3 min: process 4711" in shown.stdout
+        assert machine.endpoint.log in shown.stderr
+
+
+def test_up_leaves_one_of_the_service_to_the_service(home: Path) -> None:
+    with scripted_machine(home, {"status": {**STATUS, "started_by": "service"}}) as machine:
+        pml("up")
+        assert {"command": "keep"} not in machine.asked
+
+
+def test_up_has_it_listen_where_the_settings_or_options_say(home: Path) -> None:
+    listening = {**STATUS, "url": "http://127.0.0.1:9000/mcp"}
+    with scripted_machine(home, {"status": listening, "keep": {}, "http": {"url": listening["url"]}}) as machine:
+        assert answer("up", "--http", "--port", "9000")["url"] == listening["url"]
+        (request,) = (each for each in machine.asked if each["command"] == "http")
+        assert (request["host"], request["port"]) == (None, 9000)
+        assert request["owner"]["environ"]["PML_HOME"] == str(home)
+    assert "--http" in pml("up", "--port", "9000", code=2).stderr
+
+
+def test_what_the_gateway_refuses_is_said(home: Path) -> None:
+    refusal = {"error": "port 9000 is taken"}
+    with scripted_machine(home, {"status": STATUS, "keep": {}, "http": refusal}):
+        assert "port 9000 is taken" in pml("up", "--http", code=1).stderr
+
+
+def test_down_says_what_was_cut_off_and_waits_until_nothing_is_left(home: Path) -> None:
+    with scripted_machine(home, {"down": {"ended": True, "unfinished": 2}}) as machine:
+        shown = pml("down")
+        assert machine.asked == [{"command": "down", "seconds": 60.0}]
+        assert machine.endpoint.living() is None
+    assert "has ended" in shown.stdout
+    assert "2 clients had calls that did not finish in 60 s" in shown.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd is asked")
+def test_one_of_the_service_is_started_anew_by_the_service(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", managers_in(tmp_path / "managers"))
+    with scripted_machine(home, {"status": {**STATUS, "started_by": "service"}}) as machine:
+        told = answer("restart")
+        assert {each["command"] for each in machine.asked} == {"status"}
+    assert "systemctl --user restart pml-gateway.service" in asked(tmp_path / "managers")
+    assert told["log"] == "journalctl --user -u pml-gateway.service"
+
+
+@pytest.mark.slow
+def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home: Path) -> None:
+    command = [sys.executable, "-m", "pml_gateway", "up", "--foreground", "--http", "--port", "0"]
+    first = answer("up")
+    assert (first["started"], first["url"]) == (True, None)
+    assert not answer("up")["started"]
+    second = answer("restart")
+    assert second["pid"] != first["pid"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONWARNINGS": ""}) as process:
+        assert wait_until(lambda: (answer("status")["machine"] or {}).get("url"))
+        assert answer("status")["machine"]["pid"] == process.pid
+        assert answer("down") == {"ended": True, "unfinished": 0}
+        assert process.wait(30) == 0
+    assert [path.suffix for path in sorted((home / "run").iterdir())] == [".life", ".start"]
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.1)
+    return bool(holds())
+
+
+def test_down_is_content_where_none_runs() -> None:
+    assert "no gateway of this machine runs" in pml("down").stderr
+    assert answer("down") == {"ended": False, "unfinished": 0}
+
+
+def test_another_configuration_has_a_gateway_of_its_own(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps(SERVERS), encoding="utf-8")
+    with scripted_machine(home, {"status": STATUS}, config=other):
+        assert answer("status")["machine"] is None
+        assert answer("status", "--config", str(other))["machine"]["pid"] == 4711
+
+
+def test_status_shows_clients_and_servers_in_80_columns(home: Path) -> None:
+    with scripted_machine(home, {"status": busy(home)}):
+        shown = pml("status")
+        assert max(map(len, shown.stdout.splitlines())) <= 80
+        check_golden("status-machine.txt", shown.stdout, {str(home.parent): "<folder>"})
+        report = answer("status")
+    assert report["machine"] == busy(home)
+    assert report["gateways"] == []
+
+
+def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_command, "WATCH_SECONDS", 0.0)
+    left = 3
+
+    def told() -> JsonObject:
+        nonlocal left
+        left -= 1
+        if not left:
+            _thread.interrupt_main()
+        return {**STATUS, "age_seconds": float(left)}
+
+    with scripted_machine(home, {"status": told}):
+        lines = pml("status", "--watch", "--json").stdout.splitlines()
+    assert [json.loads(line)["machine"]["age_seconds"] for line in lines[:2]] == [2.0, 1.0]
+    left = 3
+    with scripted_machine(home, {"status": told}):
+        assert pml("status", "--watch").stdout.count("gateway of this machine 4711") >= 2

@@ -1,0 +1,84 @@
+"""Commands to the gateway of a machine: answered, refused, or given up within their limit, and never waited for."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from pml_gateway.errors import GatewayError
+from pml_gateway.local.commands import ask, wait_for_end
+from pml_gateway.local.endpoint import Endpoint
+from tests.support.scripted_machine import scripted_machine
+
+
+def test_where_nobody_listens_there_is_no_answer(tmp_path: Path) -> None:
+    assert ask(Endpoint.of(tmp_path, "config.yaml"), "status", 5) is None
+
+
+def test_an_answer_of_many_parts_is_read_to_its_end(tmp_path: Path) -> None:
+    answer = {"clients": ["x" * 1000] * 500}
+    with scripted_machine(tmp_path, {"status": answer}) as machine:
+        assert ask(machine.endpoint, "status", 5) == answer
+
+
+def test_what_it_refuses_is_an_error_with_its_words(tmp_path: Path) -> None:
+    with scripted_machine(tmp_path, {}) as machine, pytest.raises(GatewayError, match="unknown command 'dance'"):
+        ask(machine.endpoint, "dance", 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"), [(b"", "without an answer"), (b"no json\n", "no JSON"), (b"[]\n", "no object")]
+)
+def test_what_is_no_answer_is_an_error(tmp_path: Path, said: bytes, error: str) -> None:
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    with endpoint.listen() as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(GatewayError, match=error):
+            ask(endpoint, "status", 5)
+        thread.join()
+
+
+def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path) -> None:
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in 0\.05 s") as caught:
+        ask(endpoint, "status", 0.05)
+    assert endpoint.log in caught.value.hint
+
+
+def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.local.commands.BREATH_SECONDS", 0.01)
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    told: list[float] = []
+    accepted: list[socket.socket] = []
+    with endpoint.listen() as listener:
+
+        def tell(left: float) -> None:
+            if not told:
+                accepted.append(listener.accept()[0])
+                accepted[0].sendall(json.dumps({"ended": True}).encode() + b"\n")
+            told.append(left)
+
+        assert ask(endpoint, "down", 30, waiting=tell) == {"ended": True}
+        accepted[0].close()
+    assert 0 < told[0] <= 30
+
+
+def test_the_end_is_waited_for_within_a_limit(tmp_path: Path) -> None:
+    with scripted_machine(tmp_path, {}) as machine:
+        assert not wait_for_end(machine.endpoint, 0.01)
+    assert wait_for_end(machine.endpoint, 0.01)

@@ -1,0 +1,208 @@
+"""One process for many clients: what they share, what stays each one's, and how they are sent away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.local.session import FINISHING
+from tests.support.machine import open_machine
+from tests.support.memory import MemoryStreams
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+FULL: dict[str, Any] = {"gateway": {"tools_exposure": "full_proxy"}}
+
+
+class Seen(MemoryStreams):
+    """Servers in memory, and for which folders and variables their streams were opened."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__({name: ScriptedServer([tool("hello")]) for name in names})
+        self.workplaces: list[tuple[str, str, str | None]] = []
+
+    @asynccontextmanager
+    async def __call__(
+        self, upstream_id: str, definition: UpstreamDefinition, **options: Any
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        workplace = options["workplace"]
+        self.workplaces.append((upstream_id, str(workplace.folder), workplace.environ.get("TOKEN")))
+        async with super().__call__(upstream_id, definition, **options) as streams:
+            yield streams
+
+
+async def test_clients_of_different_folders_share_a_server_and_have_gateways_of_their_own(tmp_path: Path) -> None:
+    streams, one, two = Seen("up"), tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    async with (
+        open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
+        opened.attached("a", folder=one) as a,
+        opened.attached("b", folder=two) as b,
+    ):
+        assert await a.tools() == await b.tools() == ["up__hello"]
+        assert await a.call("up__hello") == await b.call("up__hello")
+        assert len(opened.profiles.all) == 2
+        assert streams.upstreams["up"].opened == 1
+
+
+async def test_a_server_that_is_given_a_variable_runs_once_for_each_value(tmp_path: Path) -> None:
+    streams = Seen("up")
+    servers = {"up": {"command": "in-memory-up", "env": {"TOKEN": "${env:TOKEN}"}}}
+    async with (
+        open_machine(tmp_path, {}, streams, servers=servers, **FULL) as opened,
+        opened.attached("a", environ={"TOKEN": "first-token"}) as a,
+        opened.attached("b", environ={"TOKEN": "second-token"}) as b,
+        opened.attached("c", environ={"TOKEN": "first-token"}) as c,
+    ):
+        for client in (a, b, c):
+            assert await client.call("up__hello")
+        assert sorted(token or "" for _, _, token in streams.workplaces) == ["first-token", "second-token"]
+
+
+async def test_the_mode_of_a_client_is_its_own(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with (
+        open_machine(tmp_path, upstreams) as opened,
+        opened.attached("a", mode="full_proxy") as a,
+        opened.attached("b", environ={"PML_GATEWAY__TOOLS_EXPOSURE": "full_proxy"}) as b,
+        opened.attached("c") as c,
+    ):
+        assert await a.tools() == await b.tools() == ["up__hello"]
+        assert "search_tools" in await c.tools()
+
+
+async def test_a_client_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a", introduced=False, mode="everything") as client:
+            refused = (await client.notice("refused"))["refused"]
+        assert refused["exit"] == 2
+        assert "no mode 'everything'" in refused["message"]
+        (tmp_path / "config.yaml").write_text("servers: {}", encoding="utf-8")
+        async with opened.attached("a", introduced=False) as client:
+            refused = (await client.notice("refused"))["refused"]
+    assert (refused["exit"], "no servers are configured" in refused["message"]) == (78, True)
+
+
+async def test_a_configuration_may_want_a_gateway_for_each_client(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, local={"attach": False}) as opened:
+        async with opened.attached("a", introduced=False) as client:
+            assert await client.notice("alone") == {"alone": True}
+        assert upstreams["up"].opened == 0
+
+
+async def test_a_newer_client_has_the_gateway_make_room(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a", introduced=False, version="0.0.1") as client:
+            assert await client.notice("attached")
+        async with opened.attached("a", introduced=False, version="9.9") as client:
+            assert await client.notice("leaving") == {"leaving": "replaced"}
+        assert opened.life.reason == "replaced"
+
+
+async def test_a_bridge_is_told_what_it_must_know_to_answer_in_the_gateways_place(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello"), tool("look", annotations={"readOnlyHint": True})])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        await client.call("up__hello")
+        assert await client.notice("sent") == {"sent": client.last_id, "repeatable": False}
+        assert await client.notice("done") == {"done": client.last_id}
+        await client.call("up__look")
+        assert await client.notice("sent") == {"sent": client.last_id, "repeatable": True}
+        assert not [notice for notice in client.notices if "done" in notice]
+
+
+async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello"), tool("other")])}
+    async with open_machine(tmp_path, upstreams) as opened:
+        async with opened.attached("a") as client:
+            await client.tools()
+            before = (await client.notice("state"))["state"]
+        state = {**before, "focus": [["up", "hello"]], "follows": True}
+        async with opened.attached("a", state=state) as client:
+            await client.next_told("notifications/tools/list_changed")
+            assert "up__hello" in await client.tools()
+            kept = (await client.notice("state"))["state"]
+        assert kept["focus"] == [["up", "hello"]]
+        async with opened.attached("a", state=kept) as client:
+            await client.tools()
+            assert not [each for each in client.told if "list_changed" in each.get("method", "")]
+
+
+async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(tmp_path: Path) -> None:
+    streams = Seen("up")
+    async with (
+        open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
+        opened.attached("a", environ={"TOKEN": "first"}) as a,
+        opened.attached("b", environ={"TOKEN": "second"}) as b,
+    ):
+        await a.tools()
+        await b.tools()
+        assert len(opened.profiles.all) == 1
+        text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+        (tmp_path / "config.yaml").write_text(
+            text.replace('"in-memory-up"', '"in-memory-up", "env": {"T": "${env:TOKEN}"}'), encoding="utf-8"
+        )
+        assert await b.notice("leaving") == {"leaving": "restart"}
+        assert await a.call("up__hello")
+        assert ("up", str(tmp_path), "first") in streams.workplaces
+
+
+async def test_a_command_ends_it_and_says_what_was_not_finished(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a", folder=tmp_path) as client:
+        await client.tools()
+        status = await opened.command("status")
+        assert [(each["name"], each["folder"]) for each in status["clients"]] == [("a 1", str(tmp_path))]
+        assert await opened.command("down", seconds=1) == {"ended": True, "unfinished": 0}
+        assert await client.notice("leaving") == {"leaving": "down"}
+        with pytest.raises(asyncio.IncompleteReadError):
+            await client.line()
+        await until(lambda: not opened.profiles.members)
+
+
+async def test_what_is_no_command_and_no_bridge_is_answered(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        assert "known are" in (await opened.command("sing"))["error"]
+        async with opened.connected({"attach": 1, "environ": {"SECRET": "hunter2"}, "pid": "x"}) as client:
+            refused = (await client.notice("refused"))["refused"]
+    assert "hunter2" not in refused["message"]
+
+
+async def test_a_client_that_sends_no_more_gets_its_answers(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        last = await client.begin("tools/call", {"name": "up__hello", "arguments": {}})
+        client.writer.write(FINISHING + b"\n")
+        client.writer.write_eof()
+        assert "content" in await client.answer(last)
+        await until(lambda: not opened.profiles.members)
+
+
+async def test_what_a_killed_client_waited_for_is_given_up_at_once(tmp_path: Path) -> None:
+    given_up = anyio.Event()
+
+    async def wait(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            given_up.set()
+        return {}
+
+    upstreams = {"up": ScriptedServer([tool("hello")], handler=wait)}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        async with opened.attached("a") as client:
+            await client.begin("tools/call", {"name": "up__hello", "arguments": {}})
+            await client.notice("sent")
+        with anyio.fail_after(20):
+            await given_up.wait()
+        await until(lambda: not opened.profiles.members)

@@ -1,0 +1,546 @@
+"""Several local clients share a server's session, and whatever it asks or tells reaches the one it is for."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.client.client import Client
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.elicitation import Capabilities
+from pml_gateway.mcp.transport import open_streams
+from pml_gateway.upstreams import lifecycle
+from pml_gateway.upstreams.dialogue import shared_questions, trials
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
+from tests.support.asking import Person, act, asking, gated, question_of
+from tests.support.local import Machine, machine
+from tests.support.memory import paths_in, settings_for
+from tests.support.scripted_server import text_result, tool
+from tests.support.waiting import LIMIT, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:.*deprecated")]
+
+
+async def call(client: Client, name: str, text: str = "") -> str:
+    with anyio.fail_after(LIMIT):
+        result = await client.call_tool(f"up__{name}", {"text": text})
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+async def known(served: Machine, *clients: Client) -> None:
+    """Wait until the server was listed with what these clients can be asked."""
+    for client in clients:
+        await until(lambda: served.up.last_listed is not None)
+        while "up__plain" not in {each.name for each in (await client.list_tools()).tools}:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+    await until(lambda: (questions := served.up._lifecycle.shared_questions) is not None and not questions.is_outdated)
+
+
+def own_sessions(served: Machine) -> list[str]:
+    return [each.client_id for each in served.up.sessions() if not each.is_shared]
+
+
+class Gate:
+    """A server in which calls wait where the test wants them to."""
+
+    def __init__(self) -> None:
+        self.fake = asking()
+        self.fake.tools.append(tool("hold", properties={"text": {"type": "string"}}))
+        self.fake.tools.append(
+            tool("read", properties={"text": {"type": "string"}}, annotations={"readOnlyHint": True})
+        )
+        self.fake.handler = self.act
+        self.goes_on: dict[str, anyio.Event] = {}
+        self.begun: list[str] = []
+        self.asks_first: set[str] = set()
+
+    def holds(self, *texts: str) -> None:
+        self.goes_on |= {text: anyio.Event() for text in texts}
+
+    async def act(self, ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        text = str(call["arguments"].get("text", ""))
+        self.begun.append(text)
+        if text in self.asks_first:
+            return await act(ctx, {**call, "name": "ask"})
+        if text in self.goes_on:
+            await self.goes_on[text].wait()
+        if call["name"] in ("hold", "read"):
+            return text_result(f"{call['name']} {text}")
+        return await act(ctx, call)
+
+
+async def test_clients_that_can_be_asked_share_one_session_of_a_server_that_never_asks(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        for number in range(3):
+            assert await call(first, "plain", f"a{number}") == f"plain a{number}"
+            assert await call(second, "plain", f"b{number}") == f"plain b{number}"
+        assert own_sessions(served) == []
+        # The server was opened once, with what both can be asked.
+        assert fake.announced == [("elicitation", "roots", "sampling")]
+
+
+async def test_the_client_whose_only_call_runs_is_asked_and_has_its_own_session_from_then_on(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        assert await call(first, "ask", "one") == "ada: one"
+        assert own_sessions(served) == []
+        assert await call(second, "ask", "two") == "bob: two"
+        assert own_sessions(served) == ["local:bob"]
+        assert await call(first, "plain", "x") == "plain x"
+        assert sorted(own_sessions(served)) == ["local:ada", "local:bob"]
+        assert (ada.asked, bob.asked) == (["one"], ["two"])
+        whys = {each.why for each in served.up.sessions() if not each.is_shared}
+        assert whys == {"the server asks clients (elicitation)"}
+
+
+async def test_that_a_server_asks_is_known_at_the_next_start(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        assert await call(first, "ask", "one") == "ada: one"
+        manifests = paths_in(tmp_path).manifest_dir
+        await until(lambda: any('"asks":["elicitation"]' in each.read_text() for each in manifests.glob("*.json")))
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        assert await call(first, "plain") == "plain "
+        assert own_sessions(served) == ["local:ada"]
+
+
+async def test_the_lone_client_keeps_the_shared_session_even_where_the_server_asks(tmp_path: Path) -> None:
+    fake, ada = asking(), Person("ada")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        assert await call(first, "ask", "one") == "ada: one"
+        assert await call(first, "roots") == "file:///ada"
+        assert own_sessions(served) == []
+
+
+async def test_requests_that_may_ask_run_beside_no_others_and_those_that_wait_move_once_one_asks(
+    tmp_path: Path,
+) -> None:
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    ada.answers = anyio.Event()
+    async with (
+        machine(tmp_path, {"up": gate.fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        said: dict[str, str] = {}
+
+        async def ask(client: Client, text: str) -> None:
+            said[text] = await call(client, "ask", text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, first, "one")
+            await until(lambda: ada.asked)
+            tasks.start_soon(ask, second, "two")
+            await until(lambda: "two" in said)
+            assert own_sessions(served) == ["local:bob"]
+            ada.answers.set()
+        assert said == {"one": "ada: one", "two": "bob: two"}
+        assert (ada.asked, bob.asked) == (["one"], ["two"])
+
+
+async def test_a_request_that_is_not_proven_takes_its_own_session_beside_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    gate.holds("slow")
+    async with (
+        machine(tmp_path, {"up": gate.fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        assert await call(second, "plain") == "plain "
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, first, "hold", "slow")
+            await until(lambda: "slow" in gate.begun)
+            assert await call(second, "plain") == "plain "
+            assert own_sessions(served) == []
+            assert await call(second, "read") == "read "
+            assert own_sessions(served) == ["local:bob"]
+            gate.goes_on["slow"].set()
+
+
+async def test_a_question_waits_until_a_proven_call_of_another_client_has_ended(tmp_path: Path) -> None:
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    gate.holds("later")
+    async with (
+        machine(tmp_path, {"up": gate.fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        await call(second, "hold", "at once")
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await call(first, "ask", "who"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, second, "hold", "later")
+            await until(lambda: "later" in gate.begun)
+            tasks.start_soon(ask)
+            await until(lambda: served.up._lifecycle.lists.asks)
+            await anyio.wait_all_tasks_blocked()
+            assert (ada.asked, bob.asked) == ([], [])
+            gate.goes_on["later"].set()
+        assert said == ["ada: who"]
+        assert (ada.asked, bob.asked) == (["who"], [])
+
+
+async def test_nobody_is_asked_where_it_stays_uncertain_and_the_call_ends_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_questions, "HELD_SECONDS", 0.05)
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    gate.holds("long")
+    async with (
+        machine(tmp_path, {"up": gate.fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        await call(second, "hold", "at once")
+        held: list[str] = []
+
+        async def hold() -> None:
+            held.append(await call(second, "hold", "long"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold)
+            await until(lambda: "long" in gate.begun)
+            result = await first.call_tool("up__ask", {"text": "who"})
+            error: Any = result.structured_content
+            assert error["error"]["details"]["executed"] == "unknown"
+            assert "several clients" in error["error"]["message"]
+            # The next one has a session of its own.
+            assert await call(first, "ask", "again") == "ada: again"
+            gate.goes_on["long"].set()
+        assert held == ["hold long"]
+        assert (ada.asked, bob.asked) == (["again"], [])
+
+
+async def test_a_call_that_may_be_repeated_is_made_again_in_its_own_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_questions, "HELD_SECONDS", 0.05)
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    gate.holds("long")
+    gate.asks_first = {"who"}
+    async with (
+        machine(tmp_path, {"up": gate.fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        await call(second, "hold", "at once")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, second, "hold", "long")
+            await until(lambda: "long" in gate.begun)
+            assert await call(first, "read", "who") == "ada: who"
+            gate.goes_on["long"].set()
+        assert (ada.asked, bob.asked) == (["who"], [])
+
+
+async def test_a_question_of_a_call_that_was_cancelled_reaches_nobody_else(tmp_path: Path) -> None:
+    ada, bob = Person("ada"), Person("bob")
+    late, begun = anyio.Event(), anyio.Event()
+    outcomes: list[str] = []
+    fake = asking()
+
+    async def deaf(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if given["name"] != "ask":
+            if given["arguments"].get("text") == "wait":
+                await late.wait()
+                await until(lambda: outcomes)
+            return text_result("done")
+        connection, question = ctx.session._connection, question_of("ask", "secret of ada")
+
+        async def work() -> None:
+            begun.set()
+            await late.wait()
+            try:
+                await connection.send_raw_request(question["method"], question["params"])
+            except Exception as error:  # noqa: BLE001
+                outcomes.append(str(error))
+
+        # What goes on whatever becomes of the call.
+        fakes.start_soon(work)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    fake.handler = deaf
+    async with (
+        anyio.create_task_group() as fakes,
+        machine(tmp_path, {"up": fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, first, "ask")
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        await until(lambda: served.up._lifecycle.shared_questions.is_unused)  # type: ignore[union-attr]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, second, "plain", "wait")
+            await until(lambda: len(fake.calls) == 2)
+            late.set()
+        assert len(outcomes) == 1
+        assert (ada.asked, bob.asked) == ([], [])
+        fakes.cancel_scope.cancel()
+
+
+async def test_a_question_that_comes_with_the_answer_to_its_call_reaches_nobody_else(tmp_path: Path) -> None:
+    ada, bob = Person("ada"), Person("bob")
+    both, refused = anyio.Event(), anyio.Event()
+    fake = asking()
+
+    async def hasty(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
+        text = given["arguments"].get("text")
+        if text == "wait":
+            both.set()
+            await refused.wait()
+        if text == "hasty":
+            await both.wait()
+            connection, question = ctx.session._connection, question_of("ask", "secret of ada")
+
+            async def ask() -> None:
+                try:
+                    await connection.send_raw_request(question["method"], question["params"])
+                except Exception:  # noqa: BLE001
+                    refused.set()
+
+            fakes.start_soon(ask)
+            await anyio.lowlevel.checkpoint()
+        return text_result("done")
+
+    fake.handler = hasty
+    async with (
+        anyio.create_task_group() as fakes,
+        machine(tmp_path, {"up": fake}) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        await known(served, first, second)
+        await call(second, "plain")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, second, "plain", "wait")
+            tasks.start_soon(call, first, "ask", "hasty")
+        assert (ada.asked, bob.asked) == ([], [])
+        fakes.cancel_scope.cancel()
+
+
+async def test_roots_of_one_client_are_never_used_for_another(tmp_path: Path) -> None:
+    given: dict[Any, str] = {}
+    fake = asking()
+
+    async def note(ctx: Any) -> None:
+        connection = ctx.session._connection
+        try:
+            answer = await connection.outbound.send_raw_request("roots/list", None, {"timeout": 30})
+            given[connection] = str(answer["roots"][0]["uri"])
+        except Exception:  # noqa: BLE001
+            given[connection] = "refused"
+
+    async def tell(ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        await until(lambda: ctx.session._connection in given)
+        return text_result(given[ctx.session._connection])
+
+    fake.on_initialized, fake.handler = note, tell
+    ada, bob = Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        assert await call(first, "plain") == "file:///ada"
+        assert own_sessions(served) == []
+        async with served.client(bob) as second, served.unable("eve") as third:
+            assert await call(second, "plain") == "file:///bob"
+            assert await call(first, "plain") == "file:///ada"
+            assert await call(third, "plain") == "refused"
+
+
+async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path: Path) -> None:
+    gate, bob = Gate(), Person("bob")
+    gate.holds("slow")
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.unable("eve") as first:
+        await until(lambda: served.up.last_listed is not None)
+        said: list[str] = []
+
+        async def hold() -> None:
+            said.append(await call(first, "hold", "slow"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold)
+            await until(lambda: "slow" in gate.begun)
+            async with served.client(bob) as second:
+                # What the shared session announces is not what it can be asked.
+                assert await call(second, "ask", "who") == "bob: who"
+                assert own_sessions(served) == ["local:bob"]
+                gate.goes_on["slow"].set()
+                await until(lambda: said)
+                # That of its own, and the shared one.
+                await until(lambda: gate.fake.announced.count(("elicitation", "roots", "sampling")) == 2)
+                await known(served, second)
+        assert said == ["hold slow"]
+        assert gate.fake.announced[0] == ()
+
+
+async def test_logs_of_a_shared_session_reach_no_other_client(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        # The only one to use the session so far.
+        await call(first, "log", "ada")
+        await until(lambda: len(ada.logs) == 2)
+        await call(second, "log", "bob")
+        await second.set_logging_level("error")
+        await call(second, "log", "bob")
+        await until(lambda: bob.logs)
+        assert own_sessions(served) == ["local:bob"]
+        assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
+    assert sorted(ada.logs) == ["debug ada", "error ada"]
+    assert bob.logs == ["error bob"]
+
+
+async def test_clients_have_sessions_of_their_own_at_a_stateful_server_and_the_one_that_lists_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "LISTING_SECONDS", 0.05)
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    settings = settings_for({"up": fake}, gateway={"tools_exposure": "full_proxy"})
+    definition = settings.servers["up"].model_copy(update={"sessions": "per_client"})
+    settings = settings.model_copy(update={"servers": {"up": definition}})
+    async with (
+        machine(tmp_path, {"up": fake}, settings) as served,
+        served.client(ada) as first,
+        served.client(bob) as second,
+    ):
+        said: dict[str, str] = {}
+        ada.answers = anyio.Event()
+
+        async def ask(text: str) -> None:
+            said[text] = await call(first, "ask", text)
+
+        await until(lambda: served.up.last_listed is not None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "one")
+            tasks.start_soon(ask, "two")
+            await until(lambda: sorted(ada.asked) == ["one", "two"])
+            assert await call(second, "ask", "three") == "bob: three"
+            ada.answers.set()
+        assert said == {"one": "ada: one", "two": "ada: two"}
+        assert sorted(own_sessions(served)) == ["local:ada", "local:bob"]
+        await until(lambda: sorted(each.client_id for each in served.up.sessions()) == ["local:ada", "local:bob"])
+
+
+async def test_a_client_that_leaves_frees_its_sessions_at_once(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(bob) as second:
+        async with served.client(ada) as first:
+            await known(served, first, second)
+            await call(first, "ask", "one")
+            await call(first, "ask", "two")
+            assert own_sessions(served) == ["local:ada"]
+        await until(lambda: own_sessions(served) == [])
+        assert await call(second, "ask", "three") == "bob: three"
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["up-handshake", "up-2026"])
+async def test_a_stateless_client_among_others_is_asked_its_own_questions(tmp_path: Path, modern: bool) -> None:
+    fake, ada, bob = asking(modern=modern), Person("ada"), Person("bob")
+    async with (
+        machine(tmp_path, {"up": fake}) as served,
+        served.client(ada) as first,
+        served.client(bob, modern=True) as second,
+    ):
+        await until(lambda: served.up.last_listed is not None)
+        said: dict[str, str] = {}
+
+        async def ask(client: Client, text: str) -> None:
+            said[text] = await call(client, "ask", text)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(ask, first, f"a{number}")
+                tasks.start_soon(ask, second, f"b{number}")
+        assert said == {
+            f"{who[0]}{number}": f"{who}: {who[0]}{number}" for who in ("ada", "bob") for number in range(3)
+        }
+        assert {text[0] for text in ada.asked} == {"a"}
+        assert {text[0] for text in bob.asked} == {"b"}
+        if modern:
+            assert own_sessions(served) == []
+
+
+@pytest.mark.slow
+async def test_three_clients_use_one_process_until_it_asks(tmp_path: Path) -> None:
+    people = [Person(name) for name in ("ada", "bob", "eve")]
+    up = {
+        "command": sys.executable,
+        "args": [str(Path(asking.__code__.co_filename))],
+        "env": {"PYTHONPATH": str(Path(__file__).parents[3])},
+    }
+    settings = Settings.model_validate({"servers": {"up": up}, "gateway": {"tools_exposure": "full_proxy"}})
+    async with machine(tmp_path, {}, settings, open_streams=open_streams) as served, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(served.client(person)) for person in people]
+        await known(served, *clients)
+        for client, person in zip(clients, people, strict=True):
+            assert await call(client, "plain", person.name) == f"plain {person.name}"
+        [shared] = served.up.sessions()
+        assert shared.is_shared
+        assert shared.pid is not None
+        for client, person in zip(clients, people, strict=True):
+            assert await call(client, "ask", "who") == f"{person.name}: who"
+        sessions = served.up.sessions()
+        assert [each.client_id for each in sessions] == ["", "local:bob", "local:eve"]
+        assert len({each.pid for each in sessions}) == 3
+
+
+async def test_a_local_client_is_listed_what_is_for_clients_like_it(tmp_path: Path) -> None:
+    fake, ada = gated(), Person("ada")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.unable("eve") as other:
+
+        async def names(client: Client) -> set[str]:
+            return {each.name.removeprefix("up__") for each in (await client.list_tools()).tools}
+
+        with anyio.fail_after(LIMIT):
+            while await names(first) != {"ask", "sample", "roots", "both", "plain"}:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            while await names(other) != {"plain", "lonely"}:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            assert await names(first) == {"ask", "sample", "roots", "both", "plain"}
+
+
+def test_what_several_clients_can_be_asked_is_what_any_of_them_can() -> None:
+    def able(key: str, **announced: Any) -> Capabilities:
+        return Capabilities(key, announced)
+
+    one, other = (
+        able("1", elicitation={}, roots={"listChanged": False}),
+        able("2", elicitation={"url": {}}, sampling={}),
+    )
+    both = union(one, other)
+    assert both.announced == {
+        "elicitation": {"form": {}, "url": {}},
+        "roots": {"listChanged": False},
+        "sampling": {},
+    }
+    assert union(both, one) == union(one, both) == union(both, both) == both
+    assert union(one, Capabilities()) is one
+    local = LocalClients()
+    local.introduce("a", "a", one, None)
+    local.introduce("b", "b", other, None)
+    local.leave("b")
+    assert (local.client_capabilities, local.has_several, local.sole) == (both, True, None)

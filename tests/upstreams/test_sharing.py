@@ -1,0 +1,300 @@
+"""Which clients share a server's process: those for whom it is started alike, from wherever they work."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.errors import GatewayError
+from pml_gateway.mcp.transport import process_parameters, resolved_headers
+from pml_gateway.secrets.references import resolve_in
+from pml_gateway.upstreams.sharing import ProcessKey, SharedBy, process_key, shared_by
+from pml_gateway.workplace import Workplace
+from tests.support.examples import examples
+
+DEFAULTS = UpstreamSettings()
+
+
+def definition(**entry: Any) -> UpstreamDefinition:
+    return UpstreamDefinition.model_validate(entry)
+
+
+def key(entry: UpstreamDefinition, workplace: Workplace, defaults: UpstreamSettings = DEFAULTS) -> ProcessKey:
+    return process_key("up", entry, defaults, workplace)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
+    """Two clients of one person, in projects of which the first has some files."""
+    one, two, home = tmp_path / "one", tmp_path / "two", tmp_path / "home"
+    for folder in (one / "src" / "tool", one / "node_modules" / "@scope" / "local", one / "sub", two, home):
+        folder.mkdir(parents=True)
+    for file in ("server.py", "word", "sub/runner", "sub/here", "run"):
+        (one / file).write_text("#!/bin/sh\n", encoding="utf-8")
+        (one / file).chmod(0o755)
+    (home / "at-home.py").touch()
+    for folder in (one, two):
+        (folder / "local.env").touch()
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(home), "TOKEN": "t0ken", "RELATIVE": "./x"}
+    return Workplace(one, environ), Workplace(two, environ)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"command": "x", "args": ["./data"]}, "argument './data' is relative"),
+        ({"command": "x", "args": ["--root=../data"]}, "argument '--root=../data' is relative"),
+        ({"command": "x", "args": ["--root", "."]}, "argument '.' is relative"),
+        ({"command": "x", "args": ["${env:RELATIVE}"]}, "argument '${env:RELATIVE}' is relative"),
+        ({"command": "python3", "args": ["server.py"]}, "argument 'server.py' is relative"),
+        ({"command": "python3", "args": ["-m", "src.tool"]}, "argument 'src.tool' is relative"),
+        ({"command": "python3", "args": ["-m", "server"]}, "argument 'server' is relative"),
+        ({"command": "node", "args": ["sub/runner", "--x"]}, "argument 'sub/runner' is relative"),
+        ({"command": "x", "args": ["--config=server.py"]}, "argument '--config=server.py' is relative"),
+        ({"command": "python3", "args": ["at-home.py"]}, "argument 'at-home.py' is relative"),
+        ({"command": "./run"}, "command './run' is relative"),
+        ({"command": "x", "cwd": "sub"}, "cwd 'sub' is relative"),
+        ({"command": "x", "env_file": "local.env"}, "env_file 'local.env' is relative"),
+        ({"command": "x", "env": {"DB": "./x.db"}}, "env.DB is relative"),
+        ({"command": "x", "args": ["${cwd}"]}, "args[0] uses ${cwd}"),
+        ({"command": "x", "env": {"ROOT": "a:${workspaceFolder}"}}, "env.ROOT uses ${workspaceFolder}"),
+        ({"command": "x", "cwd": "${workspaceFolder}"}, "cwd uses ${workspaceFolder}"),
+        ({"url": "https://x.example/${cwd}"}, "url uses ${cwd}"),
+        ({"url": "https://x.example/", "headers": {"X-Root": "${cwd}"}}, "headers.X-Root uses ${cwd}"),
+        ({"url": "https://x.example/", "sessions": "per_folder"}, "sessions: per_folder"),
+        ({"command": "x", "cwd": "/", "sessions": "per_folder"}, "sessions: per_folder"),
+        ({"command": "here", "env": {"PATH": "sub:/bin"}}, "PATH has relative folders"),
+        ({"command": "npx", "args": ["-y", "@scope/local"]}, "is installed in this folder"),
+        ({"command": "uv", "args": ["run", "tool"]}, "uv run works on the project that it is started in"),
+        ({"command": "npm", "args": ["start"]}, "npm start works on the project that it is started in"),
+        ({"command": "make", "args": ["serve"]}, "make works on the project that it is started in"),
+    ],
+)
+def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
+    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+) -> None:
+    one, two = places
+    found = shared_by(definition(**entry), one)
+    assert found.by is SharedBy.FOLDER
+    assert reason in found.reason
+    assert found.place == one
+    assert key(definition(**entry), one) == key(definition(**entry), replace(one, environ={**one.environ, "X": "1"}))
+    assert key(definition(**entry), one) != key(definition(**entry), two)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "@scope/pkg", "owner/image:tag", "pkg@1", "https://x.example/a"]},
+        {"command": "uvx", "args": ["mcp-server-time", "--local-timezone=Europe/Berlin", "-v"]},
+        {"command": "docker", "args": ["run", "-i", "--rm", "ghcr.io/github/github-mcp-server"]},
+        {"command": "npx", "args": ["-y", "word"]},
+        {"command": "x", "args": ["/abs/path", "~/data", "C:\\data", "postgresql://localhost/db", "--", "-"]},
+        {"command": "python3", "args": ["server.py"], "cwd": "/"},
+        {"command": "./run", "cwd": "~"},
+        {"command": "x", "env_file": "~/own.env", "cwd": "/"},
+        {"command": "x", "args": ["$${cwd}"]},
+        {"command": "uv", "args": ["run", "--directory", "/srv/tool", "tool"]},
+        {"command": "x", "args": ["./data"], "sessions": "shared"},
+        {"url": "https://x.example/mcp"},
+    ],
+)
+def test_a_server_that_does_not_depend_on_it_is_everybodys_and_runs_at_home(
+    places: tuple[Workplace, Workplace], entry: dict[str, Any]
+) -> None:
+    one, two = places
+    found = shared_by(definition(**entry), one)
+    assert (found.by, found.reason) == (SharedBy.EVERYBODY, "")
+    assert found.place.folder == one.home
+    assert key(definition(**entry), one) == key(definition(**entry), two)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"url": "https://x.example", "sessions": "per_client"}, "sessions: per_client"),
+        ({"command": "npx", "args": ["@playwright/mcp@latest"]}, "keeps a browser from call to call"),
+    ],
+)
+def test_a_server_of_single_clients_starts_in_their_folders(
+    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+) -> None:
+    one, two = places
+    found = shared_by(definition(**entry), one)
+    assert found.by is SharedBy.CLIENT
+    assert reason in found.reason
+    assert found.place == one
+    assert key(definition(**entry), one) != key(definition(**entry), two)
+
+
+def test_what_a_setting_says_of_a_server_goes_before_what_is_known_of_it(places: tuple[Workplace, Workplace]) -> None:
+    shared = definition(command="npx", args=["@playwright/mcp"], sessions="shared")
+    assert shared_by(shared, places[0]).by is SharedBy.EVERYBODY
+
+
+def test_what_a_variable_stands_for_counts_and_where_it_comes_from_does_not(
+    places: tuple[Workplace, Workplace],
+) -> None:
+    one, _ = places
+    entry = definition(command="x", env={"A": "${env:TOKEN}"})
+    other = replace(one, environ={**one.environ, "TOKEN": "another"})
+    unrelated = replace(one, environ={**one.environ, "WINDOW": "7"})
+    assert key(entry, one) != key(entry, other)
+    assert key(entry, one) == key(entry, unrelated)
+    assert key(entry, one) == key(definition(command="x", env={"A": "t0ken"}), one)
+    assert key(entry, one) != key(entry, replace(one, environ={**one.environ, "PATH": "/bin"}))
+
+
+def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
+    places: tuple[Workplace, Workplace],
+) -> None:
+    one, _ = places
+    entry = definition(command="x")
+    assert key(entry, one) != key(definition(command="x", call_timeout=5), one)
+    assert key(entry, one) != key(entry, one, UpstreamSettings(max_queue=3))
+    assert key(entry, one) == key(definition(command="x", formerly=["old"], sessions="shared"), one)
+    assert key(entry, one) != process_key("down", entry, DEFAULTS, one)
+    login = {"type": "client_credentials", "client_id": "a", "client_secret": "${env:TOKEN}", "issuer": "https://i.x"}
+    remote = definition(url="https://x.example", auth=login)
+    assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "another"}))
+
+
+def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Workplace]) -> None:
+    """What they lack may come, and then each is to be served with its own."""
+    one, _ = places
+    entry = definition(command="x", env={"A": "${env:MISSING}", "B": "${env:TOKEN}"})
+    assert key(entry, one) == key(entry, one)
+    assert key(entry, one) != key(entry, replace(one, environ={**one.environ, "TOKEN": "another"}))
+    assert key(definition(command="x", env={"A": "${env:OTHER}"}), one) != key(entry, one)
+
+
+def test_files_that_say_the_same_today_are_not_shared(places: tuple[Workplace, Workplace]) -> None:
+    one, _ = places
+    for name in ("a", "b"):
+        (one.home / name).write_text("same", encoding="utf-8")
+    entries = [definition(url="https://x.example", headers={"X": f"${{file:~/{name}}}"}) for name in ("a", "b")]
+    assert key(entries[0], one) != key(entries[1], one)
+
+
+def test_neither_a_key_nor_a_reason_shows_a_secret(places: tuple[Workplace, Workplace]) -> None:
+    one, _ = places
+    entry = definition(command="x", args=["./${env:TOKEN}", "--token=./s3cret-s3cret"])
+    assert "t0ken" not in repr(key(entry, one))
+    assert "t0ken" not in shared_by(entry, one).reason
+
+
+TEXTS = st.sampled_from(
+    ["x", "", "./a", "a.txt", "${cwd}", "$${cwd}", "${env:A}", "${env:B:-b}", "${workspaceFolder}/a.txt", "/abs", "~/a"]
+)
+DEFINITIONS = st.one_of(
+    st.fixed_dictionaries(
+        {"command": st.sampled_from(["sh", "./sh", "nowhere", "tool", "~/tool"])},
+        optional={
+            "args": st.lists(TEXTS, max_size=2),
+            "env": st.dictionaries(st.sampled_from(["A", "X"]), TEXTS, max_size=2)
+            | st.just({"PATH": "sub:/bin"})
+            | st.just({"PATH": "/bin"}),
+            "cwd": st.sampled_from(["/", "sub", "${cwd}", "~"]),
+            "env_file": st.sampled_from(["a.env", "~/a.env", "${cwd}/a.env"]),
+            "sessions": st.sampled_from(["shared", "per_folder", "per_client"]),
+            "call_timeout": st.just(5),
+            "enabled": st.booleans(),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"url": st.sampled_from(["https://x.example/", "https://x.example/${env:A}"])},
+        optional={"headers": st.dictionaries(st.just("X-A"), st.sampled_from(["a", "${env:A}", "${cwd}"]))},
+    ),
+).map(lambda entry: UpstreamDefinition.model_validate(entry))
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for name in ("one", "two"):
+            (folder / name / "sub").mkdir(parents=True)
+            (folder / name / "a.env").write_text("F=1\n", encoding="utf-8")
+        (folder / "home").mkdir()
+        for tool in (folder / "one" / "sub" / "tool", folder / "home" / "tool", folder / "one" / "a.txt"):
+            tool.write_text("#!/bin/sh\n", encoding="utf-8")
+            tool.chmod(0o755)
+        (folder / "home" / "a.env").write_text("F=2\n", encoding="utf-8")
+        yield folder
+
+
+WORKPLACES = st.builds(
+    lambda folder, variables: (folder, variables),
+    st.sampled_from(["one", "two"]),
+    st.dictionaries(st.sampled_from(["A", "B", "UNUSED"]), st.sampled_from(["x", "/abs"]), max_size=2),
+)
+
+
+def place(root: Path, drawn: tuple[str, dict[str, str]]) -> Workplace:
+    folder, variables = drawn
+    return Workplace(root / folder, {"PATH": "/usr/bin:/bin", "HOME": str(root / "home"), **variables})
+
+
+def start(entry: UpstreamDefinition, workplace: Workplace) -> object:
+    """How the child is started, or the request sent."""
+    if entry.url is not None:
+        return resolve_in(entry.url, workplace), resolved_headers(entry, workplace)
+    return process_parameters("up", entry, workplace)
+
+
+@settings(max_examples=examples(150))
+@given(first=DEFINITIONS, second=DEFINITIONS, drawn=st.tuples(WORKPLACES, WORKPLACES), same=st.booleans())
+def test_keys_are_equal_exactly_where_the_children_are_started_alike(
+    root: Path,
+    first: UpstreamDefinition,
+    second: UpstreamDefinition,
+    drawn: tuple[Any, Any],
+    same: bool,
+) -> None:
+    second = first if same else second
+    here, there = place(root, drawn[0]), place(root, drawn[1])
+    try:
+        starts = start(first, shared_by(first, here).place), start(second, shared_by(second, there).place)
+    except GatewayError:
+        is_alike = (first, here) == (second, there)
+        assert not is_alike or key(first, here) == key(second, there)
+        return
+    bound = [sharing.by is not SharedBy.EVERYBODY for sharing in (shared_by(first, here), shared_by(second, there))]
+    files = [each.env_file and Path(each.env_file).name for each in (first, second)]
+    is_alike = (
+        starts[0] == starts[1]
+        and bound[0] == bound[1]
+        and (not bound[0] or here.folder == there.folder)
+        and (first.resolved_sessions, first.call_timeout) == (second.resolved_sessions, second.call_timeout)
+        and files[0] == files[1]
+    )
+    assert (key(first, here) == key(second, there)) == is_alike
+
+
+@settings(max_examples=examples(60))
+@given(entry=DEFINITIONS, drawn=WORKPLACES)
+def test_nothing_but_the_folder_of_what_is_everybodys_differs_at_home(
+    root: Path, entry: UpstreamDefinition, drawn: Any
+) -> None:
+    here = place(root, drawn)
+    sharing = shared_by(entry, here)
+    if sharing.by is not SharedBy.EVERYBODY or entry.command is None or entry.sessions == "shared":
+        return
+    try:
+        mine = process_parameters("up", entry, here)
+    except GatewayError:
+        with pytest.raises(GatewayError):
+            process_parameters("up", entry, sharing.place)
+        return
+    shared = process_parameters("up", entry, sharing.place)
+    assert (mine.command, mine.args, mine.env) == (shared.command, shared.args, shared.env)
+    assert entry.cwd is None or mine.cwd == shared.cwd
