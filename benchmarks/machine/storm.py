@@ -250,7 +250,7 @@ async def open_visits(stand: Stand, places: Sequence[Place]) -> tuple[Storm, lis
         visits.append(Visit(storm, resident, await stand.open(place, resident)))
     for visit in visits:
         await warmed(visit.client, len(stand.servers))
-        if visit.client.era.value < "2026":
+        if not visit.client.is_stateless:
             await visit.client.result("logging/setLevel", {"level": "info"})
     await anyio.sleep(1.0)
     for resident in storm.residents.values():
@@ -297,7 +297,7 @@ async def run_storm(visits: Sequence[Visit], *, calls: int, seed: int, only: Seq
 
 async def grow(visits: Sequence[Visit]) -> None:
     """Servers that belong to single clients have a tool more: only their clients hear of it, and only they list it."""
-    full = [visit for visit in visits if visit.resident.place.options and visit.client.era.value < "2026"]
+    full = [visit for visit in visits if visit.resident.place.options and not visit.client.is_stateless]
     growing = full[::2]
     before = {visit.resident.name: visit.resident.list_changes for visit in visits}
     for visit in growing:
