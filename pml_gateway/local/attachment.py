@@ -87,7 +87,7 @@ class Attachment:
     @property
     def paths(self) -> Paths:
         """Where its gateway's files lie."""
-        return Paths.from_environ(self.workplace.environ)
+        return Paths.from_environ(self.workplace.environ, self.workplace.folder)
 
     @property
     def config_file(self) -> Path | None:

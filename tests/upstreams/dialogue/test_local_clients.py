@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -495,7 +494,11 @@ async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_wh
     async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
         await known(served, first)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(served.up.request, "tools/call", params, audience=beside))
+
+            async def call_beside() -> None:
+                await served.up.request("tools/call", params, audience=beside)
+
+            tasks.start_soon(call_beside)
             await until(lambda: "long" in gate.begun)
             # It cannot be told on the shared session whose a question would be.
             assert await call(first, "ask", "who") == "ada: who"
