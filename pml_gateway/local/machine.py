@@ -213,7 +213,10 @@ class Machine:
             if self._profiles.members or self._life.started_by != "client":
                 self._life.used = time.monotonic()
                 continue
-            settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
+            # As the client that left last had it, and by every edit since: its gateway is kept open.
+            settings = self._profiles.settings
+            if settings is None:
+                settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
             if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
                 logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
                 self._life.end("idle")
