@@ -33,6 +33,7 @@ from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
+from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
 from pml_gateway.types import JsonObject
@@ -125,6 +126,8 @@ class Machine:
                     await serve_session(runtime, member, rest)
                 finally:
                     profile.members.remove(member)
+                    # A handshake session ends so by itself; a client without one has left only now.
+                    end_local_client(runtime.gateway, attachment.client.id)
                     self._life.used = time.monotonic()
         except Exception as raised:  # noqa: BLE001
             await lines.tell({"refused": _refusal(innermost(raised))})

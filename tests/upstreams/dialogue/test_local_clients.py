@@ -490,15 +490,15 @@ async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_wh
     monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
     gate, ada, beside = Gate(), Person("ada"), Asked("anonymous")
     gate.holds("long")
-    params = {"name": "hold", "arguments": {"text": "long"}}
+
+    async def hold(served: Machine) -> None:
+        params = {"name": "hold", "arguments": {"text": "long"}}
+        await served.up.request("tools/call", params, audience=beside)
+
     async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
         await known(served, first)
         async with anyio.create_task_group() as tasks:
-
-            async def call_beside() -> None:
-                await served.up.request("tools/call", params, audience=beside)
-
-            tasks.start_soon(call_beside)
+            tasks.start_soon(hold, served)
             await until(lambda: "long" in gate.begun)
             # It cannot be told on the shared session whose a question would be.
             assert await call(first, "ask", "who") == "ada: who"
@@ -508,7 +508,7 @@ async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_wh
     async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
         await known(served, first)
         assert await call(first, "roots") == "file:///ada"
-        await served.up.request("tools/call", params, audience=beside)
+        await hold(served)
         assert own_sessions(served) == ["anonymous"]
 
 
