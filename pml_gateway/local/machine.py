@@ -126,8 +126,10 @@ class Machine:
                     await serve_session(runtime, member, rest)
                 finally:
                     profile.members.remove(member)
-                    # A handshake session ends so by itself; a client without one has left only now.
-                    end_local_client(runtime.gateway, attachment.client.id)
+                    # A handshake session ends so by itself; a client without one has left only now. A bridge that was
+                    # cut off may have attached again by then.
+                    if attachment.client not in (each.attachment.client for each in self._profiles.members):
+                        end_local_client(runtime.gateway, attachment.client.id)
                     self._life.used = time.monotonic()
         except Exception as raised:  # noqa: BLE001
             await lines.tell({"refused": _refusal(innermost(raised))})
