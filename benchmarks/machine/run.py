@@ -16,6 +16,9 @@ from benchmarks.machine.stand import Side, open_stand
 from benchmarks.machine.storm import Storm, check_executions, grow, open_visits, run_storm
 
 SHOWN = 5
+SECTIONS = {"usage": {"record": False}}
+"""What is used most is listed in the hybrid mode, and lists are compared."""
+
 SETTLE_SECONDS = 1.0
 """Cancellations reach servers a moment after the storm."""
 
@@ -52,7 +55,7 @@ async def check_storm(side: Side, other: Side, plan: Plan, folder: Path) -> Repo
     """All clients at once on one side; the same calls on the other side must give the same."""
     report = Report()
     async with open_stand(side, folder / side.name, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         storm, visits = await open_visits(stand, await places(stand, plan.clients))
         await run_storm(visits, calls=plan.calls, seed=plan.seed)
         await grow(visits)
@@ -80,7 +83,7 @@ async def check_kills(side: Side, plan: Plan, folder: Path) -> Report:
     """Under load, gateways and bridges are killed."""
     report = Report()
     async with open_stand(side, folder, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         storm, visits = await open_visits(stand, await places(stand, plan.clients))
         kills = await run_kills(stand, visits, gateways=plan.gateway_kills, bridges=plan.bridge_kills, seed=plan.seed)
         await anyio.sleep(SETTLE_SECONDS)
@@ -113,7 +116,7 @@ async def _same_calls_apart(side: Side, plan: Plan, folder: Path) -> Storm:
     """The same errands with a gateway for each client, a few clients at a time."""
     whole = Storm(folder)
     async with open_stand(side, folder, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         everybody = await places(stand, plan.clients)
         per_client = -(-plan.calls // plan.clients)
         for start in range(0, plan.clients, ALONE_AT_ONCE):
