@@ -81,6 +81,7 @@ class Resident:
     logged: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     list_changes: int = 0
+    may_repeat: bool = False
 
     @property
     def name(self) -> str:
@@ -114,7 +115,7 @@ class Resident:
                 nonce, _, step = str(params.get("message")).partition(" ")
                 if params.get("progressToken") != nonce or nonce not in self.in_flight:
                     self.fault("progress", json.dumps(params))
-                elif int(step) != self.reported.get(nonce, 0) + 1:
+                elif int(step) != self.reported.get(nonce, 0) + 1 and not (step == "1" and self.may_repeat):
                     self.fault("progress", f"step {step} after {self.reported.get(nonce, 0)} of {nonce}")
                 self.reported[nonce] = int(step)
             case "notifications/message":

@@ -66,7 +66,7 @@ async def check_storm(side: Side, other: Side, plan: Plan, folder: Path) -> Repo
         left = await stand.end()
     report.figures |= storm.counts() | {"seconds": round(storm.seconds, 1)}
     report.checks += [
-        _nothing("nothing at the wrong client, and nothing lost", [f"{kind}: {what}" for kind, what in storm.faults]),
+        _nothing("nothing at the wrong client, and nothing lost", _shown(storm)),
         Check("no answer to no request", not unasked, str(unasked)),
         *(_nothing(f"none {what}", against) for what, against in found.items()),
         _nothing("nothing is left after the last client", left),
@@ -99,9 +99,7 @@ async def check_kills(side: Side, plan: Plan, folder: Path) -> Report:
         "faults": dict(Counter(kind for kind, _ in storm.faults)),
     }
     report.checks += [
-        _nothing(
-            "every call is answered, with a result or a typed error", [f"{k}: {what}" for k, what in storm.faults]
-        ),
+        _nothing("every call is answered, with a result or a typed error", _shown(storm)),
         *(_nothing(f"none {what}", against) for what, against in found.items()),
         _nothing("every client is usable again", kills.unusable),
         Check("gateways were killed", len(kills.gateways) == plan.gateway_kills, str(len(kills.gateways))),
@@ -128,6 +126,12 @@ async def _same_calls_apart(side: Side, plan: Plan, folder: Path) -> Storm:
                 await stand.leave(visit.client)
         await stand.end()
     return whole
+
+
+def _shown(storm: Storm) -> list[str]:
+    """The faults, the rarest kinds first."""
+    kinds = Counter(kind for kind, _ in storm.faults)
+    return [f"{kind}: {what}" for kind, what in sorted(storm.faults, key=lambda fault: kinds[fault[0]])]
 
 
 def _nothing(what: str, against: Sequence[str]) -> Check:
