@@ -371,6 +371,21 @@ async def test_roots_of_one_client_are_never_used_for_another(tmp_path: Path) ->
             assert await call(third, "plain") == "refused"
 
 
+async def test_a_server_that_first_asks_for_roots_is_told_those_of_the_caller_and_serves_no_other_there(
+    tmp_path: Path,
+) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        told = fake.sessions[-1]
+        assert await call(first, "roots") == "file:///ada"
+        assert await call(second, "roots") == "file:///bob"
+        assert await call(first, "roots") == "file:///ada"
+        async with served.unable("eve") as third:
+            assert await call(third, "plain") == "plain "
+        assert told not in fake.sessions[-1:], "what knows ada's roots is not what others are served by"
+
+
 async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path: Path) -> None:
     gate, bob = Gate(), Person("bob")
     gate.holds("slow")
