@@ -87,7 +87,7 @@ class Attachment:
     @property
     def paths(self) -> Paths:
         """Where its gateway's files lie."""
-        return Paths.from_environ(self.workplace.environ)
+        return Paths.from_environ(self.workplace.environ, self.workplace.folder)
 
     @property
     def config_file(self) -> Path | None:
@@ -98,6 +98,17 @@ class Attachment:
     def identity(self) -> str:
         """What names its configuration."""
         return self.paths.identity(self.config_file)
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """What it was started with and can have no effect, in words."""
+        given = {"--log-level": self.options.log_level, "--log-format": self.options.log_format}
+        named = [option for option, value in given.items() if value is not None]
+        if not named:
+            return ()
+        return (
+            f"{' and '.join(named)}: the log is that of the gateway that clients share; pml serve --alone has its own",
+        )
 
     def key(self, loaded: LoadedSettings) -> Hashable:
         """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.

@@ -173,6 +173,8 @@ class Bridge:
         self._session = Session()
         self._link: Link | None = None
         self._client_left = False
+        self._is_told = False
+        """Whether the client's log has what the first gateway had to say of the settings."""
         self._short_lives = 0
         self._reason: RefusedError | None = None
         """Why there is no gateway, after an attempt to have one."""
@@ -309,6 +311,10 @@ class Bridge:
             except LostError:
                 answer, lost = {}, lost + 1
             if "attached" in answer:
+                if not self._is_told:
+                    self._is_told = True
+                    for note in answer["attached"].get("notes", ()):
+                        _tell(note)
                 link.pid = answer["attached"].get("pid")
                 self._link = link
                 self._take(link, link.early)
