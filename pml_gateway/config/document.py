@@ -78,7 +78,7 @@ def compose(content: bytes | str, path: Path) -> Node | None:
     """The YAML nodes of `content`, with their positions in it."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        root: Node | None = YAML(typ="safe", pure=True).compose(text)
+        root: Node | None = YAML(typ="safe", pure=True, plug_ins=[]).compose(text)
     except UnicodeDecodeError as exc:
         raise ConfigurationError(f"{path} is not UTF-8 text (byte {exc.start})", hint="save it as UTF-8") from exc
     except MarkedYAMLError as exc:
@@ -103,7 +103,7 @@ class _Reader:
         self._source = source
         self._path = path
         self._count = 0
-        self._constructor = YAML(typ="safe", pure=True).constructor
+        self._constructor = YAML(typ="safe", pure=True, plug_ins=[]).constructor
 
     def mapping(self, node: MappingNode, path: KeyPath, inside: tuple[Node, ...]) -> dict[str, Any]:
         values: dict[str, Any] = {}

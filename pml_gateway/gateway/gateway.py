@@ -31,7 +31,6 @@ from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
 from pml_gateway.processes.workers import Workers
-from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
@@ -554,8 +553,8 @@ async def open_gateway(
             owners = most_used(paths.usage_file, identity, former_ids(current.servers))
             return [known.assignments[owner] for owner in owners if owner in known.assignments]
 
-        requests = ToolRequests(RequestLibrary(paths.requests_dir))
-        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=used)
+        requests = common.requests
+        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=used, indexes=common.indexes)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:

@@ -45,6 +45,9 @@ FIRST_PART = 256
 GROWTH = 1.5
 """An index is brought out once there are so many more vectors, and half as many again: ten times for 20,000 tools."""
 
+LOOK_SECONDS = 0.5
+"""How often a gateway that waits for another's index looks whether it wants a different one by now."""
+
 MAX_LINKED_VIEWS = 16
 """Views whose links are kept, up to 3 MB each for 20,000 tools; the oldest go first."""
 
@@ -65,6 +68,84 @@ class _Sources:
     most_used: Callable[[], Iterable[str]]
 
 
+class _Entry:
+    """One index that is built or complete, and who is told of it."""
+
+    def __init__(self, wanted: Sequence[object]) -> None:
+        self.wanted = wanted
+        self.followers: list[OnIndex] = []
+        self.latest: ToolIndex | None = None
+        self.is_complete = False
+        self.ended = anyio.Event()
+
+    def follow(self, on_index: OnIndex) -> None:
+        """Tell of the index so far, and of what it becomes."""
+        self.followers.append(on_index)
+        if self.latest is not None:
+            on_index(self.latest)
+
+    def bring_out(self, index: ToolIndex) -> None:
+        """Tell everybody."""
+        self.latest = index
+        for tell in self.followers:
+            tell(index)
+
+
+class SharedIndexes:
+    """The indexes of the gateways of a process: those that have the same tools have the same one, built once."""
+
+    def __init__(self, kept: int = 0) -> None:
+        """Keep so many complete ones, the latest, for gateways that come later."""
+        self._kept = kept
+        self._entries: list[_Entry] = []
+
+    async def provide(
+        self,
+        wanted: Sequence[object],
+        on_index: OnIndex,
+        build: Callable[[OnIndex], Awaitable[bool]],
+        is_outdated: Callable[[], bool],
+    ) -> bool:
+        """Bring out an index, the last one complete; whether it came to that before this is outdated.
+
+        Args:
+            wanted: all that it is made of.
+            on_index: gets it, and what there is of it before.
+            build: builds one, and says whether it came to its end.
+            is_outdated: whether nobody wants it any more.
+        """
+        while not is_outdated():
+            entry = await anyio.to_thread.run_sync(self._find, wanted)
+            if entry is None:
+                return await self._build(_Entry(wanted), on_index, build)
+            entry.follow(on_index)
+            while not (entry.ended.is_set() or is_outdated()):
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await entry.ended.wait()
+            entry.followers.remove(on_index)
+            if entry.is_complete:
+                return True
+        return False
+
+    async def _build(self, entry: _Entry, on_index: OnIndex, build: Callable[[OnIndex], Awaitable[bool]]) -> bool:
+        entry.follow(on_index)
+        self._entries.append(entry)
+        try:
+            entry.is_complete = await build(entry.bring_out)
+        finally:
+            entry.ended.set()
+            entry.followers.remove(on_index)
+            if not entry.is_complete:
+                self._entries.remove(entry)
+            complete = [each for each in self._entries if each.is_complete]
+            for old in complete[: max(len(complete) - self._kept, 0)]:
+                self._entries.remove(old)
+        return entry.is_complete
+
+    def _find(self, wanted: Sequence[object]) -> _Entry | None:
+        return next((each for each in self._entries if each.wanted == wanted), None)
+
+
 class Indexer:
     """Builds the index for the newest catalog requested; older requests are skipped.
 
@@ -81,6 +162,7 @@ class Indexer:
         requests: ToolRequests | None = None,
         most_used: MostUsed = lambda _settings, _catalog: (),
         load: Callable[[str], Embedder] = load_embedder,
+        indexes: SharedIndexes | None = None,
     ) -> None:
         """Keep embeddings and the indexes of large catalogs in `cache_dir`.
 
@@ -91,7 +173,9 @@ class Indexer:
             requests: what is asked for tools; nothing unless given.
             most_used: names tools whose vectors are computed first; may read files.
             load: the model of a setting.
+            indexes: those of other gateways of this process.
         """
+        self._indexes = indexes or SharedIndexes()
         self._cache_dir = cache_dir
         self._exact_limit = exact_limit
         self._identity = identity
@@ -159,7 +243,8 @@ class Indexer:
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 self._indexed = ()
-                if await self._build(settings, catalog, texts, bring_out):
+                build = partial(self._build, settings, catalog, texts)
+                if await self._indexes.provide(wanted, bring_out, build, lambda: self._wanted.is_due):
                     self._indexed = wanted
             if not self._wanted.is_due:
                 self._usable.set()

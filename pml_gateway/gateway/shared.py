@@ -1,4 +1,4 @@
-"""What the gateways of one process have in common: the servers that run, and the workers."""
+"""What the gateways of one process have in common: servers that run, workers, and what is made of the same tools."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
+from pml_gateway.requests.library import RequestLibrary
+from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
+
+KEPT = 2
+"""Indexes that are kept for the next gateway with the same tools: most clients of a machine have the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,8 @@ class Shared:
 
     upstreams: SharedUpstreams
     workers: Workers
+    requests: ToolRequests
+    indexes: SharedIndexes
 
 
 @asynccontextmanager
@@ -42,4 +50,7 @@ async def open_shared(
         ) as upstreams,
         open_workers() as workers,
     ):
-        yield Shared(upstreams, workers)
+        several = local is not None and not local.is_alone
+        yield Shared(
+            upstreams, workers, ToolRequests(RequestLibrary(paths.requests_dir)), SharedIndexes(KEPT if several else 0)
+        )

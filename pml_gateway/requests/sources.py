@@ -49,7 +49,7 @@ class _Known:
         return (
             package == self.package
             and len(tools) == len(self.tools)
-            and all(now is then for now, then in zip(tools, self.tools, strict=True))
+            and all(now is then or now == then for now, then in zip(tools, self.tools, strict=True))
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -159,11 +160,9 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
         yield f"command {_shown(definition.command or '')} is relative"
     if definition.sessions is None:
         yield from _of_words(definition, command, workplace, resolved)
-    # Whatever was not thought of above: a PATH with folders that are relative, for one.
-    here = process_parameters("", definition, workplace)
-    there = process_parameters("", definition, replace(workplace, folder=workplace.home))
-    if (here.command, here.args, here.env) != (there.command, there.args, there.env):
-        yield "the command is another one elsewhere: PATH has relative folders"
+    path = resolved(definition.env["PATH"]) if "PATH" in definition.env else workplace.environ.get("PATH", "")
+    if not _has_folder(command) and any(each and _is_relative(each) for each in path.split(os.pathsep)):
+        yield "the command may be another one elsewhere: PATH has relative folders"
 
 
 def _of_words(
