@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -190,7 +191,7 @@ async def mixed(bench: Bench) -> Measured:
         await anyio.sleep(SETTLE_SECONDS)
         processes = stand.server_processes()
         status = json.loads((await stand.pml("status", "--json")).stdout or "{}")
-        found.more = {"status": status, "left": await stand.end()}
+        left = await stand.end()
     groups = {"never asks": [f"s{n}" for n in range(bench.servers)], "asks": ["asks0", "asks1"]}
     groups |= {"state": ["state"], "relative": ["relative"]}
     folders = min(RELATIVE_FOLDERS, bench.clients)
@@ -199,13 +200,19 @@ async def mixed(bench: Bench) -> Measured:
         counts = [processes[name] for name in names]
         found.rows.append({"servers": group, "count": len(names), "most processes": max(counts), "target": most[group]})
         found.target(f"{group}: processes of one server", max(counts), most[group])
-    servers = (status.get("machine") or {}).get("servers", [])
-    reasons = {row["server"]: sorted({each["why"] for each in row["processes"] if each["why"]}) for row in servers}
-    unexplained = [name for name, count in processes.items() if count > 1 and not reasons.get(name)]
-    found.more["reasons"] = reasons
-    shown = ", ".join(unexplained) or "all"
-    found.checks.append(Check("status gives the reason for more than one process", not unexplained, shown))
-    found.checks.append(_nothing_left(found.more["left"]))
+    told = {row["server"]: row["processes"] for row in status.get("machine", {}).get("servers", [])}
+    reasons = {name: Counter(f"{each['for'].split()[0]}: {each['why']}" for each in told[name]) for name in told}
+    # One process of each server may be everybody's, which needs no reason.
+    unexplained = [
+        name
+        for name, count in processes.items()
+        if len(told.get(name, ())) != count or sum(not each["why"] for each in told[name]) > 1
+    ]
+    found.more = {"reasons": reasons, "left": left}
+    found.checks.append(
+        Check("status gives every process and its reason", not unexplained, ", ".join(unexplained) or "all of them")
+    )
+    found.checks.append(_nothing_left(left))
     return found
 
 

@@ -62,7 +62,8 @@ class MachineClient:
     """One client and the process it started; any number of requests may be in flight."""
 
     name: str
-    era: Era
+    version: str
+    announced: Mapping[str, Any]
     process: anyio.abc.Process
     person: Person
     started: float
@@ -89,10 +90,15 @@ class MachineClient:
         """Whether that process has closed its side."""
         return self._ended.is_set()
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether it speaks without a handshake, and is asked in results."""
+        return self.version >= Era.STATELESS
+
     async def open(self) -> None:
         """Shake hands, where the era wants it."""
-        if self.era is Era.HANDSHAKE:
-            about = {"protocolVersion": self.era.value, "capabilities": ANNOUNCED, "clientInfo": self._info}
+        if not self.is_stateless:
+            about = {"protocolVersion": self.version, "capabilities": self.announced, "clientInfo": self._info}
             await self.result("initialize", about)
             await self.notify("notifications/initialized")
 
@@ -188,9 +194,9 @@ class MachineClient:
         return pending.message
 
     def _envelope(self, params: Message) -> Message:
-        if self.era is Era.HANDSHAKE:
+        if not self.is_stateless:
             return params
-        about = {"protocolVersion": self.era.value, "clientInfo": self._info, "clientCapabilities": ANNOUNCED}
+        about = {"protocolVersion": self.version, "clientInfo": self._info, "clientCapabilities": self.announced}
         return {**params, "_meta": {f"{META}{key}": value for key, value in about.items()} | params.get("_meta", {})}
 
     async def _take(self, line: bytes) -> None:
@@ -226,7 +232,8 @@ async def start_client(
     *,
     folder: Path,
     environment: Mapping[str, str],
-    era: Era = Era.HANDSHAKE,
+    version: str = Era.HANDSHAKE,
+    announced: Mapping[str, Any] = ANNOUNCED,
     person: Person | None = None,
     log: Path | None = None,
 ) -> MachineClient:
@@ -236,6 +243,6 @@ async def start_client(
         process = await anyio.open_process(
             command, cwd=folder, env=dict(environment), stderr=kept, start_new_session=True
         )
-    client = MachineClient(name, era, process, person or Silent(), started)
+    client = MachineClient(name, str(version), announced, process, person or Silent(), started)
     tasks.start_soon(client.read)
     return client

@@ -19,6 +19,9 @@ VAULT, HERE, COUNTER = "vault", "here", "counter"
 PATHS = 3
 """Different values of PATH; one for each client would be one process of every server for each client."""
 
+LISTENING = 5
+"""One client in so many sets a log level; that costs it sessions of its own, so that fewer would be shared."""
+
 INTENTS = ("read notes and report", "count what was done", "wait for an answer of the user", "look at lines of text")
 
 
@@ -55,7 +58,7 @@ async def _write_project(stand: Stand, folder: Path, number: int) -> None:
     gateway: dict[str, Any] = {"intent": INTENTS[number // 2 % len(INTENTS)], "blacklisted_tools": [f"plain0:{SEALED}"]}
     is_trusted = number % 4 == 0
     if is_trusted:
-        gateway["tools_exposure"] = "hybrid_balanced"
+        gateway["tools_exposure"] = "hybrid"
     (folder / ".pml.yaml").write_text(json.dumps({"gateway": gateway}), encoding="utf-8")
     if is_trusted:
         done = await stand.pml("trust", str(folder), folder=folder)
@@ -78,6 +81,7 @@ class Resident:
     logged: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     list_changes: int = 0
+    may_repeat: bool = False
 
     @property
     def name(self) -> str:
@@ -111,7 +115,7 @@ class Resident:
                 nonce, _, step = str(params.get("message")).partition(" ")
                 if params.get("progressToken") != nonce or nonce not in self.in_flight:
                     self.fault("progress", json.dumps(params))
-                elif int(step) != self.reported.get(nonce, 0) + 1:
+                elif int(step) != self.reported.get(nonce, 0) + 1 and not (step == "1" and self.may_repeat):
                     self.fault("progress", f"step {step} after {self.reported.get(nonce, 0)} of {nonce}")
                 self.reported[nonce] = int(step)
             case "notifications/message":

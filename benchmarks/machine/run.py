@@ -16,6 +16,9 @@ from benchmarks.machine.stand import Side, open_stand
 from benchmarks.machine.storm import Storm, check_executions, grow, open_visits, run_storm
 
 SHOWN = 5
+SECTIONS = {"usage": {"record": False}}
+"""What is used most is listed in the hybrid mode, and lists are compared."""
+
 SETTLE_SECONDS = 1.0
 """Cancellations reach servers a moment after the storm."""
 
@@ -52,7 +55,7 @@ async def check_storm(side: Side, other: Side, plan: Plan, folder: Path) -> Repo
     """All clients at once on one side; the same calls on the other side must give the same."""
     report = Report()
     async with open_stand(side, folder / side.name, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         storm, visits = await open_visits(stand, await places(stand, plan.clients))
         await run_storm(visits, calls=plan.calls, seed=plan.seed)
         await grow(visits)
@@ -63,7 +66,7 @@ async def check_storm(side: Side, other: Side, plan: Plan, folder: Path) -> Repo
         left = await stand.end()
     report.figures |= storm.counts() | {"seconds": round(storm.seconds, 1)}
     report.checks += [
-        _nothing("nothing at the wrong client, and nothing lost", [f"{kind}: {what}" for kind, what in storm.faults]),
+        _nothing("nothing at the wrong client, and nothing lost", _shown(storm)),
         Check("no answer to no request", not unasked, str(unasked)),
         *(_nothing(f"none {what}", against) for what, against in found.items()),
         _nothing("nothing is left after the last client", left),
@@ -80,7 +83,7 @@ async def check_kills(side: Side, plan: Plan, folder: Path) -> Report:
     """Under load, gateways and bridges are killed."""
     report = Report()
     async with open_stand(side, folder, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         storm, visits = await open_visits(stand, await places(stand, plan.clients))
         kills = await run_kills(stand, visits, gateways=plan.gateway_kills, bridges=plan.bridge_kills, seed=plan.seed)
         await anyio.sleep(SETTLE_SECONDS)
@@ -96,9 +99,7 @@ async def check_kills(side: Side, plan: Plan, folder: Path) -> Report:
         "faults": dict(Counter(kind for kind, _ in storm.faults)),
     }
     report.checks += [
-        _nothing(
-            "every call is answered, with a result or a typed error", [f"{k}: {what}" for k, what in storm.faults]
-        ),
+        _nothing("every call is answered, with a result or a typed error", _shown(storm)),
         *(_nothing(f"none {what}", against) for what, against in found.items()),
         _nothing("every client is usable again", kills.unusable),
         Check("gateways were killed", len(kills.gateways) == plan.gateway_kills, str(len(kills.gateways))),
@@ -113,7 +114,7 @@ async def _same_calls_apart(side: Side, plan: Plan, folder: Path) -> Storm:
     """The same errands with a gateway for each client, a few clients at a time."""
     whole = Storm(folder)
     async with open_stand(side, folder, storm_servers) as stand:
-        stand.write_config()
+        stand.write_config(**SECTIONS)
         everybody = await places(stand, plan.clients)
         per_client = -(-plan.calls // plan.clients)
         for start in range(0, plan.clients, ALONE_AT_ONCE):
@@ -125,6 +126,12 @@ async def _same_calls_apart(side: Side, plan: Plan, folder: Path) -> Storm:
                 await stand.leave(visit.client)
         await stand.end()
     return whole
+
+
+def _shown(storm: Storm) -> list[str]:
+    """The faults, the rarest kinds first."""
+    kinds = Counter(kind for kind, _ in storm.faults)
+    return [f"{kind}: {what}" for kind, what in sorted(storm.faults, key=lambda fault: kinds[fault[0]])]
 
 
 def _nothing(what: str, against: Sequence[str]) -> Check:

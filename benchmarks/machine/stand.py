@@ -113,7 +113,7 @@ class Stand:
             command,
             folder=place.folder,
             environment=self.environment(place),
-            era=place.era,
+            version=place.era,
             person=person,
             log=self.log,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -74,7 +75,8 @@ def serve(
             "log_format": log_format,
         }
         with suppress(ServeAloneError):
-            sys.exit(serve_as_bridge(options))
+            # As the command that is a bridge from its first moment.
+            os._exit(serve_as_bridge(options))
     command.run(lambda: _serve(command, over_http=http))
 
 

@@ -248,7 +248,7 @@ class UpstreamSettings(Section):
         default=600, gt=0, description="seconds after which a connection that nobody uses is closed"
     )
     max_sessions: int = Field(
-        default=16, ge=1, description="sessions of single clients to one server, beside the shared one"
+        default=64, ge=1, description="sessions of single clients to one server, beside the shared one"
     )
     question_timeout: float = Field(
         default=600, gt=0, le=900, description="seconds a server's question waits for the client's answer"

@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OPTIONS = ("config", "mode", "preset", "log_level", "log_format")
-"""What a bridge passes on; with any other word `pml serve` is the command line's."""
+OPTIONS = ("config", "mode", "preset")
+"""What a bridge passes on unread; with any other word `pml serve` is the command line's."""
 
 HOME_NAME = ".pml"
 CONFIG_NAME = "config.yaml"

@@ -33,6 +33,7 @@ from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
+from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
 from pml_gateway.types import JsonObject
@@ -131,7 +132,14 @@ class Machine:
                 profile, runtime = entered
                 notes = [*profile.notes, *attachment.without_effect]
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
-                await serve_session(runtime, member, rest)
+                try:
+                    await serve_session(runtime, member, rest)
+                finally:
+                    # A handshake session ends so by itself; a client without one has left only now. A bridge that was
+                    # cut off may have attached again by then.
+                    others = [each.attachment.client for each in self._profiles.members if each is not member]
+                    if attachment.client not in others:
+                        end_local_client(runtime.gateway, attachment.client.id)
         except Exception as raised:  # noqa: BLE001
             await lines.tell({"refused": _refusal(innermost(raised))})
         finally:
@@ -225,7 +233,10 @@ class Machine:
             if self._profiles.members or self._life.started_by != "client":
                 self._life.used = time.monotonic()
                 continue
-            settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
+            # As the client that left last had it, and by every edit since: its gateway is kept open.
+            settings = self._profiles.settings
+            if settings is None:
+                settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
             if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
                 logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
                 self._life.end("idle")

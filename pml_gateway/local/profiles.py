@@ -11,6 +11,7 @@ import anyio.abc
 import anyio.to_thread
 
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
@@ -128,6 +129,12 @@ class Profiles:
     def all(self) -> tuple[Profile, ...]:
         """Those that are open or opening."""
         return tuple(self._profiles)
+
+    @property
+    def settings(self) -> Settings | None:
+        """Those of the gateway that was opened last; None where none is open."""
+        open_ones = [each.runtime.gateway.state.settings for each in self._profiles if each.runtime is not None]
+        return open_ones[-1] if open_ones else None
 
     @property
     def members(self) -> list[Member]:

@@ -334,6 +334,7 @@ class Lifecycle:
             self._effective.defaults.question_timeout,
             on_asked=self.note_asked,
             on_unproven=self.trials.begin_anew,
+            on_outdated=self.meet_clients,
             in_order=self._effective.definition.resolved_transport is not Transport.HTTP,
         )
         return self._open(self.era, asked, self._http, self.take_notice)

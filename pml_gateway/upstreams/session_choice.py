@@ -140,7 +140,8 @@ class SessionChoice:
     def _why_local(self, local: LocalClients, audience: Audience, era: str) -> str:
         if self._lifecycle.era not in ("", era):
             return f"it speaks the {era} protocol"
-        if not local.has_several:
+        questions = self._lifecycle.shared_questions
+        if not local.has_several and (questions is None or questions.is_one_clients):
             return ""
         if era == MODERN:
             return LOGS if self._logs_are_nameless(audience) else ""

@@ -64,11 +64,11 @@ async def test_a_first_line_without_end_is_refused_before_it_fills_the_memory(tm
     assert str(MAX_HELLO) in refused["message"]
 
 
-async def test_an_answer_of_a_client_may_be_larger_than_a_first_line(tmp_path: Path) -> None:
+async def test_a_message_of_a_client_may_be_larger_than_a_first_line(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
-        answer = await client.request("tools/call", {"name": "up__hello", "arguments": {"text": "x" * MAX_HELLO}})
-        assert "content" in answer
+        client.writer.write(b'{"jsonrpc": "2.0", "id": 99, "method": "ping"' + b" " * MAX_HELLO + b"}\n")
+        assert await client.answer(99) == {}
 
 
 async def test_without_descriptors_it_goes_on_once_there_are_some(tmp_path: Path) -> None:

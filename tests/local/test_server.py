@@ -142,8 +142,8 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
     streams = Seen("up")
     async with (
         open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
-        opened.attached("a", environ={"TOKEN": "first"}) as a,
-        opened.attached("b", environ={"TOKEN": "second"}) as b,
+        opened.attached("a", environ={"TOKEN": "token-of-a-7731"}) as a,
+        opened.attached("b", environ={"TOKEN": "token-of-b-7731"}) as b,
     ):
         await a.tools()
         await b.tools()
@@ -154,7 +154,7 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
         )
         assert await b.notice("leaving") == {"leaving": "restart"}
         assert await a.call("up__hello")
-        assert ("up", str(tmp_path), "first") in streams.workplaces
+        assert ("up", str(tmp_path), "token-of-a-7731") in streams.workplaces
 
 
 async def test_a_command_ends_it_and_says_what_was_not_finished(tmp_path: Path) -> None:
@@ -206,3 +206,29 @@ async def test_what_a_killed_client_waited_for_is_given_up_at_once(tmp_path: Pat
         with anyio.fail_after(20):
             await given_up.wait()
         await until(lambda: not opened.profiles.members)
+
+
+async def test_one_that_started_by_itself_ends_when_nobody_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
+    local = {"idle_minutes": 0.001}
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local=local) as opened:
+        opened.tasks.start_soon(opened.machine.end_when_idle)
+        async with opened.attached("a") as client:
+            await client.tools()
+            with anyio.move_on_after(0.2):
+                await opened.life.ending.wait()
+            assert not opened.life.ending.is_set()
+        with anyio.fail_after(20):
+            await opened.life.ending.wait()
+        assert opened.life.reason == "idle"
+
+
+async def test_one_that_was_told_to_run_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local={"idle_minutes": 0.001}) as opened:
+        assert await opened.command("keep") == {"kept": True}
+        with anyio.move_on_after(0.3):
+            await opened.machine.end_when_idle()
+        assert not opened.life.ending.is_set()

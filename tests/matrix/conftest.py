@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -24,6 +25,17 @@ UPSTREAMS: dict[str, Era] = {
 Matrix = Callable[[], AbstractAsyncContextManager[Serving]]
 
 
+async def over_the_network(stack: AsyncExitStack) -> dict[str, dict[str, Any]]:
+    """The entries of the upstreams that listen, until the stack ends."""
+    entries = dict[str, dict[str, Any]]()
+    for name in ("http_old", "http_new"):
+        app = matrix_server(UPSTREAMS[name]).server().streamable_http_app()
+        entries[name] = {"url": f"http://127.0.0.1:{await stack.enter_async_context(listening(app))}/mcp"}
+    port = await stack.enter_async_context(listening(sse_app(matrix_server("old").server())))
+    entries["sse_old"] = {"url": f"http://127.0.0.1:{port}/sse", "type": "sse"}
+    return entries
+
+
 @pytest.fixture
 def matrix(tmp_path: Path) -> Matrix:
     """A gateway in front of all of them, listing everything."""
@@ -31,13 +43,9 @@ def matrix(tmp_path: Path) -> Matrix:
     @asynccontextmanager
     async def serve() -> AsyncIterator[Serving]:
         memory = {name: matrix_server(era) for name, era in UPSTREAMS.items() if name.startswith("stdio")}
-        entries: dict[str, dict[str, str]] = {name: {"command": f"in-memory-{name}"} for name in memory}
+        entries: dict[str, dict[str, Any]] = {name: {"command": f"in-memory-{name}"} for name in memory}
         async with AsyncExitStack() as stack:
-            for name in ("http_old", "http_new"):
-                app = matrix_server(UPSTREAMS[name]).server().streamable_http_app()
-                entries[name] = {"url": f"http://127.0.0.1:{await stack.enter_async_context(listening(app))}/mcp"}
-            port = await stack.enter_async_context(listening(sse_app(matrix_server("old").server())))
-            entries["sse_old"] = {"url": f"http://127.0.0.1:{port}/sse", "type": "sse"}
+            entries |= await over_the_network(stack)
             settings = Settings.model_validate({"servers": entries, "gateway": {"tools_exposure": "full_proxy"}})
             served = await stack.enter_async_context(serving(tmp_path, memory, settings))
             for upstream in served.gateway.pool.upstreams.values():

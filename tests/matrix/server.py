@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
+
+import anyio
 
 from tests.support.scripted_server import (
     CACHEABLE,
@@ -73,3 +76,8 @@ async def _answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, A
         case "completion/complete":
             return {"completion": {"values": [f"{params['argument']['value']}…"]}}
     return None
+
+
+if __name__ == "__main__":
+    # A real process: `python -m tests.matrix.server old|new`.
+    anyio.run(matrix_server("new" if sys.argv[1] == "new" else "old").serve_stdio)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import pytest
 
-from tests.matrix.conftest import UPSTREAMS, Matrix
+from benchmarks.machine.client import start_client
+from tests.matrix.conftest import UPSTREAMS, Matrix, over_the_network
 from tests.matrix.server import NUMBERS, WEATHER
+from tests.support.process import OverStdio, over_stdio, write_settings
 from tests.support.raw import MODERN
-from tests.support.serving import Serving
+from tests.support.serving import LIMIT, Serving
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +47,48 @@ async def test_a_client_of_any_version_gets_everything_of_every_upstream(matrix:
         await tools_are_listed_with_what_the_version_knows(ask, version)
         await calls_answer_in_the_shape_of_the_version(ask, version)
         await prompts_resources_and_completions_arrive(ask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["stdio", "bridge"])
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_so_does_one_that_starts_the_gateway_or_a_bridge_to_it(
+    tmp_path: Path, over: OverStdio, version: str
+) -> None:
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    entries: dict[str, dict[str, Any]] = {
+        name: {"command": sys.executable, "args": ["-m", "tests.matrix.server", era], "env": environment}
+        for name, era in UPSTREAMS.items()
+        if name.startswith("stdio")
+    }
+    async with AsyncExitStack() as stack:
+        entries |= await over_the_network(stack)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        write_settings(tmp_path, {"servers": entries, "gateway": {"tools_exposure": "full_proxy"}})
+        entry = stack.enter_context(over_stdio(over, tmp_path))
+        program = [entry["command"], *entry["args"]]
+        session = await start_client(
+            tasks, "raw", program, folder=tmp_path, environment=entry["env"], version=version, announced={}
+        )
+        try:
+            with anyio.fail_after(LIMIT):
+                await session.open()
+                await until_listed(session.result)
+                await tools_are_listed_with_what_the_version_knows(session.result, version)
+                await calls_answer_in_the_shape_of_the_version(session.result, version)
+                await prompts_resources_and_completions_arrive(session.result)
+        finally:
+            await session.leave()
+
+
+async def until_listed(ask: Ask) -> None:
+    """The first start waits for its servers, but not for long."""
+    known, prompts = set[str](), 0
+    while known != UPSTREAMS.keys() or prompts < len(UPSTREAMS):
+        known = {tool["name"].partition("__")[0] for tool in (await ask("tools/list"))["tools"]} & UPSTREAMS.keys()
+        # The first of several prompts of a name keeps it as it is.
+        prompts = len((await ask("prompts/list"))["prompts"])
+        await anyio.sleep(0.05)
 
 
 async def tools_are_listed_with_what_the_version_knows(ask: Ask, version: str) -> None:

@@ -10,11 +10,13 @@ import anyio
 import mcp_types
 import pytest
 from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.config.settings import Settings
 from tests.parity.server import ParityServer
 from tests.support.listening import listening
+from tests.support.process import OverStdio, over_stdio, write_settings
 from tests.support.raw import MODERN
 from tests.support.serving import LIMIT, serving
 
@@ -78,15 +80,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="package")
-async def stand(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stand]:
-    """Started once for the whole suite."""
-    async with _stand(tmp_path_factory.mktemp("parity")) as started:
+@pytest.fixture(
+    scope="package", params=["http", *(pytest.param(over, marks=pytest.mark.slow) for over in ("stdio", "bridge"))]
+)
+async def stand(
+    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Stand]:
+    """Started once for the whole suite, for each way to a gateway."""
+    async with _stand(tmp_path_factory.mktemp("parity"), request.param) as started:
         yield started
 
 
 @asynccontextmanager
-async def _stand(folder: Path) -> AsyncIterator[Stand]:
+async def _stand(folder: Path, over: OverStdio | Literal["http"]) -> AsyncIterator[Stand]:
     server, logs = ParityServer(), list[Any]()
 
     async def elicit(context: Any, params: Any) -> mcp_types.ElicitResult:
@@ -108,15 +114,22 @@ async def _stand(folder: Path) -> AsyncIterator[Stand]:
         entry = {"parity": {"url": direct}}
         # Results are compared as they are, also those that call_tool would answer by reference.
         sections = {"naming": {"prefix": "never"}, "references": {"mode": "workflow"}}
-        settings = Settings.model_validate({"servers": entry, **sections})
-        gateway = (await stack.enter_async_context(serving(folder, {}, settings))).url
         clients: dict[tuple[Era, str], Client] = {}
-        urls = {"direct": direct, "full_proxy": f"{gateway}/full_proxy", "call_tool": f"{gateway}/meta_only"}
+        servers: dict[str, Any] = {"direct": direct}
+        if over == "http":
+            settings = Settings.model_validate({"servers": entry, **sections})
+            gateway = (await stack.enter_async_context(serving(folder, {}, settings))).url
+            servers |= {"full_proxy": f"{gateway}/full_proxy", "call_tool": f"{gateway}/meta_only"}
+        else:
+            write_settings(folder, {"servers": entry, **sections})
+            for path, mode in (("full_proxy", "full_proxy"), ("call_tool", "meta_only")):
+                started = stack.enter_context(over_stdio(over, folder, "--mode", mode))
+                servers[path] = StdioServerParameters(**started)
         eras: dict[Era, str] = {"handshake": "legacy", "modern": MODERN}
         for era, mode in eras.items():
-            for path, url in urls.items():
+            for path, reached in servers.items():
                 client = Client(
-                    url,
+                    reached,
                     mode=mode,
                     elicitation_callback=elicit,
                     sampling_callback=sample,

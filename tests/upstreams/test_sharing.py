@@ -146,7 +146,7 @@ def test_what_a_variable_stands_for_counts_and_where_it_comes_from_does_not(
 ) -> None:
     one, _ = places
     entry = definition(command="x", env={"A": "${env:TOKEN}"})
-    other = replace(one, environ={**one.environ, "TOKEN": "another"})
+    other = replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"})
     unrelated = replace(one, environ={**one.environ, "WINDOW": "7"})
     assert key(entry, one) != key(entry, other)
     assert key(entry, one) == key(entry, unrelated)
@@ -165,7 +165,7 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
     assert key(entry, one) != process_key("down", entry, DEFAULTS, one)
     login = {"type": "client_credentials", "client_id": "a", "client_secret": "${env:TOKEN}", "issuer": "https://i.x"}
     remote = definition(url="https://x.example", auth=login)
-    assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "another"}))
+    assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"}))
 
 
 def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Workplace]) -> None:
@@ -173,7 +173,7 @@ def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Wo
     one, _ = places
     entry = definition(command="x", env={"A": "${env:MISSING}", "B": "${env:TOKEN}"})
     assert key(entry, one) == key(entry, one)
-    assert key(entry, one) != key(entry, replace(one, environ={**one.environ, "TOKEN": "another"}))
+    assert key(entry, one) != key(entry, replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"}))
     assert key(definition(command="x", env={"A": "${env:OTHER}"}), one) != key(entry, one)
 
 

@@ -69,7 +69,9 @@ class LocalClients:
         self.has_several = self.has_several or (self.known.is_set() and client_id != self._first)
         self._first = self._first or client_id
         self._present[client_id] = LocalClient(client_id, name, client_capabilities, audience)
-        self._apart.pop(client_id, None)
+        if (apart := self._apart.get(client_id)) is not None:
+            # It came by another connection, by which its own sessions reach it from now on.
+            apart.introduce(client_id, name, client_capabilities, audience)
         before = NO_CAPABILITIES if self.is_alone else self.client_capabilities
         self.client_capabilities = union(before, client_capabilities)
         self.known.set()

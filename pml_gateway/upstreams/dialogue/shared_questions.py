@@ -64,6 +64,7 @@ class SharedQuestions(Questions):
         *,
         on_asked: OnAsked,
         on_unproven: Callable[[], None] = lambda: None,
+        on_outdated: Callable[[], None] = lambda: None,
         in_order: bool = True,
     ) -> None:
         """Ask these clients.
@@ -73,12 +74,14 @@ class SharedQuestions(Questions):
             question_timeout: seconds for an answer.
             on_asked: is told of every question.
             on_unproven: is told when a call may have asked, though none like it had before.
+            on_outdated: is told when others need another session.
             in_order: whether a question never comes after the answer to its call.
         """
         super().__init__(local.client_capabilities, on_asked)
         self._local = local
         self._question_timeout = question_timeout
         self._on_unproven = on_unproven
+        self._on_outdated = on_outdated
         self._in_order = in_order
         self._open: list[_OpenQuestion] = []
         self._unnamed = 0
@@ -162,7 +165,7 @@ class SharedQuestions(Questions):
         Raises:
             MCPError: the client cannot be asked this or refuses, or it is not certain which client it is.
         """
-        if not self._is_one_clients:
+        if not self.is_one_clients:
             return await self._answer_of_several(method, params, call, on_progress)
         audience = self._only_audience
         if method == ROOTS and self._local.sole is not None:
@@ -183,7 +186,7 @@ class SharedQuestions(Questions):
         elif (audience := self._only_audience) is not None:
             if wants_log(audience.log_level, params):
                 await audience.tell(method, params)
-        elif self._is_one_clients:
+        elif self.is_one_clients:
             heard = next((each for each in self._calls if each.audience.log_level is not None), None)
             if heard is not None:
                 await heard.tell(method, params)
@@ -195,7 +198,7 @@ class SharedQuestions(Questions):
                 question.scope.cancel()
 
     @property
-    def _is_one_clients(self) -> bool:
+    def is_one_clients(self) -> bool:
         """Whether nobody but the only local client has ever used the session."""
         if self._local.is_alone:
             return True
@@ -208,7 +211,7 @@ class SharedQuestions(Questions):
     def _only_audience(self) -> Audience | None:
         """The only one that has used the session, as long as there is no other."""
         client: LocalClient | None = None
-        if self._is_one_clients:
+        if self.is_one_clients:
             client = self._local.sole
         elif len(self._users) == 1:
             client = self._local.find(next(iter(self._users)))
@@ -220,7 +223,7 @@ class SharedQuestions(Questions):
         self.note_asked(method)
         if (refusal := self.client_capabilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
-        if method == ROOTS:
+        if method == ROOTS and not await self._is_left_to_one():
             # The server would keep them, and use them for others.
             raise MCPError(METHOD_NOT_FOUND, "this session is used by several clients, each with roots of its own")
         if call is not None:
@@ -239,6 +242,21 @@ class SharedQuestions(Questions):
                     raise too_late()
                 return await self._ask(client.audience, method, params, on_progress, question)
         raise too_late()
+
+    async def _is_left_to_one(self) -> bool:
+        """Whether the session is one client's alone from now on: the one whose call must be what asks.
+
+        The server keeps the roots that it is told, so that no call of another client may run there any more.
+        """
+        asking = {call.audience.client_id for call in self._calls if not call.is_proven}
+        if len(asking) != 1 or self._unnamed or not self._unanswered <= asking or self._roots_of not in (None, *asking):
+            return False
+        [self._roots_of] = asking
+        self._on_outdated()
+        others = [call for call in self._calls if call.audience.client_id not in asking]
+        with anyio.move_on_after(HELD_SECONDS):
+            await self._ended.until(lambda: not any(call in self._calls for call in others))
+        return {call.audience.client_id for call in self._calls} == asking and self._unanswered <= asking
 
     async def _whose(self, question: _OpenQuestion) -> LocalClient:
         """The client that a question is for, once all others are out of the question.

@@ -17,7 +17,7 @@ from pml_gateway.mcp.transport import open_streams
 from pml_gateway.upstreams import lifecycle
 from pml_gateway.upstreams.dialogue import shared_questions, trials
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
-from tests.support.asking import Person, act, asking, gated, question_of
+from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
 from tests.support.memory import paths_in, settings_for
 from tests.support.scripted_server import text_result, tool
@@ -371,6 +371,21 @@ async def test_roots_of_one_client_are_never_used_for_another(tmp_path: Path) ->
             assert await call(third, "plain") == "refused"
 
 
+async def test_a_server_that_first_asks_for_roots_is_told_those_of_the_caller_and_serves_no_other_there(
+    tmp_path: Path,
+) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        told = fake.sessions[-1]
+        assert await call(first, "roots") == "file:///ada"
+        assert await call(second, "roots") == "file:///bob"
+        assert await call(first, "roots") == "file:///ada"
+        async with served.unable("eve") as third:
+            assert await call(third, "plain") == "plain "
+        assert told not in fake.sessions[-1:], "what knows ada's roots is not what others are served by"
+
+
 async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path: Path) -> None:
     gate, bob = Gate(), Person("bob")
     gate.holds("slow")
@@ -482,6 +497,46 @@ async def test_a_stateless_client_among_others_is_asked_its_own_questions(tmp_pa
         assert {text[0] for text in bob.asked} == {"b"}
         if modern:
             assert own_sessions(served) == []
+
+
+async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_what_they_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
+    gate, ada, beside = Gate(), Person("ada"), Asked("anonymous")
+    gate.holds("long")
+
+    async def hold(served: Machine) -> None:
+        params = {"name": "hold", "arguments": {"text": "long"}}
+        await served.up.request("tools/call", params, audience=beside)
+
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold, served)
+            await until(lambda: "long" in gate.begun)
+            # It cannot be told on the shared session whose a question would be.
+            assert await call(first, "ask", "who") == "ada: who"
+            assert own_sessions(served) == ["local:ada"]
+            gate.goes_on["long"].set()
+        assert await call(first, "roots") == "file:///ada"
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        assert await call(first, "roots") == "file:///ada"
+        await hold(served)
+        assert own_sessions(served) == ["anonymous"]
+
+
+async def test_a_client_that_comes_again_is_asked_in_the_sessions_it_has(tmp_path: Path) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(bob) as second, served.client(ada) as first:
+        await known(served, first, second)
+        await call(first, "ask", "one")
+        await call(first, "ask", "two")
+        opened, again = fake.opened, Person("ada")
+        async with served.client(again) as third:
+            assert await call(third, "ask", "three") == "ada: three"
+            assert (fake.opened, again.asked, ada.asked) == (opened, ["three"], ["one", "two"])
 
 
 @pytest.mark.slow
