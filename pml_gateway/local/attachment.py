@@ -19,6 +19,9 @@ from pml_gateway.upstreams.sharing import process_key
 from pml_gateway.workplace import Workplace
 
 
+_PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
+
+
 class Options(BaseModel):
     """What `pml serve` was given on the command line."""
 
@@ -68,18 +71,24 @@ class Attachment:
             # Taken as they are: variables may hold bytes that are no text.
             environ = {str(name): str(value) for name, value in given.pop("environ").items()}
             hello = Hello.model_validate(given)
-        except (AttributeError, KeyError, TypeError) as error:
+            if not Path(hello.folder).is_absolute() or "\0" in hello.folder:
+                raise ValueError(f"no folder that a client works in: {hello.folder!r}")
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no attachment of a bridge: {type(error).__name__}") from None
         except ValidationError as error:
             # Its text would show what was given.
             where = ", ".join(".".join(map(str, each["loc"][:2])) for each in error.errors())
             raise ValueError(f"no attachment of a bridge: {where}") from None
+        workplace = Workplace(Path(hello.folder), environ)
+        for name in _PLACES & environ.keys():
+            # Relative ones begin in its folder, and not in that of this process.
+            environ[name] = environ[name] and str(workplace.path(environ[name]))
         return cls(
             hello.version,
             hello.pid,
             # The secret itself is kept by the bridge alone.
             local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
-            Workplace(Path(hello.folder), environ),
+            workplace,
             hello.options,
             hello.state,
         )
@@ -87,7 +96,7 @@ class Attachment:
     @property
     def paths(self) -> Paths:
         """Where its gateway's files lie."""
-        return Paths.from_environ(self.workplace.environ, self.workplace.folder)
+        return Paths.from_environ(self.workplace.environ)
 
     @property
     def config_file(self) -> Path | None:
