@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,27 @@ def make_private(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+_MAKING = threading.Lock()
+
+
+def make_own_file(path: Path) -> None:
+    """Have a file for its owner alone, for SQLite to write; one that is there is not opened.
+
+    Whoever closes a file drops all locks that its process has on it (POSIX), also those of SQLite in other threads,
+    and without them another process breaks the file.
+
+    Raises:
+        OSError: there is none, and none can be made; or it cannot be written.
+    """
+    make_private(path.parent)
+    with _MAKING:
+        if not path.exists():
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it cannot be written", str(path))
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = OWNER_ONLY) -> None:

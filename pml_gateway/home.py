@@ -25,7 +25,9 @@ class Place:
 
 LOGS = Place("logs", "what servers write to stderr is not kept, and pml upstreams logs does not show it")
 MANIFEST = Place("manifest", "every start asks all servers for their tools, and learned output shapes are forgotten")
-RUN = Place("run", "pml refresh, pml upstreams and pml lineage do not reach this gateway")
+RUN = Place(
+    "run", "each client has a gateway of its own, which pml status, pml refresh, pml upstreams and pml lineage miss"
+)
 CACHE = Place("cache", "the vectors of all tools are computed anew at every start")
 RESULTS = Place(
     "results", "stored results are kept in memory, also with references.store: disk, and end with this gateway"

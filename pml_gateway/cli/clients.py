@@ -13,6 +13,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
 from pml_gateway.cli.context import Command
+from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.output import (
     ExitCode,
     fail,
@@ -50,10 +51,13 @@ from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, places_of, s
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.local.commands import ask
 from pml_gateway.paths import Paths
 from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
+
+ANSWER_SECONDS = 3.0
 
 ClientArgument = Annotated[
     str, typer.Argument(metavar="CLIENT", help=", ".join(CLIENT_NAMES), autocompletion=known_client_names)
@@ -76,6 +80,7 @@ def clients(
     """List the MCP clients, their files, and whether they use the gateway.
 
     `direct` clients start their servers themselves, `connected` ones have the gateway, `both` have it beside others.
+    Those connected over stdio share one gateway; NOW says how many sessions of each are attached to it.
 
     Example: pml clients
     """
@@ -88,15 +93,46 @@ def clients(
         found = [(client_status(file, settings.http), connections.get(file)) for file in files]
     except ConfigurationError as error:
         fail(error, as_json=as_json)
+    sharing = _Sharing.found(Command(as_json=as_json), settings)
     if as_json:
-        print_json({"clients": [_status_object(status, known) for status, known in found]})
+        rows = [_status_object(status, known, sharing) for status, known in found]
+        print_json({"gateway": sharing.pid, "clients": rows})
     else:
-        _show(found, show_all=show_all)
+        _show(found, sharing, show_all=show_all)
         for status, _ in found:
             if status.is_pinned is not None and status.is_pinned is not _pins(settings):
                 note(f"{status.file.path}: run `pml connect {status.file.client.name}` again, for the mode has changed")
     if any(status.state == "broken" for status, _ in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """The gateway that clients over stdio share, where they do: its process, and the names of those attached to it."""
+
+    is_wanted: bool
+    pid: int | None = None
+    attached: tuple[str, ...] = ()
+
+    @classmethod
+    def found(cls, command: Command, settings: Settings) -> _Sharing:
+        """As it is now."""
+        try:
+            machine = ask(endpoint_of(command), "status", ANSWER_SECONDS)
+        except GatewayError:
+            # pml status and pml doctor say why.
+            machine = None
+        if machine is None:
+            return cls(settings.local.attach)
+        return cls(settings.local.attach, machine["pid"], tuple(each["name"] for each in machine["clients"]))
+
+    def shares(self, status: ClientStatus) -> bool:
+        """Whether a client uses it, by what its file says."""
+        return self.is_wanted and status.kind == "stdio" and not status.is_alone
+
+    def sessions(self, status: ClientStatus) -> int:
+        """How many of a client's are attached now."""
+        return sum(map(status.file.client.is_called, self.attached)) if self.shares(status) else 0
 
 
 def connect(
@@ -156,7 +192,7 @@ def connect(
     else:
         for edit, outcome in zip(edits, outcomes, strict=True):
             _say_connected(edit, outcome, is_asked_to_keep=keep)
-        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http)
+        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http, shares=settings.local.attach)
         if not all_scopes:
             _say_other_scopes(chosen, settings, connections)
     if any(outcome.is_unasked for outcome in outcomes):
@@ -297,7 +333,7 @@ def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: boo
         note(f"wrote {file.path}{f' (the bytes before are in {outcome.backup})' if outcome.backup else ''}")
 
 
-def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool, over_http: bool) -> None:
+def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool, over_http: bool, shares: bool) -> None:
     """What is left for the person to do, once something was written."""
     client = chosen.client
     if not any(outcome.is_written for outcome in outcomes):
@@ -308,6 +344,8 @@ def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool,
         note(f"{client.title} {client.defers}; the gateway's entry has it")
     if over_http:
         note("start the gateway: pml serve --http")
+    elif shares:
+        note("it shares one gateway, and the servers behind it, with your other clients: pml docs machine")
     note(f"undo: pml disconnect {client.name}{chosen.option}")
 
 
@@ -479,7 +517,7 @@ def _say_other_scopes(chosen: _Chosen, settings: Settings, connections: Connecte
             note(f"{more} in scope {other.scope} ({other.path})")
 
 
-def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], *, show_all: bool) -> None:
+def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _Sharing, *, show_all: bool) -> None:
     listed = [
         (status, known)
         for status, known in found
@@ -491,15 +529,34 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], *, show_al
         note("no client has a file here; pml clients --all lists the places")
         return
     print_table(
-        ("CLIENT", "SCOPE", "STATE", "SERVERS", "FILE"),
+        ("CLIENT", "SCOPE", "STATE", "NOW", "SERVERS", "FILE"),
         [
-            (status.file.client.name, status.file.scope, _state(status, known), status.servers or "", _place(status))
+            (
+                status.file.client.name,
+                status.file.scope,
+                _state(status, known),
+                sharing.sessions(status) or "",
+                status.servers or "",
+                _place(status),
+            )
             for status, known in listed
         ],
     )
+    _say_shared([status for status, _ in listed if status.kind == "stdio"], sharing)
     for status, _ in listed:
         if status.problem:
             warn(f"{status.file.path}: {status.problem}")
+
+
+def _say_shared(over_stdio: Sequence[ClientStatus], sharing: _Sharing) -> None:
+    """Which gateway they have."""
+    if any(map(sharing.shares, over_stdio)):
+        which = f"process {sharing.pid}" if sharing.pid is not None else "which the first of them starts"
+        note(f"over stdio they share the gateway of this machine ({which}); NOW are its sessions: pml status")
+    for status in over_stdio:
+        if not sharing.shares(status):
+            why = "--alone" if status.is_alone else "local.attach is false"
+            note(f"{status.file.client.name} ({status.file.scope}) starts a gateway of its own ({why})")
 
 
 def _is_users(file: ClientFile) -> bool:
@@ -533,7 +590,7 @@ def _short(path: Path) -> str:
     return f"~{str(path)[len(home) :]}" if str(path).startswith(home + os.sep) else str(path)
 
 
-def _status_object(status: ClientStatus, known: ConnectedFile | None) -> dict[str, object]:
+def _status_object(status: ClientStatus, known: ConnectedFile | None, sharing: _Sharing) -> dict[str, object]:
     file = status.file
     return {
         "client": file.client.name,
@@ -545,6 +602,8 @@ def _status_object(status: ClientStatus, known: ConnectedFile | None) -> dict[st
         "servers": status.servers,
         "state": status.state,
         "transport": status.kind,
+        "shares_gateway": sharing.shares(status),
+        "sessions": sharing.sessions(status),
         "taken_over": known.removed if known is not None else [],
         "defers_tools": bool(file.client.defers),
         "problem": status.problem or None,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wrapped
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
@@ -75,6 +77,7 @@ def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Fin
 
 async def _examined(command: Command, timeout: float | None) -> list[Finding]:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
+    from pml_gateway.local.health import health
     from pml_gateway.reports.doctor.examine import Case, examine
 
     # Servers' faults are findings; the log would say them again, in the middle of the report.
@@ -86,6 +89,7 @@ async def _examined(command: Command, timeout: float | None) -> list[Finding]:
         command.identity,
         Surroundings.here(Path.cwd()),
         lambda: load_settings(config_file=command.config_file),
+        partial(health, endpoint_of(command)),
         timeout,
     )
     with messages().status("looking") as shown:

@@ -229,6 +229,8 @@ def _conclude(
     )
     for name in clients:
         note(f"next: pml connect {name}")
+    if clients:
+        note("all clients that are connected share one gateway and its servers: pml docs machine")
 
 
 def _start(definition: dict[str, object] | None) -> str:

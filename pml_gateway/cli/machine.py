@@ -55,7 +55,7 @@ def _client_row(client: JsonObject) -> Sequence[object]:
     return (
         shortened(name, NAME_COLUMNS),
         client["pid"],
-        _folder(client["folder"]),
+        short_folder(client["folder"]),
         client.get("mode") or "",
         f"{client['calls']:,}",
         span(client["since_seconds"]),
@@ -80,12 +80,12 @@ def _reasons(servers: Sequence[JsonObject]) -> Iterator[Sequence[object]]:
         for each in server["processes"]:
             if each["for"] != EVERYBODY or len(server["processes"]) > 1:
                 kind, _, whose = each["for"].partition(" ")
-                shown = f"{kind} {_folder(whose)}" if kind == "folder" else each["for"]
+                shown = f"{kind} {short_folder(whose)}" if kind == "folder" else each["for"]
                 size = _size(each["memory_bytes"]) if each.get("memory_bytes") else ""
                 yield server["server"], each["pid"], size, shown, each.get("why") or ""
 
 
-def _folder(path: str) -> str:
+def short_folder(path: str) -> str:
     """A folder as people write it; of a long one the end, which tells it from others."""
     home = str(Path.home())
     shown = f"~{path.removeprefix(home)}" if path == home or path.startswith(f"{home}/") else path

@@ -17,10 +17,10 @@ from rich.text import Text
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import show_machine
+from pml_gateway.cli.machine import short_folder, show_machine
 from pml_gateway.cli.output import INDENT, answers, note, print_json, print_json_line, print_lines, say, warn, wrapped
 from pml_gateway.config.settings import LogSettings
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted, span
@@ -93,7 +93,19 @@ def _look(command: Command) -> _Found:
         errors.append(str(error))
     reports = command.run(lambda: reported(command))
     answered = [report for report in reports if "error" not in report]
-    return _Found(machine, answered, errors + [str(report["error"]) for report in reports if "error" in report])
+    errors += [str(report["error"]) for report in reports if "error" in report]
+    if any(report["pid"] is not None for report in answered):
+        errors += _broken(command)
+    return _Found(machine, answered, errors)
+
+
+def _broken(command: Command) -> list[str]:
+    """What keeps a configuration that was edited from being served; gateways go on with the one before."""
+    try:
+        command.load()
+    except ConfigurationError as error:
+        return [f"{error.message}; until it is mended, the configuration before it is served"]
+    return []
 
 
 def _as_text(command: Command, found: _Found) -> str:
@@ -127,12 +139,12 @@ def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
 
 async def reported(command: Command) -> list[JsonObject]:
     """What the running gateways say; without one, or for another configuration, what was last known."""
-    from pml_gateway.reports.status import last_known
+    from pml_gateway.reports.status import by_process, last_known
     from pml_gateway.serve.control import ask_gateways
 
     running = [] if command.config_file else await ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS)
     if any("error" not in report for report in running):
-        return running
+        return by_process(running)
     logs.configure(LogSettings(level="error"))
     return [*running, await last_known(command.load().settings, command.paths, command.identity)]
 
@@ -150,27 +162,31 @@ def _gateway(report: JsonObject) -> str:
 def _rows(reports: list[JsonObject]) -> Iterator[tuple[str, str, str]]:
     from pml_gateway.reports.status import in_words
 
-    for row, need, pids in _servers(reports):
-        where = f" (gateway {', '.join(map(str, pids))})" if pids else ""
-        yield row["server"], (need.what if need else in_words(row)) + where, need.command if need else ""
+    for row, need, where in _servers(reports):
+        yield (
+            row["server"],
+            (need.what if need else in_words(row)) + (f" ({where})" if where else ""),
+            need.command if need else "",
+        )
 
 
-def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, list[int]]]:
+def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, str]]:
     """Each server once for each thing that gateways say of it, those that need something first.
 
-    The gateways are named where not all of them say the same.
+    The gateways are named where not all of them say the same; those of one process by the folders that they serve.
     """
     from pml_gateway.reports.status import need_of
 
-    found: dict[tuple[str, Need | None], tuple[JsonObject, list[int]]] = {}
+    found: dict[tuple[str, Need | None], tuple[JsonObject, list[str]]] = {}
     for report in reports:
         for row in report["upstreams"]:
-            pids = found.setdefault((row["server"], need_of(row)), (row, []))[1]
-            # One process serves several gateways.
-            if report["pid"] not in pids:
-                pids.append(report["pid"])
+            whose = [short_folder(folder) for folder in row.get("folders", ())] or [f"gateway {report['pid']}"]
+            found.setdefault((row["server"], need_of(row)), (row, []))[1].extend(whose)
     said = [server for server, _ in found]
-    listed = [(row, need, pids if said.count(server) > 1 else []) for (server, need), (row, pids) in found.items()]
+    listed = [
+        (row, need, ", ".join(whose) if said.count(server) > 1 else "")
+        for (server, need), (row, whose) in found.items()
+    ]
     return sorted(listed, key=lambda each: each[1] is None)
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,13 +18,14 @@ import typer
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.machine import short_folder
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.cli.status import reported
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamAuthError, UsageError
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted, span, suggestion
+from pml_gateway.text import counted, plural_of, span, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
     from pml_gateway.upstreams.auth.callback import Callback
 
+REFRESH_SECONDS = 40.0
+"""What a gateway may take to ask all of its servers anew."""
 
 upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
@@ -68,9 +71,9 @@ def upstreams(
 
 async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
     """What every server says now: asked by the running gateways, else by one for this command."""
-    from pml_gateway.serve.control import ask_gateways, gateway_status, read_logins
+    from pml_gateway.serve.control import gateway_status, read_logins
 
-    running = [] if command.config_file is not None else await ask_gateways(command.paths, "refresh", timeout or 40)
+    running = [] if command.config_file is not None else await _refreshed(command, timeout or REFRESH_SECONDS)
     if running:
         return running
     async with command_gateway(command, connect=True, timeout=timeout) as gateway:
@@ -83,19 +86,21 @@ def refresh(as_json: JsonOption = False) -> None:
 
     Example: pml refresh
     """
-    from pml_gateway.serve.control import ask_gateways
-
     command = Command(as_json=as_json)
-
-    async def ask() -> list[JsonObject]:
-        return await ask_gateways(command.paths, "refresh", timeout=40)
-
-    reports = command.run(ask)
+    reports = command.run(lambda: _refreshed(command, REFRESH_SECONDS))
     if reports or as_json:
         _show(reports, as_json=as_json)
     if not reports:
         note(f"no gateway runs with {command.paths.home}")
         raise typer.Exit(ExitCode.FAILED)
+
+
+async def _refreshed(command: Command, timeout: float) -> list[JsonObject]:
+    """What the running gateways say after they have asked every server anew."""
+    from pml_gateway.reports.status import by_process
+    from pml_gateway.serve.control import ask_gateways
+
+    return by_process(await ask_gateways(command.paths, "refresh", timeout))
 
 
 def _show(reports: list[JsonObject], *, as_json: bool) -> None:
@@ -107,12 +112,13 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
             warn(report["error"])
             continue
         if report["pid"] is not None:
-            say(f"gateway {report['pid']}, mode {report['mode']}, {counted(report['tools'], 'tool')}", style="bold")
+            modes = f"{plural_of(report['mode'].count(',') + 1, 'mode')} {report['mode']}"
+            say(f"gateway {report['pid']}, {modes}, {counted(report['tools'], 'tool')}", style="bold")
         print_table(
             ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
             (
                 (
-                    row["server"],
+                    _named(row),
                     _state(row, is_served=report["pid"] is not None),
                     _login(row),
                     row["tools"],
@@ -123,13 +129,23 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
                 for row in report["upstreams"]
             ),
         )
-        for row in report["upstreams"]:
-            if row["error"]:
-                warn(row["error"])
-            if row.get("held_back"):
-                warn(f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust list")
-            if row.get("flagged"):
-                warn(f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list")
+        for warning in dict.fromkeys(warning for row in report["upstreams"] for warning in _warnings(row)):
+            warn(warning)
+
+
+def _warnings(row: JsonObject) -> Iterator[str]:
+    if row["error"]:
+        yield row["error"]
+    if row.get("held_back"):
+        yield f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust list"
+    if row.get("flagged"):
+        yield f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list"
+
+
+def _named(row: JsonObject) -> str:
+    """The server, with the folders for which it is so where it is not so for all."""
+    folders = ", ".join(map(short_folder, row.get("folders", ())))
+    return f"{row['server']} ({folders})" if folders else str(row["server"])
 
 
 def _state(row: JsonObject, *, is_served: bool) -> str:
@@ -306,7 +322,7 @@ async def _tell_gateways(command: Command, name: str) -> int:
     from pml_gateway.serve.control import ask_gateways
 
     answers = await ask_gateways(command.paths, "reconnect", timeout=5, server=name)
-    return sum("error" not in answer for answer in answers)
+    return len({answer["pid"] for answer in answers if "error" not in answer})
 
 
 def _read_answers(callback: Callback) -> None:

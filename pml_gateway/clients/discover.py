@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pml_gateway.clients.block import Block, ClientFileError
 from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope
-from pml_gateway.clients.own import ConnectionKind, own_kind
+from pml_gateway.clients.own import ConnectionKind, own_kind, serves_alone
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError, UsageError
@@ -224,7 +224,8 @@ class ClientStatus:
     """What one file says.
 
     `servers` counts the entries beside the gateway's own; `kind` is how the client reaches the gateway; `is_pinned`
-    whether it loads the gateway's tools at once (None: it always does, or is not connected).
+    whether it loads the gateway's tools at once (None: it always does, or is not connected); `is_alone` whether it
+    starts a gateway that nobody else uses.
     """
 
     file: ClientFile
@@ -233,6 +234,7 @@ class ClientStatus:
     servers: int
     problem: str = ""
     is_pinned: bool | None = None
+    is_alone: bool = False
 
 
 def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
@@ -250,7 +252,9 @@ def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
     if kind is not None:
         pin = file.client.pin_key
         is_pinned = all(file.entries[name].get(pin) is True for name in own) if pin else None
-        return ClientStatus(file, "both" if servers else "connected", kind, servers, is_pinned=is_pinned)
+        is_alone = kind == "stdio" and any(serves_alone(file.entries[name]) for name in own)
+        state: State = "both" if servers else "connected"
+        return ClientStatus(file, state, kind, servers, is_pinned=is_pinned, is_alone=is_alone)
     return ClientStatus(file, "direct" if servers else "empty", None, servers)
 
 

@@ -38,6 +38,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         "Claude Desktop",
         (FileLocation(Scope.USER, "{apps}/Claude/claude_desktop_config.json", SERVERS),),
         shape=Shape(speaks_http=False),
+        announced="claude-ai",
         restart="quit it (closing its window is not enough) and open it again",
         # github.com/anthropics/claude-code/issues/34960
         names=ToolNames("", 64, "it gets an error for every request"),
@@ -61,6 +62,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         ),
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.PREFIXED,
+        announced="visual-studio-code",
         restart="run `MCP: List Servers`, which starts and stops what has changed",
         # `McpToolName` in its src/vs/workbench/contrib/mcp/common/mcpTypes.ts
         names=ToolNames("mcp_{server}_", 64, "it cuts them", longest_prefix=18),

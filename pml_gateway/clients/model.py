@@ -119,3 +119,9 @@ class KnownClient:
     restart: str = ""
     """What makes the client read its file again."""
     names: ToolNames | None = None
+    announced: str = ""
+    """How the name begins that it tells servers, in small letters and with hyphens; by default `name`."""
+
+    def is_called(self, name: str) -> bool:
+        """Whether a client that introduced itself by this name is one of these."""
+        return name.lower().replace(" ", "-").startswith(self.announced or self.name)

@@ -43,6 +43,13 @@ def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
     return "http" if url is not None and _is_endpoint(url, http) else None
 
 
+def serves_alone(raw: Any) -> bool:
+    """Whether an entry of a client starts a gateway for this client alone."""
+    command, args = raw.get("command"), raw.get("args") or ()
+    words = [command.get("args"), args] if isinstance(command, dict) else [command, args]
+    return any(isinstance(each, list | tuple) and "--alone" in each for each in words)
+
+
 def _is_pml(command: str, words: list[str]) -> bool:
     name = PureWindowsPath(PurePosixPath(command).name).name.lower().removesuffix(".exe")
     return name == "pml" or "pml_gateway" in words or "pml" in words or "pml-gateway" in words

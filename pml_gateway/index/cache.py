@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sqlite3
 import time
 import zlib
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.files import make_own_file
 from pml_gateway.home import CACHE, do_without
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.request_vectors import Encoded, Requests, encoded
@@ -150,9 +149,8 @@ class _Table:
         now = time.time_ns()
         rows = [(model_id, digest, blob, now) for digest, blob in blobs.items()]
         try:
-            make_private(self._path.parent)
             # SQLite gives the files beside it the same mode.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
+            make_own_file(self._path)
             with self._connection() as connection, connection:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
                 self._trim(connection, min(map(len, blobs.values())))

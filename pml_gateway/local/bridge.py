@@ -66,7 +66,10 @@ class RefusedError(Exception):
 
 
 class ServeAloneError(Exception):
-    """The configuration says that this client gets a gateway of its own; nothing was read of it yet."""
+    """This client gets a gateway of its own: the configuration says so, or none can be shared here; and which it is.
+
+    Where it is raised at the start, nothing was read of the client yet.
+    """
 
 
 class LostError(Exception):
@@ -185,7 +188,7 @@ class Bridge:
         """Serve until the client leaves; gives the exit code.
 
         Raises:
-            ServeAloneError: the configuration wants no shared gateway.
+            ServeAloneError: it gets a gateway of its own.
         """
         try:
             self._attach()
@@ -295,7 +298,7 @@ class Bridge:
 
         Raises:
             RefusedError: there is none, or it does not take this client.
-            ServeAloneError: the configuration wants no shared gateway.
+            ServeAloneError: it gets a gateway of its own.
         """
         until = time.monotonic() + LISTEN_SECONDS
         gives_way, lost = False, 0
@@ -305,7 +308,7 @@ class Bridge:
             except FailedStartError as error:
                 raise RefusedError(error.message, error.hint, error.exit_code) from None
             except OSError as error:
-                raise RefusedError(f"the gateway cannot be reached: {error}", "set PML_HOME to your own") from None
+                raise ServeAloneError(f"no gateway can be shared here: {error}") from None
             try:
                 answer = link.greet({**self._hello, "state": self._session.state})
             except LostError:
@@ -324,7 +327,7 @@ class Bridge:
                 refused = answer["refused"]
                 raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
             if "alone" in answer:
-                raise ServeAloneError
+                raise ServeAloneError("local.attach was switched off")
             if "leaving" in answer and not gives_way:
                 gives_way = True
                 until = time.monotonic() + REPLACED_SECONDS
@@ -356,9 +359,8 @@ class Bridge:
         if self._reason is None or time.monotonic() >= self._retry_at:
             try:
                 self._attach()
-            except ServeAloneError:
-                hint = "restart the client, which then gets a gateway of its own"
-                self._reason = RefusedError("local.attach was switched off", hint)
+            except ServeAloneError as error:
+                self._reason = RefusedError(str(error), "restart the client, which then gets a gateway of its own")
             except RefusedError as error:
                 self._reason = error
             else:
@@ -406,7 +408,7 @@ def serve(endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any]) 
     """Be the bridge of the client at stdin and stdout until it leaves, or a signal says so; gives the exit code.
 
     Raises:
-        ServeAloneError: the configuration wants no shared gateway; nothing was read of the client.
+        ServeAloneError: it gets a gateway of its own; nothing was read of it.
     """
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
     stdin, stdout = _as_sockets() if sys.platform == "win32" else (0, 1)

@@ -44,6 +44,8 @@ def ask(
     except OSError as error:
         # The system says of a limit nothing that a person would read.
         what = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        if error.filename is not None:
+            what = f"{error.filename}: {what}"
         living = endpoint.living()
         hint = f"look at {endpoint.log}" + (f", or end process {living}" if living else "")
         raise GatewayError(f"the gateway of this machine: {what}", hint=hint) from error

@@ -48,7 +48,7 @@ def serve_as_bridge(options: Mapping[str, str | None]) -> int:
     """Be a bridge with these options until the client leaves; gives the exit code.
 
     Raises:
-        ServeAloneError: the configuration wants no shared gateway.
+        ServeAloneError: the client gets a gateway of its own.
     """
     from pml_gateway.local.bridge import serve
     from pml_gateway.local.endpoint import Endpoint

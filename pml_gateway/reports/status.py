@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ NOT_RUNNING = "not_running"
 
 INSTALLING = "installing"
 """`UpstreamState.INSTALLING`, whose module takes the whole server stack."""
+
+PASSING = frozenset({"latency_seconds", "age_seconds", "in_flight", "breaker"})
+"""What of a server differs from moment to moment, and is no other state of it."""
 
 MAX_WHAT = 160
 """Characters of a fault; `pml upstreams` shows all."""
@@ -69,6 +73,44 @@ def in_words(row: JsonObject) -> str:
         return seen if row["age_seconds"] is None else f"{tools}, {seen}"
     state = str(row["state"]).replace("_", " ")
     return f"{state}, {tools}{' stale' if row['stale'] else ''}, {seen}"
+
+
+def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
+    """The reports of gateways, those of one process as one, with all their modes: it serves several folders.
+
+    Each of its servers is there once, as last seen; where they do not all say the same of it, once for each thing they
+    say, with the `folders` that are told so.
+    """
+    processes: dict[object, list[JsonObject]] = {}
+    alone: list[JsonObject] = []
+    for report in reports:
+        if report.get("pid") is None:
+            alone.append(report)
+        else:
+            processes.setdefault(report["pid"], []).append(report)
+    return [_of_process(several) if len(several) > 1 else several[0] for several in processes.values()] + alone
+
+
+def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
+    said: dict[str, dict[str, tuple[JsonObject, list[str]]]] = {}
+    for report in reports:
+        for row in report["upstreams"]:
+            told = json.dumps({key: value for key, value in row.items() if key not in PASSING})
+            _, folders = said.setdefault(row["server"], {}).setdefault(told, (row, []))
+            folders.append(report.get("folder", ""))
+    rows = [
+        {**row, "folders": sorted({*folders})} if len(each) > 1 else row
+        for each in said.values()
+        for row, folders in each.values()
+    ]
+    return {
+        **max(reports, key=lambda report: report["age_seconds"]),
+        "url": next((report["url"] for report in reports if report["url"]), None),
+        "mode": ", ".join(sorted({report["mode"] for report in reports})),
+        "tools": max(report["tools"] for report in reports),
+        "clients": sum(report["clients"] for report in reports),
+        "upstreams": rows,
+    }
 
 
 async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObject:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.errors import GatewayError
-from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.files import make_own_file
 from pml_gateway.index.text import MAX_REQUESTS, well_formed
 from pml_gateway.log import get_logger
 
@@ -43,6 +44,9 @@ VERSION = 1
 _SECONDS_A_DAY = 86_400
 _CHANGES = slice(24, 28)
 """Where a file of SQLite counts its changes."""
+
+_OPEN = threading.Lock()
+"""Held by whoever in this process has the file open: closing it drops the locks that SQLite has in other threads."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -258,7 +262,7 @@ class RequestLibrary:
     def _stamp(self) -> bytes:
         """What differs after every change; nothing where there is no file."""
         try:
-            with self.path.open("rb") as file:
+            with _OPEN, self.path.open("rb") as file:
                 return b"%d " % os.fstat(file.fileno()).st_ino + file.read(_CHANGES.stop)[_CHANGES]
         except OSError:
             return b""
@@ -279,7 +283,7 @@ class RequestLibrary:
         try:
             if not self.path.exists():
                 return []
-            with closing(sqlite3.connect(self.path, timeout=LOCK_SECONDS)) as connection:
+            with _OPEN, closing(sqlite3.connect(self.path, timeout=LOCK_SECONDS)) as connection:
                 if _version(connection) == 0:
                     return []
                 return connection.execute(
@@ -296,10 +300,9 @@ class RequestLibrary:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         remedy = "try again in a moment; the file can be removed, and its requests are forgotten then"
         try:
-            make_private(self.path.parent)
             # SQLite gives the files beside it the same mode.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
-            with closing(sqlite3.connect(self.path, timeout=LOCK_SECONDS)) as connection, connection:
+            make_own_file(self.path)
+            with _OPEN, closing(sqlite3.connect(self.path, timeout=LOCK_SECONDS)) as connection, connection:
                 if _version(connection) == 0:
                     connection.execute(_SCHEMA)
                     connection.execute(f"PRAGMA user_version={VERSION}")

@@ -55,6 +55,7 @@ def gateway_status(gateway: Gateway) -> JsonObject:
     return {
         "pid": os.getpid(),
         "version": __version__,
+        "folder": str(gateway.pool.workplace.folder),
         "mode": settings.gateway.tools_exposure.value,
         "tools": len(gateway.state.catalog.tools),
         "upstreams": [
@@ -233,11 +234,11 @@ async def _execute(
             if upstream is None:
                 return {"error": "no such server"}
             upstream.reconnect()
-            return {"reconnecting": upstream.upstream_id}
+            return {"reconnecting": upstream.upstream_id, "pid": os.getpid()}
         case "refresh":
             complete = await gateway.refresh(REFRESH_SECONDS)
             await read_logins(gateway)
-            return {"complete": complete, **gateway_status(gateway)}
+            return {"complete": complete, **gateway_status(gateway), **presence.as_json()}
         case "reload":
             problem = await reload()
             return {"error": problem} if problem else gateway_status(gateway)
@@ -265,17 +266,24 @@ async def ask_sockets(
 ) -> tuple[list[JsonObject], list[Path]]:
     """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
     dead: list[Path] = []
-    answers: list[JsonObject] = []
-    for path in sockets(paths):
+    found: dict[Path, JsonObject] = {}
+
+    async def ask(path: Path) -> None:
         try:
-            answers.append(await ask_socket(path, command, timeout, **arguments))
+            found[path] = await ask_socket(path, command, timeout, **arguments)
         except ConnectionRefusedError:
             with suppress(OSError):
                 if _is_own(path):
                     dead.append(path)
         except NO_ANSWER as error:
-            answers.append({"error": f"{path.name}: no answer ({type(error).__name__})"})
-    return answers, dead
+            found[path] = {"error": f"{path.name}: no answer ({type(error).__name__})"}
+
+    asked = sockets(paths)
+    # At once, so that one that is slow takes nothing of the others' time.
+    async with anyio.create_task_group() as tasks:
+        for path in asked:
+            tasks.start_soon(ask, path)
+    return [found[path] for path in asked if path in found], dead
 
 
 NO_ANSWER = (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.files import OWNER_ONLY, make_private
+from pml_gateway.files import make_own_file
 
 BUSY_SECONDS = 2.0
 """How long a statement waits for another process; only the writer's own thread or a command waits."""
@@ -45,9 +44,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     Raises:
         OSError, sqlite3.Error: it cannot be used.
     """
-    make_private(path.parent)
     # SQLite gives the files beside it the same mode.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
+    make_own_file(path)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode=WAL")

@@ -11,7 +11,9 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
 from pml_gateway.cli.output import ExitCode
+from pml_gateway.clients.known import CLIENTS
 from tests.support.command_line import home_of_a_person
+from tests.support.scripted_machine import STATUS, scripted_machine
 
 SECRETS = ("hunter2-hunter2", "lin_api_abc123def456", "ghp_0123456789abcdefghijABCDEFGHIJ012345")
 DEMO = "pml_gateway.demo.servers"
@@ -80,6 +82,7 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     assert "export GITHUB_PAT=..." in done.stderr
     assert "${env:A_TOKEN}" in done.stderr
     assert "next: pml connect claude-code" in done.stderr
+    assert "share one gateway" in done.stderr
     shown = pml_json("config", "show")["settings"]["servers"]
     assert list(shown) == ["calc", "notes", "files", "diary", "sums", "typo", "github", "linear"]
     assert shown["linear"]["headers"] == {"Authorization": "Bearer ${env:LINEAR_TOKEN}"}
@@ -93,6 +96,7 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     connected = pml("connect", "claude-code", "--take-all", "--yes")
 
     assert '+    "pml": {' in connected.stdout
+    assert "it shares one gateway" in connected.stderr
     assert set(json.loads(file.read_text())["mcpServers"]) == {"pml"}
     assert [row["state"] for row in pml_json("clients")["clients"] if row["exists"]] == ["connected", "empty"]
     assert "is connected already" in pml("connect", "claude-code", "--take-all", "--yes").stderr
@@ -107,6 +111,43 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
 
     assert file.read_bytes() == before
     assert "is not connected" in pml("disconnect", "claude-code", "--yes").stderr
+
+
+def test_clients_say_which_gateway_they_have_and_who_is_there_now(home: Path) -> None:
+    claude_code(home)
+    pml("init", "--yes")
+    pml("connect", "claude-code", "--take-all", "--yes")
+    assert "which the first of them starts" in pml("clients").stderr
+
+    there = [{"name": name} for name in ("claude-code 2.1.330", "claude-code 2.1.330", "claude-ai 0.1.0", "")]
+    with scripted_machine(home / ".pml", {"status": {**STATUS, "clients": there}}):
+        told = pml_json("clients")
+        assert "share the gateway of this machine (process 4711)" in pml("clients").stderr
+    (row,) = (row for row in told["clients"] if row["state"] == "connected")
+    assert (told["gateway"], row["shares_gateway"], row["sessions"]) == (4711, True, 2)
+
+    file = home / ".claude.json"
+    file.write_text(file.read_text().replace('"serve"', '"serve", "--alone"'))
+    assert "claude-code (user) starts a gateway of its own (--alone)" in pml("clients").stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "client"),
+    [
+        ("claude-code 2.1.330", "claude-code"),
+        ("claude-ai 0.1.0", "claude-desktop"),
+        ("cursor-vscode 1.0", "cursor"),
+        ("Visual Studio Code 1.110", "vscode"),
+        ("Visual-Studio-Code 1.110", "vscode"),
+        ("windsurf-client 1.0", "windsurf"),
+        ("gemini-cli-mcp-client-pml 0.1", "gemini-cli"),
+        ("codex-mcp-client 0.169", "codex"),
+        ("Zed 0.2", "zed"),
+        ("something else 1", None),
+    ],
+)
+def test_clients_are_known_by_the_name_that_they_tell(name: str, client: str | None) -> None:
+    assert [each.name for each in CLIENTS if each.is_called(name)] == ([client] if client else [])
 
 
 def test_what_is_connected_elsewhere_is_named_and_left_to_be_undone_there(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from pml_gateway.cli import status as status_command
+from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.types import JsonObject
-from tests.support.command_line import home_of, pml
+from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
@@ -196,3 +198,49 @@ def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, m
     left = 3
     with scripted_machine(home, {"status": told}):
         assert pml("status", "--watch").stdout.count("gateway of this machine 4711") >= 2
+
+
+def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
+    """What doctor says of the gateway that clients share, without a server to start."""
+    (home / "config.yaml").write_text("servers: {files: {command: x, enabled: false}}", encoding="utf-8")
+    done = run_here(home, "doctor", "--json", *words)
+    found = [each for each in json.loads(done.stdout)["findings"] if each["area"] == "machine"]
+    return [(each["severity"], " ".join(filter(None, (each["subject"], each["what"], each["fix"])))) for each in found]
+
+
+def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_processes(home: Path) -> None:
+    with scripted_machine(home, {"status": busy(home)}):
+        runs, several = of_the_machine(home)
+    assert runs == ("ok", "gateway 4711 runs, for 3 min, 190 MB, 2 clients")
+    assert several == ("ok", "playwright has 2 processes")
+    with scripted_machine(home, {"status": {**STATUS, "version": "0.0.1"}}):
+        [(severity, what)] = of_the_machine(home)
+    assert (severity, "0.0.1, and not" in what, what.endswith("pml restart")) == ("warning", True, True)
+    assert of_the_machine(home)[0] == ("ok", "not running; the first client over stdio starts it")
+
+
+def test_doctor_says_what_is_in_its_way_and_removes_what_killed_ones_left(home: Path) -> None:
+    endpoint = Endpoint.of(home, home / "config.yaml")
+    endpoint.prepare()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(endpoint.socket)
+    Path(endpoint.start_lock).touch()
+    Path(endpoint.failure).write_text(json.dumps({"message": "no room", "hint": "make some", "exit": 1}))
+    Path(endpoint.log).write_text("17:18:41 INFO a: fine\n17:18:42 ERROR b: not fine\n")
+    _, failure, left, logged = of_the_machine(home)
+    assert failure == ("warning", "its last start failed: no room make some")
+    assert (left[0], Path(endpoint.socket).name in left[1], "rm " in left[1]) == ("note", True, True)
+    assert (logged[0], "1 error at the end of its log" in logged[1]) == ("note", True)
+    of_the_machine(home, "--fix")
+    assert not [*Path(endpoint.folder).iterdir()]
+
+
+def test_doctor_says_who_shares_no_gateway(home: Path) -> None:
+    Path(Endpoint.of(home, "x").folder).write_text("a file in the place of the folder")
+    [(severity, what)] = of_the_machine(home)
+    assert (severity, "has a gateway of its own" in what) == ("warning", True)
+    Path(Endpoint.of(home, "x").folder).unlink()
+    (home / "config.yaml").write_text("local: {attach: false}\nservers: {files: {command: x, enabled: false}}")
+    done = json.loads(run_here(home, "doctor", "--json").stdout)
+    [told] = [each for each in done["findings"] if each["area"] == "machine"]
+    assert (told["severity"], "local.attach is false" in told["what"]) == ("note", True)

@@ -17,12 +17,14 @@ from keyring.backends.null import Keyring as NoKeyring
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.transport import open_streams
+from pml_gateway.reports.status import by_process
 from pml_gateway.serve.control import ask_gateways
 from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from tests.support.authorization import protected
 from tests.support.command_line import home_of, pml, run_here
+from tests.support.machine import open_machine
 from tests.support.memory import paths_in
 from tests.support.process import write_settings
 from tests.support.scripted_server import ScriptedServer, tool
@@ -118,6 +120,52 @@ async def test_a_running_gateway_tells_how_it_is_reached_and_by_how_many(tmp_pat
     (down, fine) = sorted(report["servers"], key=lambda row: str(row["server"]))
     assert down["needs"]["command"].startswith("pml ")
     assert (fine["state"], fine["tools"], fine["needs"]) == ("ready", 1, None)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", ["status", "upstreams", "refresh"])
+async def test_one_process_is_told_once_however_many_folders_it_serves(tmp_path: Path, words: str) -> None:
+    upstream, one, two = ScriptedServer([tool("hello"), tool("bye")]), tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    async with (
+        open_machine(tmp_path, {"up": upstream}) as opened,
+        opened.attached("a", folder=one),
+        opened.attached("b", folder=two, mode="hybrid"),
+    ):
+        await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 2)
+        await until(lambda: upstream.lists > 0)
+        done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, words, "--json"))
+        (gateway,) = json.loads(done.stdout)["gateways"]
+        shown = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, words))).stdout
+    assert (gateway["mode"], gateway["tools"]) == ("hybrid, meta_only", 2)
+    assert sum(line.startswith("up ") for line in shown.splitlines()) == 1
+
+
+@pytest.mark.anyio
+async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
+    upstream = ScriptedServer([tool("hello")])
+    async with open_machine(tmp_path, {"up": upstream}) as opened, opened.attached():
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        (tmp_path / "config.yaml").write_text("servers: [", encoding="utf-8")
+        report = await status(tmp_path, "--json")
+    (error,) = report["errors"]
+    assert "broken YAML" in error
+    assert "before it is served" in error
+    assert [row["server"] for row in report["servers"]] == ["up"]
+
+
+def test_a_server_that_is_not_the_same_in_all_folders_is_told_with_them() -> None:
+    def report(folder: str, pid: int = 1, **row: Any) -> dict[str, Any]:
+        said = {"server": "up", "age_seconds": 3, "latency_seconds": 0.1, "state": "ready", **row}
+        mode = {"mode": "meta_only", "tools": 2, "clients": 1, "url": None, "age_seconds": 9}
+        return {"pid": pid, "folder": folder, "upstreams": [said], **mode}
+
+    reports = [report("/a"), report("/b", age_seconds=4), report("/c", state="failed"), report("/d", 2)]
+    one, other = by_process(reports)
+    assert [(row["state"], row["folders"]) for row in one["upstreams"]] == [("ready", ["/a", "/b"]), ("failed", ["/c"])]
+    assert one["clients"] == 3
+    assert other == reports[-1]
 
 
 @pytest.mark.anyio

@@ -218,6 +218,12 @@ def test_a_client_that_is_to_have_its_own_gateway_keeps_its_input(tmp_path: Path
         assert client.process.wait(30) == 42
 
 
+def test_where_nobody_can_listen_the_client_gets_its_own_gateway(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file in the place of the folder")
+    with bridged(tmp_path) as client:
+        assert client.process.wait(30) == 42
+
+
 def test_large_messages_pass_both_ways_and_nothing_stands_still_where_nobody_reads(tmp_path: Path) -> None:
     size = 64 * 1024 * 1024
     with bridged(tmp_path) as client:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,20 @@ from tests.support.examples import examples
 @pytest.fixture
 def library(tmp_path: Path) -> RequestLibrary:
     return RequestLibrary(tmp_path / "requests")
+
+
+WRITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+
+
+def test_who_looks_while_another_thread_writes_leaves_it_its_lock(library: RequestLibrary) -> None:
+    library.put("d", ["find the bug"], Origin.OWNER)
+    looking = threading.Thread(target=RequestLibrary(library.path.parent).all)
+    with library._writing() as connection:
+        connection.execute("DELETE FROM requests")
+        looking.start()
+        done = subprocess.run([sys.executable, "-c", WRITE, library.path], capture_output=True, check=False)
+    looking.join()
+    assert b"database is locked" in done.stderr
 
 
 def test_keeps_requests_for_other_processes(library: RequestLibrary) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,26 @@ def test_several_processes_write_and_the_oldest_rows_go_first(tmp_path: Path) ->
     assert ("up", "tool0") not in {call.tool for call in calls}
     assert clear(tmp_path / "usage.db") == 100
     assert read_history(tmp_path / "usage.db", Wanted("test")) == History()
+
+
+WRITE = (
+    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('DELETE FROM searches'); c.commit(); c.close()"
+)
+
+
+def test_another_gateway_of_the_process_leaves_the_first_one_its_locks(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    first, second = (Recorder(path, UsageSettings) for _ in range(2))
+    for recorder in (first, second):
+        recorder.add(row(0))
+        assert recorder.flush()
+    subprocess.run([sys.executable, "-c", WRITE, str(path)], check=True)
+    # Who takes itself for the last one that has the database open removes this, and what is in it.
+    assert path.with_name("usage.db-wal").exists()
+    for recorder in (first, second):
+        recorder.add(row(1))
+        recorder.close()
+    assert len(read_history(path, Wanted("test")).calls) == 4
 
 
 def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from pml_gateway.reports.doctor.search import index, manifest, model, requests
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
 from pml_gateway.reports.doctor.tools import checked_shallowly, kept_away, tools
 from pml_gateway.reports.doctor.trust import trust
-from pml_gateway.reports.status import Progress, tell_waiting
+from pml_gateway.reports.status import Progress, by_process, tell_waiting
 from pml_gateway.reports.workflows import workflow_warnings
 from pml_gateway.serve.control import ask_sockets
 
@@ -36,13 +36,17 @@ INDEX_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is examined, and how long its servers may take; `timeout` is by default the slowest's own limit."""
+    """What is examined, and how long its servers may take; `timeout` is by default the slowest's own limit.
+
+    `machine` looks at the gateway that clients share; it blocks.
+    """
 
     paths: Paths
     config_file: Path
     identity: str
     surroundings: Surroundings
     load: Callable[[], LoadedSettings]
+    machine: Callable[[Settings | None], Iterable[Finding]]
     timeout: float | None = None
 
     @property
@@ -87,7 +91,8 @@ async def _surroundings(case: Case, settings: Settings | None) -> list[Finding]:
     listener = await anyio.to_thread.run_sync(listener_on, http.host, http.port)
     is_serving = listener is not None
     found = [
-        *gateways(answers, dead, http, listener),
+        *await anyio.to_thread.run_sync(lambda: [*case.machine(settings)]),
+        *gateways(by_process(answers), dead, http, listener),
         *files(case.paths, settings, case.environ, case.config_file),
     ]
     if settings is not None:

@@ -32,6 +32,7 @@ class Area(StrEnum):
     TRUST = "trust"
     SEARCH = "search"
     CLIENTS = "clients"
+    MACHINE = "machine"
     GATEWAYS = "gateways"
     FILES = "files"
     VERSIONS = "versions"

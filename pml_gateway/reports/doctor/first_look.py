@@ -59,8 +59,10 @@ class Following:
 async def tell_gateways(paths: Paths) -> Following:
     """Have every running gateway read its configuration now; they watch it, and this is to know."""
     answers = await ask_gateways(paths, "reload", TELL_SECONDS)
-    problems = tuple(str(answer["error"]) for answer in answers if "error" in answer)
-    return Following(tuple(int(answer["pid"]) for answer in answers if "error" not in answer), problems)
+    # One process has a gateway for each folder.
+    problems = dict.fromkeys(str(answer["error"]) for answer in answers if "error" in answer)
+    pids = dict.fromkeys(int(answer["pid"]) for answer in answers if "error" not in answer)
+    return Following(tuple(pids), tuple(problems))
 
 
 async def first_look(

@@ -122,7 +122,9 @@ def gateways(
             fix = "if it goes on, stop that process and start it again"
             yield Finding(Area.GATEWAYS, Severity.WARNING, "", str(answer["error"]), fix)
     for answer in running:
-        yield _running(answer)
+        # The one that clients share is told for itself.
+        if answer.get("transport") != "machine":
+            yield _running(answer)
     for path in dead:
         yield Finding(
             Area.GATEWAYS,

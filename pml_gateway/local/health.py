@@ -1,0 +1,147 @@
+"""What doctor finds about the gateway that this machine's clients share, and about what earlier ones have left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from pml_gateway import __version__
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import GatewayError
+from pml_gateway.local.commands import ask
+from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
+from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.text import counted, shortened, span
+from pml_gateway.types import JsonObject
+
+ANSWER_SECONDS = 5.0
+
+LOG_BYTES = 64 * 1024
+"""The end of the log, where what is wrong now would stand."""
+
+MAX_LINE = 200
+MAX_LINES = 3
+
+_NAME = re.compile(r"(gateway-[0-9a-f]{12})\.(?:attach|start|life|failure|\d+\.new)")
+_ERROR = re.compile(r'^\S+ ERROR |"level": ?"error"')
+
+
+def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
+    """Whether it runs and how, which servers have several processes, and what is in its way. Blocks."""
+    try:
+        machine = ask(endpoint, "status", ANSWER_SECONDS)
+    except GatewayError as error:
+        yield _unreachable(error)
+        machine = None
+    else:
+        yield _state(machine, is_wanted=settings is None or settings.local.attach)
+    for server in machine["servers"] if machine is not None else ():
+        if len(server["processes"]) > 1:
+            yield _several(server)
+    yield from _failure(endpoint)
+    yield from _left(endpoint)
+    yield from _logged(Path(endpoint.log))
+
+
+def _state(machine: JsonObject | None, *, is_wanted: bool) -> Finding:
+    if machine is None and is_wanted:
+        return Finding(Area.MACHINE, Severity.OK, "", "not running; the first client over stdio starts it")
+    if machine is None:
+        what = "local.attach is false: each client over stdio has a gateway of its own, with servers of its own"
+        return Finding(Area.MACHINE, Severity.NOTE, "", what, "remove local.attach, and they share one")
+    subject = f"gateway {machine['pid']}"
+    size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine.get("memory_bytes") else []
+    runs = ["runs", f"for {span(machine['age_seconds'])}", *size, counted(len(machine["clients"]), "client")]
+    what = ", ".join(runs)
+    if machine["version"] != __version__:
+        what += f"; its version is {machine['version']}, and not {__version__}"
+        return Finding(Area.MACHINE, Severity.WARNING, subject, what, "pml restart")
+    if not is_wanted:
+        what += "; local.attach is false, and clients that start from now on do not use it"
+        return Finding(Area.MACHINE, Severity.NOTE, subject, what, "pml down")
+    return Finding(Area.MACHINE, Severity.OK, subject, what)
+
+
+def _unreachable(error: GatewayError) -> Finding:
+    if isinstance(error.__cause__, UnsafeEndpointError):
+        what = f"{error.message}; until then each client over stdio has a gateway of its own"
+        return Finding(Area.MACHINE, Severity.WARNING, "", what)
+    return from_error(Area.MACHINE, error)
+
+
+def _several(server: JsonObject) -> Finding:
+    processes = server["processes"]
+    whose = tuple(
+        f"{each['pid']}: for {each['for']}" + (f"; {why}" if (why := each.get("why")) else "") for each in processes
+    )
+    return Finding(
+        Area.MACHINE,
+        Severity.OK,
+        server["server"],
+        f"has {counted(len(processes), 'process', 'processes')}",
+        details=whose,
+    )
+
+
+def _failure(endpoint: Endpoint) -> Iterator[Finding]:
+    """Why the last start failed, which is forgotten by the next one that succeeds."""
+    try:
+        told = json.loads(Path(endpoint.failure).read_bytes())
+        yield Finding(Area.MACHINE, Severity.WARNING, "", f"its last start failed: {told['message']}", told["hint"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+
+
+def _left(endpoint: Endpoint) -> Iterator[Finding]:
+    """Sockets and locks of gateways that were killed, of any configuration; the next one takes their place."""
+    folder = Path(endpoint.folder)
+    try:
+        names = sorted({found[1] for path in folder.iterdir() if (found := _NAME.fullmatch(path.name))})
+    except OSError:
+        return
+    for name in names:
+        each = Endpoint(str(folder.parent), name, over_tcp=sys.platform == "win32")
+        if each.living() is None and not _is_starting(each) and (left := _files(each)):
+            what = f"left by a gateway that was killed: {', '.join(path.name for path in left)}"
+            fix = f"rm {' '.join(map(str, left))}"
+            yield Finding(Area.MACHINE, Severity.NOTE, "", what, fix, repair=partial(_clear, each))
+
+
+def _is_starting(endpoint: Endpoint) -> bool:
+    lock = take_lock(endpoint.start_lock)
+    if lock is not None:
+        drop_lock(endpoint.start_lock, lock)
+    return lock is None
+
+
+def _files(endpoint: Endpoint) -> Sequence[Path]:
+    """What a gateway that does not live has left; a failed start is told for itself."""
+    name = Path(endpoint.life_lock).stem
+    return sorted(path for path in Path(endpoint.folder).glob(f"{name}.*") if path.suffix != ".failure")
+
+
+def _clear(endpoint: Endpoint) -> None:
+    life = endpoint.take_life()
+    if life is None:
+        return
+    for path in _files(endpoint):
+        path.unlink(missing_ok=True)
+    endpoint.leave(life)
+
+
+def _logged(log: Path) -> Iterator[Finding]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    errors = [shortened(line, MAX_LINE) for line in lines if _ERROR.search(line)]
+    if errors:
+        what = f"{counted(len(errors), 'error')} at the end of its log {log}, the last of them:"
+        yield Finding(Area.MACHINE, Severity.NOTE, "", what, "", tuple(errors[-MAX_LINES:]))
