@@ -225,7 +225,9 @@ async def reload_gateways(command: Command) -> list[JsonObject]:
     from pml_gateway.serve.control import ask_gateways
 
     answers = await ask_gateways(command.paths, "reload", timeout=RELOAD_SECONDS)
-    told = [{key: answer[key] for key in ("pid", "mode", "error") if key in answer} for answer in answers]
+    told: list[JsonObject] = [
+        {key: answer[key] for key in ("pid", "mode", "error") if key in answer} for answer in answers
+    ]
     # One process has a gateway for each folder.
     return [each for at, each in enumerate(told) if each not in told[:at]]
 

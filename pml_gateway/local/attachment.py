@@ -15,9 +15,8 @@ from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
 from pml_gateway.paths import Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
-from pml_gateway.upstreams.sharing import process_key
+from pml_gateway.upstreams.sharing import Wanted
 from pml_gateway.workplace import Workplace
-
 
 _PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
 
@@ -119,17 +118,10 @@ class Attachment:
             f"{' and '.join(named)}: the log is that of the gateway that clients share; pml serve --alone has its own",
         )
 
-    def key(self, loaded: LoadedSettings) -> Hashable:
-        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.
-
-        Reads files.
-        """
+    def key(self, loaded: LoadedSettings, upstreams: Mapping[str, Wanted]) -> Hashable:
+        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes."""
         settings, environ = loaded.settings, self.workplace.environ
-        servers = frozenset(
-            process_key(name, definition, settings.upstreams, self.workplace)
-            for name, definition in settings.servers.items()
-            if definition.enabled
-        )
+        servers = frozenset(each.key for each in upstreams.values())
         rest = settings.model_dump_json(exclude={"servers"})
         named = {each.name for each in references(rest) if each.kind == "env"}
         variables = frozenset((name, environ.get(name)) for name in named)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -22,6 +22,7 @@ from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from pml_gateway.upstreams.pool import UpstreamPool
+from pml_gateway.upstreams.sharing import Wanted, wanted_upstreams
 
 logger = get_logger(__name__)
 
@@ -39,7 +40,9 @@ Outcome = Runtime | Exception
 class Profile:
     """One gateway and the clients it serves; a task of its own opens and closes it."""
 
-    def __init__(self, key: Hashable, loaded: LoadedSettings, first: Attachment) -> None:
+    def __init__(
+        self, key: Hashable, loaded: LoadedSettings, upstreams: Mapping[str, Wanted], first: Attachment
+    ) -> None:
         self.key = key
         self.members: list[Member] = []
         """Also those who wait for it to open."""
@@ -48,6 +51,7 @@ class Profile:
         self.first = first
         """Whose variables and folder it has, also when that client has left."""
         self._loaded = loaded
+        self._upstreams = upstreams
         self._opened = anyio.Event()
         self._outcome: list[Outcome] = []
 
@@ -91,6 +95,7 @@ class Profile:
                 on_open=partial(_settle, on_swap=lambda: on_swap(self)),
                 shared=shared,
                 workplace=first.workplace,
+                wanted=self._upstreams,
             ) as runtime:
                 runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
@@ -98,7 +103,7 @@ class Profile:
                 self._opened.set()
                 await self.closing.wait()
         # What one gateway fails of must not end the others.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             if self._outcome:
                 logger.error("the gateway for %s ended", first.workplace.folder, exc_info=innermost(error))
             self._outcome[:] = [error]
@@ -149,7 +154,7 @@ class Profiles:
             GatewayError: its configuration cannot be served.
         """
         attachment = member.attachment
-        loaded, key = await self._wanted(attachment)
+        loaded, key, upstreams = await self._wanted(attachment)
         if not loaded.settings.local.attach:
             yield None
             return
@@ -158,7 +163,7 @@ class Profiles:
             set_up_logs(loaded.settings)
             for warning in loaded.warnings:
                 logger.warning("%s", warning)
-            profile = Profile(key, loaded, attachment)
+            profile = Profile(key, loaded, upstreams, attachment)
             self._profiles.append(profile)
             self._tasks.start_soon(self._hold, profile)
         profile.members.append(member)
@@ -192,17 +197,17 @@ class Profiles:
     async def _part(self, profile: Profile) -> None:
         """After a change of the configuration, send those away to whom another gateway is to be served now."""
         try:
-            _, profile.key = await self._wanted(profile.first)
+            _, profile.key, _ = await self._wanted(profile.first)
             for member in list(profile.members):
-                _, key = await self._wanted(member.attachment)
+                _, key, _ = await self._wanted(member.attachment)
                 if key != profile.key:
                     self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
         # A configuration that is broken again changes nothing.
         except Exception as error:  # noqa: BLE001
             logger.debug("not looked at again: %s", error)
 
-    async def _wanted(self, attachment: Attachment) -> tuple[LoadedSettings, Hashable]:
-        """What a client is to be served, and what it has in common with others.
+    async def _wanted(self, attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
+        """What a client is to be served, what it has in common with others, and which upstreams that means.
 
         Raises:
             ConfigurationError: it cannot be served, or its files cannot be read in time.
@@ -216,6 +221,8 @@ class Profiles:
         )
 
 
-def _read(attachment: Attachment) -> tuple[LoadedSettings, Hashable]:
+def _read(attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
     loaded = attachment.load()
-    return loaded, attachment.key(loaded)
+    settings = loaded.settings
+    upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
+    return loaded, attachment.key(loaded, upstreams), upstreams

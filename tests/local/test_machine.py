@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway.local import profiles
@@ -138,10 +137,9 @@ async def test_who_stays_has_its_own_variables_when_who_came_first_has_left(tmp_
 
 async def test_what_waits_for_its_gateway_counts_as_a_client(tmp_path: Path) -> None:
     servers = {"up": ScriptedServer([tool("hello")])}
-    async with open_machine(tmp_path, servers, **FULL) as opened:
-        async with opened.attached("a", introduced=False):
-            await until(lambda: opened.profiles.members)
-            assert [each["pid"] for each in (await opened.command("status"))["clients"]] == [1]
+    async with open_machine(tmp_path, servers, **FULL) as opened, opened.attached("a", introduced=False):
+        await until(lambda: opened.profiles.members)
+        assert [each["pid"] for each in (await opened.command("status"))["clients"]] == [1]
 
 
 async def test_clients_of_a_gateway_that_failed_are_sent_to_another_one(tmp_path: Path) -> None:
