@@ -15,6 +15,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
+from pml_gateway.local.machine import STARTS
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
@@ -141,7 +142,8 @@ def _logged(log: Path) -> Iterator[Finding]:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return
-    errors = [shortened(line, MAX_LINE) for line in lines if _ERROR.search(line)]
+    begins = max((at for at, line in enumerate(lines) if STARTS in line), default=0)
+    errors = [*dict.fromkeys(shortened(line, MAX_LINE) for line in lines[begins:] if _ERROR.search(line))]
     if errors:
-        what = f"{counted(len(errors), 'error')} at the end of its log {log}, the last of them:"
+        what = f"{counted(len(errors), 'error')} in its log {log}, the last of them:"
         yield Finding(Area.MACHINE, Severity.NOTE, "", what, "", tuple(errors[-MAX_LINES:]))

@@ -47,6 +47,9 @@ HELLO_SECONDS = 10.0
 DRAIN_SECONDS = 60.0
 """What requests in flight are given at the most when the gateway ends on purpose."""
 
+STARTS = "the gateway of this machine starts"
+"""Where the log of one begins, among those of others before it."""
+
 SUCCEEDED = frozenset({"replaced", "restart"})
 """Ends after which another gateway is to come at once."""
 
@@ -291,6 +294,7 @@ async def run(
     """
     sys.setswitchinterval(TURN_SECONDS)
     logs.configure((await anyio.to_thread.run_sync(_user_settings, paths)).log)
+    logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     close_to_others(paths.home)
     tell_lacks(paths)
     life = Life(started_by)

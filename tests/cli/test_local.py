@@ -17,6 +17,7 @@ import pytest
 
 from pml_gateway.cli import status as status_command
 from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.machine import STARTS
 from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
@@ -226,11 +227,13 @@ def test_doctor_says_what_is_in_its_way_and_removes_what_killed_ones_left(home: 
         listener.bind(endpoint.socket)
     Path(endpoint.start_lock).touch()
     Path(endpoint.failure).write_text(json.dumps({"message": "no room", "hint": "make some", "exit": 1}))
-    Path(endpoint.log).write_text("17:18:41 INFO a: fine\n17:18:42 ERROR b: not fine\n")
+    Path(endpoint.log).write_text(
+        f"17:18:40 ERROR a: long ago\n17:18:41 INFO m: {STARTS}: process 1\n17:18:42 ERROR b: not fine\n"
+    )
     _, failure, left, logged = of_the_machine(home)
     assert failure == ("warning", "its last start failed: no room make some")
     assert (left[0], Path(endpoint.socket).name in left[1], "rm " in left[1]) == ("note", True, True)
-    assert (logged[0], "1 error at the end of its log" in logged[1]) == ("note", True)
+    assert (logged[0], "1 error in its log" in logged[1]) == ("note", True)
     of_the_machine(home, "--fix")
     assert not [*Path(endpoint.folder).iterdir()]
 
