@@ -214,7 +214,9 @@ class MachineClient:
         elif method == "ping":
             await self._write({"id": request_id, "result": {}})
         else:
-            await self._write({"id": request_id, "result": self.person.answer(method, message.get("params") or {})})
+            # Whoever asked may have been killed since.
+            with suppress(GoneError):
+                await self._write({"id": request_id, "result": self.person.answer(method, message.get("params") or {})})
 
     async def _write(self, message: Message) -> None:
         assert self.process.stdin is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ _VERBATIM = frozenset({"args", "env", "environment", "headers", "http_headers"})
 """Members of a server entry that are text for another program: `1.10` must not become `1.1`."""
 
 _TAG = "tag:yaml.org,2002:"
+
+
+class _Yaml(YAML):
+    """YAML without plug-ins, for which each reader would look through the installed package."""
+
+    def official_plug_ins(self) -> list[Any]:
+        """None."""
+        return []
 
 
 def read_bytes(path: Path) -> bytes:
@@ -74,11 +83,15 @@ def parse(content: bytes | str, source: Source, path: Path) -> Layer:
     return Layer(source, values, reader.origins)
 
 
+@lru_cache(16)
 def compose(content: bytes | str, path: Path) -> Node | None:
-    """The YAML nodes of `content`, with their positions in it."""
+    """The YAML nodes of `content`, with their positions in it.
+
+    One process reads the same file for every client.
+    """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        root: Node | None = YAML(typ="safe", pure=True, plug_ins=[]).compose(text)
+        root: Node | None = _Yaml(typ="safe", pure=True).compose(text)
     except UnicodeDecodeError as exc:
         raise ConfigurationError(f"{path} is not UTF-8 text (byte {exc.start})", hint="save it as UTF-8") from exc
     except MarkedYAMLError as exc:
@@ -103,7 +116,7 @@ class _Reader:
         self._source = source
         self._path = path
         self._count = 0
-        self._constructor = YAML(typ="safe", pure=True, plug_ins=[]).constructor
+        self._constructor = _Yaml(typ="safe", pure=True).constructor
 
     def mapping(self, node: MappingNode, path: KeyPath, inside: tuple[Node, ...]) -> dict[str, Any]:
         values: dict[str, Any] = {}

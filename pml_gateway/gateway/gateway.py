@@ -46,7 +46,9 @@ from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.pool import UpstreamPool, Wanted, open_pool
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.pool import UpstreamPool, open_pool
+from pml_gateway.upstreams.sharing import Wanted
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
@@ -347,6 +349,13 @@ class Gateway:
             self._announced[announced] = lists_others or self._announced.get(announced, False)
         self._dirty.set()
 
+    def joined(self, upstream: Upstream, listed: Listed) -> None:
+        """Take over what others who had an upstream before were told; mostly it is what the manifest says."""
+        if self._listings.knows(upstream.upstream_id, upstream.definition, listed):
+            self.capability_listings.listed(upstream, listed)
+        else:
+            self.listed(upstream, listed)
+
     def differs(self, upstream: Upstream, client_capabilities: str, difference: Difference) -> None:
         """Take over what an upstream lists besides for clients of these capabilities."""
         if self._listings.take_difference(upstream.upstream_id, client_capabilities, difference):
@@ -446,6 +455,9 @@ class Gateway:
         places = anyio.Semaphore(STARTS_AT_ONCE)
 
         async def start(upstream: Upstream) -> None:
+            if upstream.state is UpstreamState.READY:
+                # Another gateway of this process has it, and is told of its changes as this one is.
+                return
             async with places:
                 upstream.request_connect()
                 with anyio.move_on_after(START_SECONDS):
@@ -522,6 +534,7 @@ async def open_gateway(
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
     shared: Shared | None = None,
+    wanted: Mapping[str, Wanted] | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
     workplace: Workplace | None = None,
@@ -537,6 +550,7 @@ async def open_gateway(
         open_streams: opens the transport of each upstream.
         local: the clients on this machine, which share the sessions of servers; None where there are none.
         shared: what it has in common with other gateways of this process, which then has `open_streams` and `local`.
+        wanted: which upstreams its settings mean, where that is known already.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
         workplace: whose folder and variables servers and references get; by default those of this process.
@@ -569,9 +583,10 @@ async def open_gateway(
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
                 known = listings.catalog(settings, listings.first_names, frozenset())
-                return read_ranking(settings), listings, known, pool.wanted(settings.servers, settings.upstreams)
+                meant = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
+                return read_ranking(settings), listings, known, meant
 
-        ranking, listings, catalog, wanted = await anyio.to_thread.run_sync(read)
+        ranking, listings, catalog, meant = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -587,8 +602,8 @@ async def open_gateway(
             requests,
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
-        pool.on_listed, pool.on_failed = gateway.listed, gateway.failed
-        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), wanted)
+        pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), meant)
         tasks.start_soon(gateway.follow)
         tasks.start_soon(gateway.capability_listings.run)
         tasks.start_soon(gateway.shapes.run)

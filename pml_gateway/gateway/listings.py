@@ -85,6 +85,15 @@ class Listings:
             asks=listed.asks,
         )
 
+    def knows(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> bool:
+        """Whether this is what an upstream is known to list already."""
+        entry = self._entries.get(upstream_id)
+        return (
+            entry is not None
+            and entry.fingerprint == definition.fingerprint()
+            and (entry.era, entry.tools, entry.offers) == (listed.era, listed.tools, listed.offers)
+        )
+
     def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
         """What an upstream is known to list besides, by what clients can be asked; None if it makes no difference."""
         entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)

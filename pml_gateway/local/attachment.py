@@ -15,8 +15,10 @@ from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
 from pml_gateway.paths import Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
-from pml_gateway.upstreams.sharing import process_key
+from pml_gateway.upstreams.sharing import Wanted
 from pml_gateway.workplace import Workplace
+
+_PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
 
 
 class Options(BaseModel):
@@ -68,18 +70,24 @@ class Attachment:
             # Taken as they are: variables may hold bytes that are no text.
             environ = {str(name): str(value) for name, value in given.pop("environ").items()}
             hello = Hello.model_validate(given)
-        except (AttributeError, KeyError, TypeError) as error:
+            if not Path(hello.folder).is_absolute() or "\0" in hello.folder:
+                raise ValueError(f"no folder that a client works in: {hello.folder!r}")
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no attachment of a bridge: {type(error).__name__}") from None
         except ValidationError as error:
             # Its text would show what was given.
             where = ", ".join(".".join(map(str, each["loc"][:2])) for each in error.errors())
             raise ValueError(f"no attachment of a bridge: {where}") from None
+        workplace = Workplace(Path(hello.folder), environ)
+        for name in _PLACES & environ.keys():
+            # Relative ones begin in its folder, and not in that of this process.
+            environ[name] = environ[name] and str(workplace.path(environ[name]))
         return cls(
             hello.version,
             hello.pid,
             # The secret itself is kept by the bridge alone.
             local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
-            Workplace(Path(hello.folder), environ),
+            workplace,
             hello.options,
             hello.state,
         )
@@ -87,7 +95,7 @@ class Attachment:
     @property
     def paths(self) -> Paths:
         """Where its gateway's files lie."""
-        return Paths.from_environ(self.workplace.environ, self.workplace.folder)
+        return Paths.from_environ(self.workplace.environ)
 
     @property
     def config_file(self) -> Path | None:
@@ -110,17 +118,10 @@ class Attachment:
             f"{' and '.join(named)}: the log is that of the gateway that clients share; pml serve --alone has its own",
         )
 
-    def key(self, loaded: LoadedSettings) -> Hashable:
-        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.
-
-        Reads files.
-        """
+    def key(self, loaded: LoadedSettings, upstreams: Mapping[str, Wanted]) -> Hashable:
+        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes."""
         settings, environ = loaded.settings, self.workplace.environ
-        servers = frozenset(
-            process_key(name, definition, settings.upstreams, self.workplace)
-            for name, definition in settings.servers.items()
-            if definition.enabled
-        )
+        servers = frozenset(each.key for each in upstreams.values())
         rest = settings.model_dump_json(exclude={"servers"})
         named = {each.name for each in references(rest) if each.kind == "env"}
         variables = frozenset((name, environ.get(name)) for name in named)

@@ -28,9 +28,9 @@ from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
-from pml_gateway.local.session import BROKEN, LineStream, Member, open_lines, restored, serve_session
+from pml_gateway.local.session import BROKEN, MAX_HELLO, LineStream, Member, open_lines, restored, serve_session
 from pml_gateway.local.status import client_rows, memory_of, server_rows
-from pml_gateway.log import get_logger
+from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
 from pml_gateway.serve.clients import end_local_client
@@ -52,6 +52,12 @@ STARTS = "the gateway of this machine starts"
 
 SUCCEEDED = frozenset({"replaced", "restart"})
 """Ends after which another gateway is to come at once."""
+
+ADMITTED_AT_ONCE = 8
+"""Connections that prove themselves side by side, each with a thread and `ADMIT_SECONDS` at most."""
+
+EXHAUSTED_SECONDS = 0.1
+"""How often it is tried again where the system gives no more descriptors."""
 
 LOOK_SECONDS = 5.0
 """How often it is looked whether a gateway that started by itself is used."""
@@ -93,12 +99,17 @@ class Machine:
             first: bytes | Oversized = b""
             with anyio.move_on_after(HELLO_SECONDS), suppress(StopAsyncIteration):
                 first = await anext(each)
-            if isinstance(first, Oversized) or not first:
+            if not first:
                 return
             with suppress(*BROKEN):
-                if b'"command"' in first[:40]:
+                if isinstance(first, Oversized):
+                    # Read to its end: who still writes would not hear why.
+                    message = f"a first line of {first.size} bytes: at most {MAX_HELLO} are read"
+                    await lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
+                elif b'"command"' in first[:40]:
                     await lines.write(json.dumps(await self._execute(first)).encode())
                 else:
+                    lines.allow_messages()
                     await self._attach(first, lines, each)
 
     async def _attach(self, hello: bytes, lines: LineStream, rest: AsyncIterator[bytes | Oversized]) -> None:
@@ -116,31 +127,33 @@ class Machine:
             self._life.end("replaced")
             return
         try:
-            async with self._profiles.entered(attachment) as entered:
+            member = Member(attachment, lines, memory=restored(attachment.state))
+            async with self._profiles.entered(member) as entered:
                 if entered is None:
                     await lines.tell({"alone": True})
                     return
                 profile, runtime = entered
-                member = Member(attachment, lines, memory=restored(attachment.state))
                 notes = [*profile.notes, *attachment.without_effect]
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
-                profile.members.append(member)
                 try:
                     await serve_session(runtime, member, rest)
                 finally:
-                    profile.members.remove(member)
                     # A handshake session ends so by itself; a client without one has left only now. A bridge that was
                     # cut off may have attached again by then.
-                    if attachment.client not in (each.attachment.client for each in self._profiles.members):
+                    others = [each.attachment.client for each in self._profiles.members if each is not member]
+                    if attachment.client not in others:
                         end_local_client(runtime.gateway, attachment.client.id)
-                    self._life.used = time.monotonic()
         except Exception as raised:  # noqa: BLE001
             await lines.tell({"refused": _refusal(innermost(raised))})
+        finally:
+            self._life.used = time.monotonic()
 
     async def _execute(self, line: bytes) -> JsonObject:
         try:
             request = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            request = None
+        if not isinstance(request, dict):
             return {"error": "one line with a JSON object is expected"}
         match request.get("command"):
             case "status":
@@ -151,9 +164,11 @@ class Machine:
             case "http":
                 return await self._listen(request)
             case "down" | "restart" as reason:
+                seconds = request.get("seconds", DRAIN_SECONDS)
+                if not isinstance(seconds, int | float):
+                    return {"error": f"seconds: {seconds!r} is no number"}
                 self._life.end(reason)
-                unfinished = await self._send_away(reason, float(request.get("seconds", DRAIN_SECONDS)))
-                return {"ended": True, "unfinished": unfinished}
+                return {"ended": True, "unfinished": await self._send_away(reason, seconds)}
             case command:
                 return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
 
@@ -251,7 +266,8 @@ def is_newer(one: str, other: str) -> bool:
 
     try:
         return Version(one) > Version(other)
-    except InvalidVersion:
+    # What has too many digits is no version either, and says so in another way.
+    except (InvalidVersion, ValueError):
         return False
 
 
@@ -291,7 +307,7 @@ async def run(
             profiles = Profiles(tasks, shared)
             machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
             gc.freeze()
-            tasks.start_soon(_accept, endpoint, listener, machine, tasks)
+            tasks.start_soon(accept, endpoint, listener, machine, tasks)
             tasks.start_soon(_refresh_on_hangup, profiles)
             tasks.start_soon(machine.end_when_idle)
 
@@ -329,23 +345,38 @@ async def _refresh_on_hangup(profiles: Profiles) -> None:
                     await profile.runtime.gateway.rank()
 
 
-async def _accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
+async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
+    """Serve whoever connects, for as long as the task group lives; what fails of one connection is its own matter."""
     listener.setblocking(False)
+    # Over TCP others of this machine connect as well, and have a thread until they have proved who they are.
+    threads = anyio.CapacityLimiter(ADMITTED_AT_ONCE)
+    exhausted = Seldom(logger)
     while True:
         await anyio.wait_readable(listener)
-        with suppress(BlockingIOError, ConnectionError):
+        try:
             connection, _ = listener.accept()
-            tasks.start_soon(_admit, endpoint, connection, machine)
+        except (BlockingIOError, ConnectionError):
+            continue
+        except OSError as error:
+            # Who waits is served once others have left.
+            exhausted.warning("nobody else can be served now: %s", error)
+            await anyio.sleep(EXHAUSTED_SECONDS)
+            continue
+        tasks.start_soon(_admit, endpoint, connection, machine, threads)
 
 
-async def _admit(endpoint: Endpoint, connection: socket.socket, machine: Machine) -> None:
+async def _admit(
+    endpoint: Endpoint, connection: socket.socket, machine: Machine, threads: anyio.CapacityLimiter
+) -> None:
     try:
-        await anyio.to_thread.run_sync(endpoint.admit, connection)
-    except UnsafeEndpointError as error:
-        logger.warning("refused: %s", error)
+        await anyio.to_thread.run_sync(endpoint.admit, connection, limiter=threads)
+    except OSError as error:
+        if isinstance(error, UnsafeEndpointError):
+            logger.warning("refused: %s", error)
         connection.close()
         return
-    except OSError:
-        connection.close()
-        return
-    await machine.serve(connection)
+    try:
+        await machine.serve(connection)
+    # The clients of all other connections are served on.
+    except Exception:
+        logger.exception("a connection could not be served")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.state import GatewayState
@@ -21,11 +22,17 @@ from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from pml_gateway.upstreams.pool import UpstreamPool
+from pml_gateway.upstreams.sharing import Wanted, wanted_upstreams
 
 logger = get_logger(__name__)
 
 MOVING_SECONDS = 60.0
 """What the calls of a client are given that is to be served by another gateway after a change of the configuration."""
+
+READ_SECONDS = 20.0
+"""What reading the files of one client may take: beside those of many others, a second."""
+
+READ_AT_ONCE = 8
 
 Outcome = Runtime | Exception
 
@@ -33,14 +40,18 @@ Outcome = Runtime | Exception
 class Profile:
     """One gateway and the clients it serves; a task of its own opens and closes it."""
 
-    def __init__(self, key: Hashable, loaded: LoadedSettings, first: Attachment) -> None:
+    def __init__(
+        self, key: Hashable, loaded: LoadedSettings, upstreams: Mapping[str, Wanted], first: Attachment
+    ) -> None:
         self.key = key
         self.members: list[Member] = []
-        self.users = 0
+        """Also those who wait for it to open."""
         self.closing = anyio.Event()
         self.closed = anyio.Event()
+        self.first = first
+        """Whose variables and folder it has, also when that client has left."""
         self._loaded = loaded
-        self._first = first
+        self._upstreams = upstreams
         self._opened = anyio.Event()
         self._outcome: list[Outcome] = []
 
@@ -74,7 +85,7 @@ class Profile:
 
     async def hold(self, shared: Shared, on_swap: Callable[[Profile], None]) -> None:
         """Keep it open until `closing` is set."""
-        first = self._first
+        first = self.first
         try:
             async with open_runtime(
                 self._loaded,
@@ -84,6 +95,7 @@ class Profile:
                 on_open=partial(_settle, on_swap=lambda: on_swap(self)),
                 shared=shared,
                 workplace=first.workplace,
+                wanted=self._upstreams,
             ) as runtime:
                 runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
@@ -91,10 +103,10 @@ class Profile:
                 self._opened.set()
                 await self.closing.wait()
         # What one gateway fails of must not end the others.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             if self._outcome:
-                logger.error("the gateway for %s ended: %s", first.workplace.folder, error)
-            self._outcome.append(error)
+                logger.error("the gateway for %s ended", first.workplace.folder, exc_info=innermost(error))
+            self._outcome[:] = [error]
         finally:
             self._opened.set()
             self.closed.set()
@@ -116,6 +128,7 @@ class Profiles:
         self._tasks = tasks
         self._shared = shared
         self._profiles: list[Profile] = []
+        self._readers = anyio.CapacityLimiter(READ_AT_ONCE)
 
     @property
     def all(self) -> tuple[Profile, ...]:
@@ -134,13 +147,14 @@ class Profiles:
         return [member for profile in self._profiles for member in profile.members]
 
     @asynccontextmanager
-    async def entered(self, attachment: Attachment) -> AsyncIterator[tuple[Profile, Runtime] | None]:
+    async def entered(self, member: Member) -> AsyncIterator[tuple[Profile, Runtime] | None]:
         """The gateway for a client, for the length of this context; None where it is to have one of its own.
 
         Raises:
             GatewayError: its configuration cannot be served.
         """
-        loaded, key = await anyio.to_thread.run_sync(_wanted, attachment)
+        attachment = member.attachment
+        loaded, key, upstreams = await self._wanted(attachment)
         if not loaded.settings.local.attach:
             yield None
             return
@@ -149,14 +163,14 @@ class Profiles:
             set_up_logs(loaded.settings)
             for warning in loaded.warnings:
                 logger.warning("%s", warning)
-            profile = Profile(key, loaded, attachment)
+            profile = Profile(key, loaded, upstreams, attachment)
             self._profiles.append(profile)
             self._tasks.start_soon(self._hold, profile)
-        profile.users += 1
+        profile.members.append(member)
         try:
             yield profile, await profile.opened()
         finally:
-            profile.users -= 1
+            profile.members.remove(member)
             self._close_unused()
 
     async def _hold(self, profile: Profile) -> None:
@@ -164,32 +178,51 @@ class Profiles:
             await profile.hold(self._shared, self._look_again)
         finally:
             self._profiles.remove(profile)
+            # It has failed if there are any: another one is opened for them.
+            for member in profile.members:
+                self._tasks.start_soon(member.send_away, "restart", 0.0)
 
     def _close_unused(self) -> None:
         """Close what nobody uses; the last one stays warm for whoever comes next."""
         open_ones = [each for each in self._profiles if not each.closing.is_set()]
-        unused = [each for each in open_ones if not each.users]
+        unused = [each for each in open_ones if not each.members]
         for profile in unused if len(unused) < len(open_ones) else unused[:-1]:
             profile.closing.set()
 
     def _look_again(self, profile: Profile) -> None:
+        # Nobody else enters before it is known what it serves now.
+        profile.key = object()
         self._tasks.start_soon(self._part, profile)
 
     async def _part(self, profile: Profile) -> None:
         """After a change of the configuration, send those away to whom another gateway is to be served now."""
-        for member in list(profile.members):
-            try:
-                _, key = await anyio.to_thread.run_sync(_wanted, member.attachment)
-            # A configuration that is broken again changes nothing.
-            except Exception as error:  # noqa: BLE001
-                logger.debug("not looked at again: %s", error)
-                return
-            if member.attachment is profile.members[0].attachment:
-                profile.key = key
-            elif key != profile.key:
-                self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
+        try:
+            _, profile.key, _ = await self._wanted(profile.first)
+            for member in list(profile.members):
+                _, key, _ = await self._wanted(member.attachment)
+                if key != profile.key:
+                    self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
+        # A configuration that is broken again changes nothing.
+        except Exception as error:  # noqa: BLE001
+            logger.debug("not looked at again: %s", error)
+
+    async def _wanted(self, attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
+        """What a client is to be served, what it has in common with others, and which upstreams that means.
+
+        Raises:
+            ConfigurationError: it cannot be served, or its files cannot be read in time.
+        """
+        with anyio.move_on_after(READ_SECONDS):
+            # Of its own, so that files that never answer take no thread from those who are served.
+            return await anyio.to_thread.run_sync(_read, attachment, abandon_on_cancel=True, limiter=self._readers)
+        raise ConfigurationError(
+            f"the settings for {attachment.workplace.folder} could not be read within {READ_SECONDS:g} s",
+            hint="a file of them, or of variables of a server, is on a disk or a pipe that does not answer",
+        )
 
 
-def _wanted(attachment: Attachment) -> tuple[LoadedSettings, Hashable]:
+def _read(attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
     loaded = attachment.load()
-    return loaded, attachment.key(loaded)
+    settings = loaded.settings
+    upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
+    return loaded, attachment.key(loaded, upstreams), upstreams

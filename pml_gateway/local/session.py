@@ -27,6 +27,9 @@ from pml_gateway.serve.stdio import Unanswered
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
 
+MAX_HELLO = 16 * 1024 * 1024
+"""Bytes of the first line of whoever connects: several times what a system gives a process as its variables."""
+
 MAX_LINE = 256 * 1024 * 1024
 """Bytes of one message of a client; larger ones are answered as no message at all."""
 
@@ -51,7 +54,11 @@ class LineStream:
         self._reader = reader
         self._writer = writer
         self._descriptor = descriptor
-        self._lines = Lines(MAX_LINE)
+        self._lines = Lines(MAX_HELLO)
+
+    def allow_messages(self) -> None:
+        """Take lines of the size that messages of clients may have: who sends them is known."""
+        self._lines.max_bytes = MAX_LINE
 
     async def __aiter__(self) -> AsyncIterator[bytes | Oversized]:
         with suppress(OSError):
@@ -109,8 +116,12 @@ def as_state(memory: SessionMemory) -> JsonObject:
 def restored(state: JsonObject | None) -> SessionMemory:
     """The memory of a session that a bridge gives back; what it does not hold begins anew."""
     given = state or {}
-    focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
-    digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
+    try:
+        focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
+        digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
+    except (TypeError, ValueError, AttributeError):
+        # Of a gateway that kept something else.
+        return SessionMemory()
     return SessionMemory(focus, bool(given.get("follows")), digests)
 
 
@@ -159,8 +170,10 @@ class Member:
             reason: `down`, `restart`, `replaced` or `idle`.
             seconds: what requests in flight are given.
         """
-        await self.lines.tell({"leaving": reason})
-        await self.unanswered.answered(seconds)
+        # One that reads nothing is not waited for any longer than one that answers nothing.
+        with anyio.move_on_after(seconds):
+            await self.lines.tell({"leaving": reason})
+            await self.unanswered.answered(seconds)
         self.leaving.set()
         return not self.unanswered
 

@@ -69,7 +69,7 @@ class Lines:
     """Cuts a stream of bytes into lines; of one longer than `max_bytes`, both ends are kept."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._buffer = bytearray()
         self._head = b""
         self._dropped = 0
@@ -83,11 +83,11 @@ class Lines:
             yield self._line(bytes(self._buffer[start:end]))
             start = end + 1
         del self._buffer[:start]
-        if len(self._buffer) > self._max_bytes or self._dropped:
+        if len(self._buffer) > self.max_bytes or self._dropped:
             self._drop()
 
     def _line(self, line: bytes) -> bytes | Oversized:
-        if self._dropped or len(line) > self._max_bytes:
+        if self._dropped or len(line) > self.max_bytes:
             head, size = self._head or line[:LOOKED_AT], self._dropped + len(line)
             self._head, self._dropped = b"", 0
             return Oversized(head, line[-LOOKED_AT:], size)

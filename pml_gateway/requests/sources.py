@@ -15,6 +15,9 @@ from pml_gateway.home import REQUESTS, do_without
 from pml_gateway.requests.library import Origin, Request, RequestLibrary, chosen, definition_digest
 from pml_gateway.requests.shipped import Definition, Listing, ShippedRequests
 
+MAX_RECOGNISED = 200
+"""Listings of servers whose requests are kept, the latest: gateways of one process ask for the same ones."""
+
 
 def tool_digest(tool: CatalogTool) -> str:
     """What the library knows a tool by."""
@@ -60,6 +63,7 @@ class ToolRequests:
         self.library = library
         self._shipped = shipped or ShippedRequests()
         self._known: dict[str, _Known] = {}
+        self._recognised: dict[Listing, tuple[tuple[str, ...], ...]] = {}
 
     def of(self, tools: Sequence[CatalogTool], servers: Mapping[str, UpstreamDefinition]) -> list[tuple[Request, ...]]:
         """The requests of each tool, the owner's first.
@@ -102,9 +106,15 @@ class ToolRequests:
             Listing(tuple(Definition(tool.name, tool.description) for tool in listed[server]), packages.get(server, ""))
             for server in changed
         ]
-        for server, listing, shipped in zip(changed, listings, self._shipped.requests_of(listings), strict=True):
-            tools = listed[server]
+        # Replaced as one: another thread may read it.
+        recognised = {listing: known for listing in listings if (known := self._recognised.get(listing)) is not None}
+        unknown = [listing for listing in dict.fromkeys(listings) if listing not in recognised]
+        recognised |= zip(unknown, self._shipped.requests_of(unknown), strict=True)
+        for server, listing in zip(changed, listings, strict=True):
+            tools, shipped = listed[server], recognised[listing]
             looked_at[server] = _Known(listing.package, tools, tuple(map(tool_digest, tools)), shipped)
+        latest = {**self._recognised, **recognised}
+        self._recognised = dict([*latest.items()][-MAX_RECOGNISED:])
         self._known = looked_at
         return looked_at
 

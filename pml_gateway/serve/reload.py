@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -40,7 +40,7 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
     if not directories:
         return
     stop = anyio.Event()
-    async with anyio.create_task_group() as tasks:
+    async with one_more_thread(), anyio.create_task_group() as tasks:
         tasks.start_soon(_set_when_cancelled, stop)
         try:
             changes = awatch(
@@ -62,6 +62,17 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
         except (OSError, RuntimeError) as error:
             logger.warning("the configuration is no longer watched (%s); restart after an edit", error)
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def one_more_thread() -> AsyncIterator[None]:
+    """Room for a thread that waits for as long as this context lasts: it must not be missing where there is work."""
+    threads = anyio.to_thread.current_default_thread_limiter()
+    threads.total_tokens += 1
+    try:
+        yield
+    finally:
+        threads.total_tokens -= 1
 
 
 def _is_folder(path: Path) -> bool:

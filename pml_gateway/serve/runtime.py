@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.upstreams.sharing import Wanted
 from pml_gateway.usage.recorder import Recorder, open_recorder
 from pml_gateway.workplace import Workplace
 
@@ -75,10 +76,12 @@ async def open_runtime(
     local: LocalClients | None = None,
     shared: Shared | None = None,
     workplace: Workplace | None = None,
+    wanted: Mapping[str, Wanted] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
 
-    It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`.
+    It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`,
+    and may know which upstreams are `wanted`.
     """
     workplace = workplace or Workplace.here()
     local = local if shared is None else shared.upstreams.local
@@ -92,6 +95,7 @@ async def open_runtime(
             open_streams=open_streams,
             local=local,
             shared=shared,
+            wanted=wanted,
             events=watching.events,
             workplace=workplace,
         ) as gateway,

@@ -23,7 +23,7 @@ from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
-from pml_gateway.upstreams.sharing import SharedBy, Sharing, process_key, shared_by
+from pml_gateway.upstreams.sharing import SharedBy, Sharing, Wanted, wanted_upstreams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
 
@@ -45,14 +45,6 @@ class Follower(Protocol):
 
     on_listed: OnListed
     on_failed: OnFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
-
-    key: Hashable
-    sharing: Sharing
 
 
 @dataclass(slots=True)
@@ -204,6 +196,7 @@ class UpstreamPool:
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.local = shared.local
         self.on_listed: OnListed = lambda _upstream, _listed: None
+        self.on_joined: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
         self.workplace = workplace
         self._shared = shared
@@ -218,17 +211,14 @@ class UpstreamPool:
     def wanted(self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings) -> dict[str, Wanted]:
         """Which upstreams these definitions mean here; reads files, where servers may be shared."""
         local, here = self.local, self.workplace
-        enabled = {upstream_id: definition for upstream_id, definition in definitions.items() if definition.enabled}
-        if local is None or local.is_alone:
-            # Nobody else starts servers from another place.
-            alone = Sharing(SharedBy.EVERYBODY, "", here)
-            return {
-                upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
-                for upstream_id, definition in enabled.items()
-            }
+        if local is not None and not local.is_alone:
+            return wanted_upstreams(definitions, defaults, here)
+        # Nobody else starts servers from another place.
+        alone = Sharing(SharedBy.EVERYBODY, "", here)
         return {
-            upstream_id: Wanted(process_key(upstream_id, definition, defaults, here), shared_by(definition, here))
-            for upstream_id, definition in enabled.items()
+            upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
+            for upstream_id, definition in definitions.items()
+            if definition.enabled
         }
 
     def configure(
@@ -285,7 +275,7 @@ class UpstreamPool:
     def _catch_up(self, upstream: Upstream) -> None:
         """Be told what others who had the upstream before were told."""
         if upstream.last_listed is not None:
-            self.on_listed(upstream, replace(upstream.last_listed, announced={}))
+            self.on_joined(upstream, replace(upstream.last_listed, announced={}))
         elif upstream.state is UpstreamState.FAILED:
             self.on_failed(upstream)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path, PurePath, PureWindowsPath
@@ -55,6 +55,14 @@ class ProcessKey:
     digest: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
+
+    key: Hashable
+    sharing: Sharing
+
+
 def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
     """Who shares the process of a server that is started for a client at `workplace`."""
     if definition.resolved_sessions == "per_client":
@@ -70,7 +78,28 @@ def process_key(
     upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, workplace: Workplace
 ) -> ProcessKey:
     """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
-    sharing = shared_by(definition, workplace)
+    return _key(upstream_id, definition, defaults, workplace, shared_by(definition, workplace))
+
+
+def wanted_upstreams(
+    definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
+) -> dict[str, Wanted]:
+    """Which upstreams the enabled ones among these definitions mean at a workplace. Reads files."""
+    found = {}
+    for upstream_id, definition in definitions.items():
+        if definition.enabled:
+            sharing = shared_by(definition, workplace)
+            found[upstream_id] = Wanted(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
+    return found
+
+
+def _key(
+    upstream_id: str,
+    definition: UpstreamDefinition,
+    defaults: UpstreamSettings,
+    workplace: Workplace,
+    sharing: Sharing,
+) -> ProcessKey:
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
     rest = definition.model_dump(mode="json", exclude={*started, "enabled", *({"formerly"} if is_stdio else ())})

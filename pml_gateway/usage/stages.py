@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from pml_gateway.config.presets import load_preset
@@ -47,8 +48,15 @@ def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
     return next((stage for stage in stages if mode is not ExposureMode.HYBRID or _says(gateway, stage)), None)
 
 
+@cache
+def _shipped(stage: Stage) -> Mapping[str, Any]:
+    """What the stage's preset says of hybrid; every list that is counted asks for it."""
+    hybrid: Mapping[str, Any] = load_preset(stage.value).values["gateway"]["hybrid"]
+    return hybrid
+
+
 def _says(gateway: GatewaySection, stage: Stage) -> bool:
-    hybrid = load_preset(stage.value).values["gateway"]["hybrid"]
+    hybrid = _shipped(stage)
     same = all(getattr(gateway.hybrid, key) == hybrid[key] for key in _TELLING)
     return same and gateway.hybrid.semantic_threshold == hybrid["semantic_threshold"]
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,21 @@ class TestMachine:
     __test__ = False
 
     @asynccontextmanager
-    async def connected(self, first: Mapping[str, Any]) -> AsyncIterator[Attached]:
+    async def line(self, first: bytes) -> AsyncIterator[Attached]:
         """A connection whose first line this is."""
         ours, theirs = socket.socketpair()
         self.tasks.start_soon(self.machine.serve, theirs)
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
         try:
-            attached = Attached(reader, writer)
-            await attached.send(first)
-            yield attached
+            writer.write(first + b"\n")
+            yield Attached(reader, writer)
         finally:
-            writer.close()
-            await writer.wait_closed()
+            # Without waiting for what is still to be written: the other side may read nothing.
+            writer.transport.abort()
+
+    def connected(self, first: Mapping[str, Any]) -> AbstractAsyncContextManager[Attached]:
+        """As `line`, of a JSON object."""
+        return self.line(json.dumps(first).encode())
 
     @asynccontextmanager
     async def attached(

@@ -1,0 +1,243 @@
+"""What one connection or one client does wrong is its own matter: everybody else is served on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import socket
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from mcp_types.version import LATEST_MODERN_VERSION
+
+from pml_gateway.local import profiles
+from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.machine import accept
+from pml_gateway.local.session import MAX_HELLO
+from pml_gateway.log import ROOT
+from tests.local.test_server import FULL, Seen
+from tests.support.machine import Attached, TestMachine, open_machine
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+HELLO = {"attach": 1, "version": "0.0.1", "secret": "x" * 40, "pid": 1, "folder": "/", "environ": {}, "options": {}}
+
+FIRST_LINES: dict[str, bytes] = {
+    "no object": b'["command"]',
+    "a text": b'"command"',
+    "no command": b'{"command": {}}',
+    "no number": b'{"command": "down", "seconds": "x"}',
+    "deep": b'{"command":' + b"[" * 100_000,
+    "deep from the start": b"[" * 100_000,
+    "a long version": json.dumps({**HELLO, "version": "9" * 5000}).encode(),
+    "a folder that is none": json.dumps({**HELLO, "folder": "/a\0b"}).encode(),
+    "a relative folder": json.dumps({**HELLO, "folder": "a"}).encode(),
+    "no variables": json.dumps({**HELLO, "environ": ["A"]}).encode(),
+    "no text": b"\xff\xfe",
+    "no owner": b'{"command": "http", "owner": 5, "host": 5}',
+}
+
+
+@pytest.mark.parametrize("first", FIRST_LINES.values(), ids=FIRST_LINES)
+async def test_a_first_line_that_is_none_is_answered_and_stops_nobody(tmp_path: Path, first: bytes) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a") as client:
+            async with opened.line(first) as other:
+                answer = json.loads((await other.line()).removeprefix(b"!"))
+            assert {"error", "refused"} & answer.keys()
+            assert await client.tools() == ["up__hello"]
+
+
+async def test_a_first_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.line(b" " * (MAX_HELLO + 1)) as client:
+            refused = (await client.notice("refused"))["refused"]
+    assert str(MAX_HELLO) in refused["message"]
+
+
+async def test_a_message_of_a_client_may_be_larger_than_a_first_line(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        client.writer.write(b'{"jsonrpc": "2.0", "id": 99, "method": "ping"' + b" " * MAX_HELLO + b"}\n")
+        assert await client.answer(99) == {}
+
+
+async def test_without_descriptors_it_goes_on_once_there_are_some(tmp_path: Path) -> None:
+    class Exhausted(socket.socket):
+        refusals = 1
+
+        def accept(self) -> Any:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    endpoint = Endpoint(str(tmp_path), "test", over_tcp=False)
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        with Exhausted(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "socket"))
+            listener.listen()
+            opened.tasks.start_soon(accept, endpoint, listener, opened.machine, opened.tasks)
+            stream = await anyio.connect_unix(tmp_path / "socket")
+            async with stream:
+                await stream.send(b'{"command": "keep"}\n')
+                with anyio.fail_after(20):
+                    assert await stream.receive() == b'{"kept": true}\n'
+
+
+async def test_an_end_does_not_wait_for_a_client_that_reads_nothing(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a") as stuck:
+            await fill(opened, stuck)
+            assert await opened.command("down", seconds=0.1) == {"ended": True, "unfinished": 1}
+            await until(lambda: not opened.profiles.members)
+
+
+async def test_gateways_that_watch_files_take_no_thread_from_work(tmp_path: Path) -> None:
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    threads = limiter.total_tokens
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with AsyncExitStack() as until_they_leave:
+            for name in ("a", "b", "c"):
+                (tmp_path / name).mkdir()
+                client = await until_they_leave.enter_async_context(opened.attached(name, folder=tmp_path / name))
+                assert await client.tools() == ["up__hello"]
+            await until(lambda: limiter.available_tokens == threads)
+            assert limiter.borrowed_tokens == 3
+        await until(lambda: len(opened.profiles.all) == 1)
+        await until(lambda: limiter.total_tokens == threads + 1)
+    assert limiter.total_tokens == threads
+
+
+async def test_who_stays_has_its_own_variables_when_who_came_first_has_left(tmp_path: Path) -> None:
+    streams = Seen("up")
+    async with open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened:
+        async with AsyncExitStack() as until_it_leaves:
+            first = await until_it_leaves.enter_async_context(opened.attached("a", environ={"TOKEN": "first"}))
+            second = await until_it_leaves.enter_async_context(opened.attached("b", environ={"TOKEN": "second"}))
+            await first.tools()
+            await second.tools()
+            first.writer.close()
+            await until(lambda: len(opened.profiles.members) == 1)
+            streams.workplaces.clear()
+            use_variable(tmp_path)
+            assert await second.notice("leaving") == {"leaving": "restart"}
+        async with opened.attached("b", environ={"TOKEN": "second"}) as second:
+            assert await second.call("up__hello")
+            assert ("up", str(tmp_path), "second") in streams.workplaces
+
+
+async def test_what_waits_for_its_gateway_counts_as_a_client(tmp_path: Path) -> None:
+    servers = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, servers, **FULL) as opened, opened.attached("a", introduced=False):
+        await until(lambda: opened.profiles.members)
+        assert [each["pid"] for each in (await opened.command("status"))["clients"]] == [1]
+
+
+async def test_clients_of_a_gateway_that_failed_are_sent_to_another_one(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a") as client:
+            await client.tools()
+            [profile] = opened.profiles.all
+            assert profile.runtime is not None
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("no disk")
+
+            profile.runtime.gateway.on_swap(fail)
+            (tmp_path / "config.yaml").write_text('{"servers": {}}', encoding="utf-8")
+            assert await client.notice("leaving") == {"leaving": "restart"}
+        await until(lambda: profile.closed.is_set())
+        assert not opened.profiles.all
+
+
+async def test_files_that_never_answer_keep_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles, "READ_SECONDS", 0.05)
+    pipe = tmp_path / "variables"
+    os.mkfifo(pipe)
+    servers = {"other": {"command": "in-memory-other", "env_file": str(pipe)}}
+    stuck = tmp_path / "stuck"
+    stuck.mkdir()
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a") as client:
+            config = tmp_path / "stuck.yaml"
+            config.write_text(json.dumps({"servers": servers}), encoding="utf-8")
+            try:
+                for number in range(profiles.READ_AT_ONCE + 1):
+                    async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
+                        assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]
+                assert await client.tools() == ["up__hello"]
+            finally:
+                # Threads that read it end.
+                for _ in range(profiles.READ_AT_ONCE + 1):
+                    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+                    os.close(descriptor)
+
+
+async def test_a_relative_home_begins_in_the_folder_of_the_client(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        environ = {"PML_HOME": tmp_path.name, "PML_CONFIG": f"{tmp_path.name}/config.yaml"}
+        async with opened.attached("a", folder=tmp_path.parent, environ=environ) as client:
+            assert await client.tools() == ["up__hello"]
+
+
+async def test_the_log_is_written_as_its_owner_says_and_not_the_last_client(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        before = logging.getLogger(ROOT).level
+        async with opened.attached("a", environ={"PML_LOG__LEVEL": "error"}) as client:
+            assert await client.tools() == ["up__hello"]
+            assert logging.getLogger(ROOT).level == before
+
+
+async def test_a_stateless_client_that_left_is_forgotten(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": LATEST_MODERN_VERSION,
+        "io.modelcontextprotocol/clientInfo": {"name": "modern", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        local = opened.shared.upstreams.local
+        assert local is not None
+        async with opened.attached("a", introduced=False) as client:
+            await client.notice("attached")
+            assert (await client.request("tools/list", {"_meta": meta}))["tools"]
+            assert local.writer is not None
+        await until(lambda: not opened.profiles.members)
+        assert local.writer is None
+
+
+def use_variable(home: Path) -> None:
+    """Edit the configuration so that the server is given a variable of its client."""
+    text = (home / "config.yaml").read_text(encoding="utf-8")
+    edited = text.replace('"in-memory-up"', '"in-memory-up", "env": {"T": "${env:TOKEN}"}')
+    (home / "config.yaml").write_text(edited, encoding="utf-8")
+
+
+async def fill(opened: TestMachine, client: Attached) -> None:
+    """Have so much to say to a client that it cannot be said until it reads."""
+    [member] = opened.profiles.members
+    for _ in range(100):
+        await client.begin("tools/list")
+    stuck = anyio.Event()
+
+    async def write() -> None:
+        with suppress(OSError):
+            await member.lines.write(b"x" * 16_000_000)
+
+    opened.tasks.start_soon(write)
+    await client.begin("tools/list")
+    await until(lambda: member.unanswered)
+    stuck.set()
