@@ -318,8 +318,9 @@ class Upstream:
         return self._lifecycle.settled
 
     def mark_pending(self) -> None:
-        """Let `settled` be set by the next answer or failure."""
-        self._lifecycle.settled = anyio.Event()
+        """Let `settled` be set by the next answer or failure. Who waits for that already goes on waiting for it."""
+        if self._lifecycle.settled.is_set():
+            self._lifecycle.settled = anyio.Event()
 
     def request_connect(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""

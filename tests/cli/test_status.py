@@ -134,7 +134,8 @@ async def test_one_process_is_told_once_however_many_folders_it_serves(tmp_path:
         opened.attached("b", folder=two, mode="hybrid"),
     ):
         await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 2)
-        await until(lambda: upstream.lists > 0)
+        gateways = [profile.runtime.gateway for profile in opened.profiles.all if profile.runtime]
+        await until(lambda: all(len(gateway.state.catalog.tools) == 2 for gateway in gateways))
         done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, words, "--json"))
         (gateway,) = json.loads(done.stdout)["gateways"]
         shown = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, words))).stdout

@@ -192,6 +192,23 @@ async def test_a_relative_home_begins_in_the_folder_of_the_client(tmp_path: Path
             assert await client.tools() == ["up__hello"]
 
 
+async def test_two_gateways_that_refresh_at_once_both_learn_of_the_answer(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with (
+        open_machine(tmp_path, upstreams, **FULL) as opened,
+        opened.attached("a", folder=one),
+        opened.attached("b", folder=two),
+    ):
+        with anyio.fail_after(15):
+            async with anyio.create_task_group() as tasks:
+                for profile in opened.profiles.all:
+                    assert profile.runtime is not None
+                    tasks.start_soon(profile.runtime.gateway.refresh, 60)
+
+
 async def test_the_log_is_written_as_its_owner_says_and_not_the_last_client(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened:
