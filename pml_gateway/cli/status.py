@@ -154,7 +154,8 @@ def _gateway(report: JsonObject) -> str:
     version = report["version"] + ("" if report["version"] == __version__ else f" (not {__version__}: start it anew)")
     parts = [f"gateway {report['pid']}", f"version {version}"]
     if "transport" in report:
-        parts += [report["url"] or report["transport"], f"for {span(report['age_seconds'])}"]
+        how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
+        parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]
         parts.append(counted(report["clients"], "client"))
     return ", ".join([*parts, f"mode {report['mode']}", counted(report["tools"], "tool")])
 
