@@ -15,7 +15,6 @@ from pml_gateway.gateway.shared import Shared
 from pml_gateway.local.advice import advise
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.log import get_logger
-from pml_gateway.serve.http import check_http, serve_http
 from pml_gateway.serve.runtime import open_runtime
 
 logger = get_logger(__name__)
@@ -47,6 +46,9 @@ class Listening:
             return self.url
 
     async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
+        # Most gateways never need what it takes 70 ms to import.
+        from pml_gateway.serve.http import check_http, serve_http
+
         overrides = {key: value for key, value in given.items() if value is not None}
 
         def load() -> LoadedSettings:

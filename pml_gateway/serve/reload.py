@@ -18,6 +18,8 @@ logger = get_logger(__name__)
 
 LoadSettings = Callable[[], LoadedSettings]
 DEBOUNCE_MILLISECONDS = 100
+STEP_MILLISECONDS = 50
+"""How often the watcher looks; each look takes processor time, in every gateway, all day."""
 
 
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
@@ -47,7 +49,7 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
                 *directories,
                 watch_filter=lambda _change, path: Path(path) in files,
                 debounce=DEBOUNCE_MILLISECONDS,
-                step=20,
+                step=STEP_MILLISECONDS,
                 recursive=False,
                 stop_event=stop,
             )
