@@ -18,7 +18,6 @@ from pml_gateway.secrets.references import references
 from pml_gateway.upstreams.sharing import process_key
 from pml_gateway.workplace import Workplace
 
-
 _PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
 
 
