@@ -117,7 +117,7 @@ async def test_a_client_that_reads_nothing_keeps_no_other_waiting(tmp_path: Path
         await stuck.call("up__hello")
         arguments = {"name": "up__hello", "arguments": {"talks": True}, "_meta": {"progressToken": 1}}
         await stuck.begin("tools/call", arguments)
-        await stuck.notice("sent")
+        await until(lambda: len(upstreams["up"].calls) == 2)
         await fill(opened, stuck)
         filled.set()
         with anyio.fail_after(20):
