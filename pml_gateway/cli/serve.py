@@ -166,9 +166,10 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:
-    from pml_gateway.local.advice import advise
+    from pml_gateway.local.advice import advise, follow_logs
 
     # What was read stays: looking for garbage in it takes as long as reading it.
     gc.freeze()
     starting.close()
+    follow_logs(gateway)
     await advise(gateway)

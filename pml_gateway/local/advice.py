@@ -5,12 +5,15 @@ from __future__ import annotations
 import anyio
 import anyio.to_thread
 
+from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.log import get_logger
+from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
@@ -20,10 +23,23 @@ from pml_gateway.types import ExposureMode
 logger = get_logger(__name__)
 
 
-def set_up_logs(settings: Settings) -> None:
-    """Write the log as the settings say, and mask what is secret in them."""
+def user_settings(paths: Paths) -> Settings:
+    """Those of the owner's file alone, which hold for the process of many clients; the usual where it is broken."""
+    try:
+        return load_user_settings(paths)
+    except ConfigurationError:
+        return Settings()
+
+
+def set_up_logs(settings: Settings, owner: Settings | None = None) -> None:
+    """Write the log as the settings say, or those of the `owner`; mask what is secret in the settings."""
     KNOWN_SECRETS.remember_all(literal_credentials(settings))
-    logs.configure(settings.log, servers=settings.servers)
+    logs.configure((owner or settings).log, servers=settings.servers)
+
+
+def follow_logs(gateway: Gateway) -> None:
+    """Write the log by the settings of a gateway that is the only one of its process, after each edit."""
+    gateway.on_swap(_follow_logs)
 
 
 def _follow_logs(before: GatewayState, after: GatewayState) -> None:
@@ -33,7 +49,6 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 
 async def advise(gateway: Gateway) -> None:
     """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
-    gateway.on_swap(_follow_logs)
     state = await gateway.known()
     await gateway.first_asked()
     waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())

@@ -80,10 +80,12 @@ class Listening:
             )
             try:
                 await serve_http(opener, loaded.settings.http, announce, self._stop)
-            except (GatewayError, BaseExceptionGroup) as raised:
+            # The clients of bridges are served on.
+            except Exception as raised:
                 error = innermost(raised)
                 if not isinstance(error, GatewayError):
-                    raise
+                    logger.exception("nothing is served over HTTP any more")
+                    error = GatewayError(f"nothing can be served over HTTP ({type(error).__name__})")
                 outcome.append(error)
             finally:
                 self.url = None

@@ -19,11 +19,10 @@ import anyio.abc
 import anyio.to_thread
 
 from pml_gateway import __version__
-from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.local.advice import user_settings
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
@@ -239,17 +238,10 @@ class Machine:
             # As the client that left last had it, and by every edit since: its gateway is kept open.
             settings = self._profiles.settings
             if settings is None:
-                settings = await anyio.to_thread.run_sync(_user_settings, self._paths)
+                settings = await anyio.to_thread.run_sync(user_settings, self._paths)
             if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
                 logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
                 self._life.end("idle")
-
-
-def _user_settings(paths: Paths) -> Settings:
-    try:
-        return load_user_settings(paths)
-    except ConfigurationError:
-        return Settings()
 
 
 def _refusal(error: BaseException) -> JsonObject:
@@ -293,7 +285,7 @@ async def run(
         GatewayError: it cannot listen there.
     """
     sys.setswitchinterval(TURN_SECONDS)
-    logs.configure((await anyio.to_thread.run_sync(_user_settings, paths)).log)
+    logs.configure((await anyio.to_thread.run_sync(user_settings, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     close_to_others(paths.home)
     tell_lacks(paths)
@@ -304,7 +296,7 @@ async def run(
             open_shared(paths, local=LocalClients()) as shared,
             anyio.create_task_group() as tasks,
         ):
-            profiles = Profiles(tasks, shared)
+            profiles = Profiles(tasks, shared, paths)
             machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
             gc.freeze()
             tasks.start_soon(accept, endpoint, listener, machine, tasks)

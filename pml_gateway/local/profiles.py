@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -16,10 +17,11 @@ from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.local.advice import advise, set_up_logs
+from pml_gateway.local.advice import advise, set_up_logs, user_settings
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
+from pml_gateway.paths import Paths
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.sharing import Wanted, wanted_upstreams
@@ -48,6 +50,7 @@ class Profile:
         """Also those who wait for it to open."""
         self.closing = anyio.Event()
         self.closed = anyio.Event()
+        self.was_open = False
         self.first = first
         """Whose variables and folder it has, also when that client has left."""
         self._loaded = loaded
@@ -100,11 +103,12 @@ class Profile:
                 runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
                 self._outcome.append(runtime)
+                self.was_open = True
                 self._opened.set()
                 await self.closing.wait()
         # What one gateway fails of must not end the others.
         except Exception as error:
-            if self._outcome:
+            if self.was_open:
                 logger.error("the gateway for %s ended", first.workplace.folder, exc_info=innermost(error))
             self._outcome[:] = [error]
         finally:
@@ -124,7 +128,9 @@ async def _settle(gateway: Gateway, on_swap: Callable[[], None]) -> None:
 class Profiles:
     """Every gateway of this process, opened when a client wants it, and closed when none does."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, paths: Paths) -> None:
+        """No gateway yet; `paths` name the owner's file, by which the log of all of them is written."""
+        self._paths = paths
         self._tasks = tasks
         self._shared = shared
         self._profiles: list[Profile] = []
@@ -154,16 +160,17 @@ class Profiles:
             GatewayError: its configuration cannot be served.
         """
         attachment = member.attachment
-        loaded, key, upstreams = await self._wanted(attachment)
+        meant = await self._meant(attachment)
+        loaded, key = meant.loaded, meant.key
         if not loaded.settings.local.attach:
             yield None
             return
         profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
         if profile is None:
-            set_up_logs(loaded.settings)
+            set_up_logs(loaded.settings, meant.owner)
             for warning in loaded.warnings:
                 logger.warning("%s", warning)
-            profile = Profile(key, loaded, upstreams, attachment)
+            profile = Profile(key, loaded, meant.upstreams, attachment)
             self._profiles.append(profile)
             self._tasks.start_soon(self._hold, profile)
         profile.members.append(member)
@@ -178,8 +185,8 @@ class Profiles:
             await profile.hold(self._shared, self._look_again)
         finally:
             self._profiles.remove(profile)
-            # It has failed if there are any: another one is opened for them.
-            for member in profile.members:
+            # One that failed has clients still: another one is opened for them.
+            for member in profile.members if profile.was_open else ():
                 self._tasks.start_soon(member.send_away, "restart", 0.0)
 
     def _close_unused(self) -> None:
@@ -197,32 +204,46 @@ class Profiles:
     async def _part(self, profile: Profile) -> None:
         """After a change of the configuration, send those away to whom another gateway is to be served now."""
         try:
-            _, profile.key, _ = await self._wanted(profile.first)
+            meant = await self._meant(profile.first)
+            profile.key = meant.key
+            set_up_logs(meant.loaded.settings, meant.owner)
             for member in list(profile.members):
-                _, key, _ = await self._wanted(member.attachment)
-                if key != profile.key:
+                if (await self._meant(member.attachment)).key != profile.key:
                     self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
         # A configuration that is broken again changes nothing.
         except Exception as error:  # noqa: BLE001
             logger.debug("not looked at again: %s", error)
 
-    async def _wanted(self, attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
-        """What a client is to be served, what it has in common with others, and which upstreams that means.
+    async def _meant(self, attachment: Attachment) -> _Meant:
+        """What a client is to be served, by the files of now.
 
         Raises:
             ConfigurationError: it cannot be served, or its files cannot be read in time.
         """
         with anyio.move_on_after(READ_SECONDS):
             # Of its own, so that files that never answer take no thread from those who are served.
-            return await anyio.to_thread.run_sync(_read, attachment, abandon_on_cancel=True, limiter=self._readers)
+            return await anyio.to_thread.run_sync(
+                _read, attachment, self._paths, abandon_on_cancel=True, limiter=self._readers
+            )
         raise ConfigurationError(
             f"the settings for {attachment.workplace.folder} could not be read within {READ_SECONDS:g} s",
             hint="a file of them, or of variables of a server, is on a disk or a pipe that does not answer",
         )
 
 
-def _read(attachment: Attachment) -> tuple[LoadedSettings, Hashable, Mapping[str, Wanted]]:
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """The settings for a client, the servers that they mean, what it has in common with others of the same gateway, and
+    the owner's settings."""
+
+    loaded: LoadedSettings
+    upstreams: Mapping[str, Wanted]
+    key: Hashable
+    owner: Settings
+
+
+def _read(attachment: Attachment, paths: Paths) -> _Meant:
     loaded = attachment.load()
     settings = loaded.settings
     upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
-    return loaded, attachment.key(loaded, upstreams), upstreams
+    return _Meant(loaded, upstreams, attachment.key(loaded, upstreams), user_settings(paths))

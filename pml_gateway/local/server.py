@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,10 @@ def main() -> None:
     words.add_argument("--started-by", default="client")
     given = words.parse_args()
     paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
-    sys.exit(serve(paths, given.config, given.started_by))
+    code = serve(paths, given.config, given.started_by)
+    sys.stderr.flush()
+    # A thread that reads a file which never answers cannot be ended, and would be waited for.
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -48,18 +48,18 @@ FIRST_LINES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("first", FIRST_LINES.values(), ids=FIRST_LINES)
 async def test_a_first_line_that_is_none_is_answered_and_stops_nobody(tmp_path: Path, first: bytes) -> None:
-    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
-        async with opened.attached("a") as client:
-            async with opened.line(first) as other:
-                answer = json.loads((await other.line()).removeprefix(b"!"))
-            assert {"error", "refused"} & answer.keys()
-            assert await client.tools() == ["up__hello"]
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        async with opened.line(first) as other:
+            answer = json.loads((await other.line()).removeprefix(b"!"))
+        assert {"error", "refused"} & answer.keys()
+        assert await client.tools() == ["up__hello"]
 
 
 async def test_a_first_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
-        async with opened.line(b" " * (MAX_HELLO + 1)) as client:
-            refused = (await client.notice("refused"))["refused"]
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams) as opened, opened.line(b" " * (MAX_HELLO + 1)) as client:
+        refused = (await client.notice("refused"))["refused"]
     assert str(MAX_HELLO) in refused["message"]
 
 
@@ -94,11 +94,37 @@ async def test_without_descriptors_it_goes_on_once_there_are_some(tmp_path: Path
 
 
 async def test_an_end_does_not_wait_for_a_client_that_reads_nothing(tmp_path: Path) -> None:
-    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
-        async with opened.attached("a") as stuck:
-            await fill(opened, stuck)
-            assert await opened.command("down", seconds=0.1) == {"ended": True, "unfinished": 1}
-            await until(lambda: not opened.profiles.members)
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as stuck:
+        await fill(opened, stuck)
+        assert await opened.command("down", seconds=0.1) == {"ended": True, "unfinished": 1}
+        await until(lambda: not opened.profiles.members)
+
+
+async def test_a_client_that_reads_nothing_keeps_no_other_waiting(tmp_path: Path) -> None:
+    filled, told = anyio.Event(), anyio.Event()
+
+    async def answer(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if call["arguments"].get("talks"):
+            await filled.wait()
+            for number in range(20):
+                await ctx.session.report_progress(number, 20, "x" * 1000)
+            told.set()
+        return {"content": [{"type": "text", "text": "done"}]}
+
+    upstreams = {"up": ScriptedServer([tool("hello")], handler=answer)}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as stuck:
+        await stuck.call("up__hello")
+        arguments = {"name": "up__hello", "arguments": {"talks": True}, "_meta": {"progressToken": 1}}
+        await stuck.begin("tools/call", arguments)
+        await until(lambda: len(upstreams["up"].calls) == 2)
+        await fill(opened, stuck)
+        filled.set()
+        with anyio.fail_after(20):
+            await told.wait()
+        async with opened.attached("b") as client:
+            for _ in range(5):
+                assert await client.call("up__hello") == "done"
 
 
 async def test_gateways_that_watch_files_take_no_thread_from_work(tmp_path: Path) -> None:
@@ -159,29 +185,37 @@ async def test_clients_of_a_gateway_that_failed_are_sent_to_another_one(tmp_path
         assert not opened.profiles.all
 
 
+async def test_a_gateway_that_cannot_be_opened_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        for _ in range(2):
+            async with opened.attached(
+                "a", introduced=False, environ={"PML_REFERENCES__STORE": "${env:ELSEWHERE}"}
+            ) as client:
+                assert "ELSEWHERE" in (await client.notice("refused"))["refused"]["message"]
+            await until(lambda: not opened.profiles.all)
+            assert not client.notices
+
+
 async def test_files_that_never_answer_keep_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiles, "READ_SECONDS", 0.05)
-    pipe = tmp_path / "variables"
+    pipe, config, clients = tmp_path / "pipe", tmp_path / "stuck.yaml", profiles.READ_AT_ONCE + 1
     os.mkfifo(pipe)
     servers = {"other": {"command": "in-memory-other", "env_file": str(pipe)}}
-    stuck = tmp_path / "stuck"
-    stuck.mkdir()
-    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
-        async with opened.attached("a") as client:
-            config = tmp_path / "stuck.yaml"
-            config.write_text(json.dumps({"servers": servers}), encoding="utf-8")
-            try:
-                for number in range(profiles.READ_AT_ONCE + 1):
-                    async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
-                        assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]
+    config.write_text(json.dumps({"servers": servers}), encoding="utf-8")
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        try:
+            for number in range(clients):
+                async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
+                    assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]
+            monkeypatch.setattr(profiles, "READ_SECONDS", 20)
+            async with opened.attached("a") as client:
                 assert await client.tools() == ["up__hello"]
-            finally:
-                # Threads that read it end.
-                for _ in range(profiles.READ_AT_ONCE + 1):
-                    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-                    os.close(descriptor)
+        finally:
+            # The threads that read it end.
+            os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
 async def test_a_relative_home_begins_in_the_folder_of_the_client(tmp_path: Path) -> None:
@@ -211,11 +245,10 @@ async def test_two_gateways_that_refresh_at_once_both_learn_of_the_answer(tmp_pa
 
 async def test_the_log_is_written_as_its_owner_says_and_not_the_last_client(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
-    async with open_machine(tmp_path, upstreams, **FULL) as opened:
-        before = logging.getLogger(ROOT).level
-        async with opened.attached("a", environ={"PML_LOG__LEVEL": "error"}) as client:
-            assert await client.tools() == ["up__hello"]
-            assert logging.getLogger(ROOT).level == before
+    environ = {"PML_LOG__LEVEL": "error"}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a", environ=environ) as client:
+        assert await client.tools() == ["up__hello"]
+        assert logging.getLogger(ROOT).level == logging.INFO
 
 
 async def test_a_stateless_client_that_left_is_forgotten(tmp_path: Path) -> None:
@@ -248,7 +281,6 @@ async def fill(opened: TestMachine, client: Attached) -> None:
     [member] = opened.profiles.members
     for _ in range(100):
         await client.begin("tools/list")
-    stuck = anyio.Event()
 
     async def write() -> None:
         with suppress(OSError):
@@ -257,4 +289,3 @@ async def fill(opened: TestMachine, client: Attached) -> None:
     opened.tasks.start_soon(write)
     await client.begin("tools/list")
     await until(lambda: member.unanswered)
-    stuck.set()

@@ -190,7 +190,7 @@ async def open_machine(
         open_shared(paths, open_streams=streams or MemoryStreams(upstreams), local=LocalClients()) as shared,
         anyio.create_task_group() as tasks,
     ):
-        profiles = Profiles(tasks, shared)
+        profiles = Profiles(tasks, shared, paths)
         machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
         yield TestMachine(machine, profiles, shared, life, home, tasks)
         tasks.cancel_scope.cancel()
