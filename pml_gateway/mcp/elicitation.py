@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 import mcp_types
@@ -132,15 +132,21 @@ class Audience(Protocol):
 Lend = Callable[[], AbstractAsyncContextManager[None]]
 
 
+Party: TypeAlias = "str | OpenCall"
+"""Whom questions are for where calls of several share a session: a client by its id, or a call."""
+
+
 class OpenCall:
     """One request to an upstream, from before it is sent until it is answered.
 
     On a session of several clients, one that `is_proven` has never asked before, and one that `was_questioned` may have
-    asked this time. `failure` is what the gateway itself ended it with.
+    asked this time; `party` is whom its questions are for: the client, or this very call of one that is asked by the
+    result of it. `failure` is what the gateway itself ended it with.
     """
 
     def __init__(self, audience: Audience, question_timeout: float) -> None:
         self.audience = audience
+        self.party: Party = audience.client_id
         self.asked_roots = False
         self.has_asked = False
         self.is_proven = False

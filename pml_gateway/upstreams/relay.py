@@ -131,6 +131,8 @@ class Relay:
 
         async def attempt() -> JsonObject:
             call = OpenCall(audience, patience)
+            if isinstance(audience, SuspendedCall):
+                call.party = call
             calls.append(call)
             proven, tried = self._trials.proven, request.subject
             call.is_proven = tried in proven
@@ -140,7 +142,7 @@ class Relay:
                 if is_tried and not call.is_proven:
                     turn = self._trials.turn(
                         tried,
-                        audience.client_id,
+                        call.party,
                         deadline=request.deadline,
                         moves=lambda: bool(self._choice.why_own(audience, era)),
                     )

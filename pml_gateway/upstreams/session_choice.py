@@ -115,16 +115,16 @@ class SessionChoice:
     def why_own(self, audience: Audience, era: str) -> str:
         """Why a request of this client takes a session of its own, in words; empty where it does not."""
         local = self._local
-        # A stateless client that a handshake server may ask is asked by results, each of one call.
-        shares = local is not None and (era == MODERN or not audience.answers_later)
-        if shares and local is not None and local.is_alone:
+        # A stateless client is asked by results, each of one call, so that its calls need sessions for themselves.
+        if local is not None and local.is_alone and (era == MODERN or not audience.answers_later):
             return ""
         if self._per_client:
             return "sessions: per_client"
-        if local is not None and (why := self._why_apart(local, audience, era)):
-            return why
-        if shares and local is not None and local.find(audience.client_id) is not None:
-            return self._why_local(local, audience, era)
+        if local is not None and not local.is_alone:
+            if why := self._why_apart(local, audience, era):
+                return why
+            if local.find(audience.client_id) is not None:
+                return self._why_local(local, audience, era)
         if era == MODERN:
             return LOGS if self._logs_are_nameless(audience) else ""
         return "it can be asked" if audience.client_capabilities else LOGS if audience.log_level is not None else ""
@@ -140,8 +140,10 @@ class SessionChoice:
     def _why_local(self, local: LocalClients, audience: Audience, era: str) -> str:
         if self._lifecycle.era not in ("", era):
             return f"it speaks the {era} protocol"
-        questions = self._lifecycle.shared_questions
-        if not local.has_several and (questions is None or questions.is_one_clients):
+        questions, sole = self._lifecycle.shared_questions, local.sole
+        # The questions of a stateless client's calls are told apart by the calls, as are those of several clients.
+        is_certain = sole is not None and (era == MODERN or sole.audience is not None)
+        if is_certain and (questions is None or questions.is_one_clients):
             return ""
         if era == MODERN:
             return LOGS if self._logs_are_nameless(audience) else ""

@@ -2,7 +2,8 @@
 
 The questions of a handshake session do not say which call they belong to. Where all calls are one client's they need
 not: whichever call it is, the same client is asked, and the calls that may have caused the question wait for it. Where
-they are several clients', nobody is asked before it is certain who.
+they are several clients', nobody is asked before it is certain who. A stateless client is asked by the result of the
+very call, so that of several calls of its own it must be certain which.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pml_gateway.mcp.elicitation import (
     Capabilities,
     OnAsked,
     OpenCall,
+    Party,
     Questions,
     too_late,
     wants_log,
@@ -48,7 +50,8 @@ class UnclearQuestionError(UpstreamError):
 def unclear() -> UnclearQuestionError:
     """What ends a call of which it is unknown whether it asked."""
     return UnclearQuestionError(
-        "the server asked something while calls of several clients ran, and it could not be told whose question it was",
+        "the server asked something while calls of several clients, or several calls of a stateless one, ran, and it "
+        "could not be told whose question it was",
         hint="call again: clients that can be asked have sessions of their own at this server from now on",
         details={"executed": "unknown"},
     )
@@ -165,7 +168,7 @@ class SharedQuestions(Questions):
         Raises:
             MCPError: the client cannot be asked this or refuses, or it is not certain which client it is.
         """
-        if not self.is_one_clients:
+        if not self._is_certain:
             return await self._answer_of_several(method, params, call, on_progress)
         audience = self._only_audience
         if method == ROOTS and self._local.sole is not None:
@@ -208,6 +211,12 @@ class SharedQuestions(Questions):
         return not self._users or (sole is not None and self._users == {sole.client_id})
 
     @property
+    def _is_certain(self) -> bool:
+        """Whether every question is for the one client there is; of a stateless one it matters which call it is of."""
+        sole = self._local.sole
+        return self.is_one_clients and (self._local.is_alone or sole is None or sole.audience is not None)
+
+    @property
     def _only_audience(self) -> Audience | None:
         """The only one that has used the session, as long as there is no other."""
         client: LocalClient | None = None
@@ -235,11 +244,14 @@ class SharedQuestions(Questions):
             if not any(self._can_answer(each, method, params) for each in question.suspects):
                 raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported by the client of this call")
             with question.scope:
-                client = await self._whose(question)
+                party = await self._whose(question)
+                if isinstance(party, OpenCall):
+                    return await super().answer(method, params, party, on_progress)
+                client = self._local.find(party)
+                if client is None or client.audience is None:
+                    raise too_late()
                 if (refusal := client.client_capabilities.refusal(method, params)) is not None:
                     raise MCPError(*refusal)
-                if client.audience is None:
-                    raise too_late()
                 return await self._ask(client.audience, method, params, on_progress, question)
         raise too_late()
 
@@ -258,8 +270,8 @@ class SharedQuestions(Questions):
             await self._ended.until(lambda: not any(call in self._calls for call in others))
         return {call.audience.client_id for call in self._calls} == asking and self._unanswered <= asking
 
-    async def _whose(self, question: _OpenQuestion) -> LocalClient:
-        """The client that a question is for, once all others are out of the question.
+    async def _whose(self, question: _OpenQuestion) -> Party:
+        """Whom a question is for, once all others are out of the question.
 
         Raises:
             MCPError: they are not within the limit, or never will be; calls that may have asked are ended.
@@ -272,12 +284,10 @@ class SharedQuestions(Questions):
             raise MCPError(
                 INVALID_REQUEST, "calls of several clients run, and it is not certain whose question this is"
             )
-        [client_id] = question.suspects
-        client = self._local.find(client_id)
-        if client is None or not question.causes:
+        if not question.causes:
             raise too_late()
-        question.asked_of = client_id
-        return client
+        [question.asked_of] = question.suspects
+        return question.asked_of
 
     async def _ask(
         self,
@@ -294,8 +304,10 @@ class SharedQuestions(Questions):
             return await audience.ask(method, params, on_progress)
         raise MCPError(REQUEST_TIMEOUT, f"no answer within {self._question_timeout:g} s")
 
-    def _can_answer(self, client_id: str, method: str, params: JsonObject) -> bool:
-        client = self._local.find(client_id)
+    def _can_answer(self, party: Party, method: str, params: JsonObject) -> bool:
+        if isinstance(party, OpenCall):
+            return party.audience.client_capabilities.refusal(method, params) is None
+        client = self._local.find(party)
         return client is not None and client.client_capabilities.refusal(method, params) is None
 
     @contextmanager
@@ -317,10 +329,10 @@ class _OpenQuestion:
 
     def __init__(self, causes: Sequence[OpenCall], *, outlives_calls: bool) -> None:
         self.scope = anyio.CancelScope()
-        self.asked_of = ""
+        self.asked_of: Party = ""
         self.causes = list(causes)
         self._outlives_calls = outlives_calls
-        self._others: set[str] = set()
+        self._others: set[Party] = set()
         self._held = ExitStack()
         for call in causes:
             self.hold(call)
@@ -338,9 +350,9 @@ class _OpenQuestion:
         self._others.update(client_ids)
 
     @property
-    def suspects(self) -> set[str]:
-        """The clients that it may be for."""
-        return self._others | {call.audience.client_id for call in self.causes}
+    def suspects(self) -> set[Party]:
+        """Whom it may be for."""
+        return self._others | {call.party for call in self.causes}
 
     @property
     def is_stuck(self) -> bool:
@@ -348,8 +360,8 @@ class _OpenQuestion:
 
         An answer says that a call did not ask only where it never does.
         """
-        unproven = {call.audience.client_id for call in self.causes if not call.is_proven}
-        present = {call.audience.client_id for call in self.causes}
+        unproven = {call.party for call in self.causes if not call.is_proven}
+        present = {call.party for call in self.causes}
         return len(self._others | unproven) > 1 or not self._others <= present
 
     @property
@@ -365,6 +377,6 @@ class _OpenQuestion:
         self.causes.remove(call)
         if not (is_answered and call.is_proven) and not self.asked_of:
             self._others.add(call.audience.client_id)
-        left = [each for each in self.causes if self.asked_of in ("", each.audience.client_id)]
+        left = [each for each in self.causes if self.asked_of in ("", each.party)]
         if not left and not self._outlives_calls:
             self.scope.cancel()

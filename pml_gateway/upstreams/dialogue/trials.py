@@ -1,7 +1,7 @@
 """Requests on a session that several clients share, until it is seen that they do not ask.
 
 A question on such a session does not say which call it belongs to. So a request that was never answered there without
-a question runs beside no other client's of this kind; whatever asks is then known by being the only one.
+a question runs beside no other party's of this kind; whatever asks is then known by being the only one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from pml_gateway.mcp.elicitation import Party
 from pml_gateway.signal import Signal
 
 TURN_SECONDS = 2.0
@@ -29,7 +30,7 @@ class Trials:
 
     def __init__(self) -> None:
         self.proven: set[Tried] = set()
-        self._running: Counter[str] = Counter()
+        self._running: Counter[Party] = Counter()
         self._changed = Signal()
 
     def begin_anew(self) -> None:
@@ -47,30 +48,30 @@ class Trials:
 
     @asynccontextmanager
     async def turn(
-        self, tried: Tried, client_id: str, *, deadline: float, moves: Callable[[], bool]
+        self, tried: Tried, party: Party, *, deadline: float, moves: Callable[[], bool]
     ) -> AsyncIterator[bool]:
         """Whether a request may run on the shared session for the length of this context.
 
         Args:
             tried: the request.
-            client_id: whose it is.
+            party: whom a question of it would be for.
             deadline: of the request (`anyio.current_time`), half of which is left for its answer.
             moves: whether its client is to have a session of its own by now.
         """
         now = anyio.current_time()
         with anyio.move_on_at(min(now + TURN_SECONDS, (now + deadline) / 2)):
-            await self._changed.until(lambda: moves() or tried in self.proven or not self._others(client_id))
-        if moves() or (tried not in self.proven and self._others(client_id)):
+            await self._changed.until(lambda: moves() or tried in self.proven or not self._others(party))
+        if moves() or (tried not in self.proven and self._others(party)):
             yield False
             return
-        self._running[client_id] += 1
+        self._running[party] += 1
         try:
             yield True
         finally:
-            self._running[client_id] -= 1
-            if not self._running[client_id]:
-                del self._running[client_id]
+            self._running[party] -= 1
+            if not self._running[party]:
+                del self._running[party]
             self._changed.set()
 
-    def _others(self, client_id: str) -> bool:
-        return len(self._running) > (client_id in self._running)
+    def _others(self, party: Party) -> bool:
+        return len(self._running) > (party in self._running)

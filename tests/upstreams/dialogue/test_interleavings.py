@@ -11,6 +11,7 @@ import mcp_types
 import pytest
 from mcp.client.client import Client
 
+from pml_gateway.serve.clients import end_local_client
 from pml_gateway.upstreams.dialogue import shared_questions, trials
 from tests.support.asking import Person, act, asking
 from tests.support.local import Machine, machine
@@ -69,14 +70,18 @@ class Caller:
 
     async def run(self, served: Machine) -> None:
         name, chance = self.person.name, self._chance
-        opened = served.client(self.person) if chance.random() < 0.8 else served.unable(name)
+        modern = chance.random() < 0.3
+        opened = served.client(self.person, modern=modern) if chance.random() < 0.8 else served.unable(name)
         async with opened as client:
-            if chance.random() < 0.2:
+            if not modern and chance.random() < 0.2:
                 await client.set_logging_level("debug")
             for turn in range(4):
                 async with anyio.create_task_group() as tasks:
                     for number in range(chance.randint(1, 3)):
                         tasks.start_soon(self._call, client, chance.choice(KINDS), f"{name} {turn} {number}")
+        if modern:
+            # Its process says so: it has no session that could end.
+            end_local_client(served.gateway, f"local:{name}")
 
     async def _call(self, client: Client, kind: str, text: str) -> None:
         with anyio.move_on_after(MOMENT * 2 if kind == "cancelled" else LIMIT) as limit:

@@ -499,6 +499,91 @@ async def test_a_stateless_client_among_others_is_asked_its_own_questions(tmp_pa
             assert own_sessions(served) == []
 
 
+async def test_stateless_clients_share_one_session_of_a_server_that_never_asks(tmp_path: Path) -> None:
+    fake, ada, bob, eve = asking(), Person("ada"), Person("bob"), Person("eve")
+    async with (
+        machine(tmp_path, {"up": fake}) as served,
+        served.client(ada) as first,
+        served.client(bob, modern=True) as second,
+        served.client(eve, modern=True) as third,
+    ):
+        await known(served, first, second, third)
+        for number in range(2):
+            for client in (first, second, third):
+                assert await call(client, "plain", f"{number}") == f"plain {number}"
+        assert own_sessions(served) == []
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["sole", "several"])
+async def test_a_stateless_client_is_asked_by_the_only_call_there_is_and_has_its_own_session_from_then_on(
+    tmp_path: Path, several: bool
+) -> None:
+    fake, ada, bob = asking(), Person("ada"), Person("bob")
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(machine(tmp_path, {"up": fake}))
+        client = await stack.enter_async_context(served.client(bob, modern=True))
+        if several:
+            await known(served, client, await stack.enter_async_context(served.client(ada)))
+        await known(served, client)
+        assert await call(client, "ask", "one") == "bob: one"
+        assert own_sessions(served) == []
+        assert await call(client, "ask", "two") == "bob: two"
+        assert own_sessions(served) == ["local:bob"]
+        assert (ada.asked, bob.asked) == ([], ["one", "two"])
+
+
+async def test_a_question_waits_until_another_call_of_the_same_stateless_client_has_ended(tmp_path: Path) -> None:
+    gate, bob = Gate(), Person("bob")
+    gate.holds("later")
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(bob, modern=True) as client:
+        await known(served, client)
+        await call(client, "hold", "at once")
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await call(client, "ask", "who"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, client, "hold", "later")
+            await until(lambda: "later" in gate.begun)
+            tasks.start_soon(ask)
+            await until(lambda: served.up._lifecycle.lists.asks)
+            await anyio.wait_all_tasks_blocked()
+            assert bob.asked == []
+            gate.goes_on["later"].set()
+        assert (said, bob.asked) == (["bob: who"], ["who"])
+
+
+async def test_a_call_of_a_stateless_client_that_was_given_up_leaves_its_questions_to_no_other_one(
+    tmp_path: Path,
+) -> None:
+    gate, bob = Gate(), Person("bob")
+    gate.holds("given up")
+    async with machine(tmp_path, {"up": gate.fake}) as served, served.client(bob, modern=True) as client:
+        await known(served, client)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, client, "hold", "given up")
+            await until(lambda: "given up" in gate.begun)
+            tasks.cancel_scope.cancel()
+        await until(lambda: served.up._lifecycle.shared_questions.is_unused)  # type: ignore[union-attr]
+        result = await client.call_tool("up__ask", {"text": "who"})
+        error: Any = result.structured_content
+        assert "several calls" in error["error"]["message"]
+        assert bob.asked == []
+        assert await call(client, "ask", "again") == "bob: again"
+
+
+async def test_the_lone_stateless_client_of_a_gateway_has_sessions_of_its_own(tmp_path: Path) -> None:
+    fake, bob = asking(), Person("bob")
+    async with (
+        machine(tmp_path, {"up": fake}, local=LocalClients(alone=True)) as served,
+        served.client(bob, modern=True) as client,
+    ):
+        await until(lambda: served.up.last_listed is not None)
+        assert await call(client, "plain") == "plain "
+        assert own_sessions(served) == ["local:bob"]
+
+
 async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_what_they_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
