@@ -46,7 +46,6 @@ from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
 from pml_gateway.upstreams.sharing import Wanted
 from pml_gateway.upstreams.upstream import Upstream
@@ -455,11 +454,10 @@ class Gateway:
         places = anyio.Semaphore(STARTS_AT_ONCE)
 
         async def start(upstream: Upstream) -> None:
-            if upstream.state is UpstreamState.READY:
-                # Another gateway of this process has it, and is told of its changes as this one is.
-                return
             async with places:
-                upstream.request_connect()
+                if not upstream.connect_early():
+                    # Another gateway of this process has it, or all is known of it.
+                    return
                 with anyio.move_on_after(START_SECONDS):
                     await upstream.settled.wait()
 

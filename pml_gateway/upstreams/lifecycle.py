@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -126,8 +126,11 @@ class Opener:
 
 logger = get_logger(__name__)
 
-LISTING_SECONDS = 10.0
+LISTING_SECONDS = 1.0
 """How long a connection on which no client calls stays open after it has listed: its lists may change at once."""
+
+BURST_SECONDS = 0.05
+"""Servers announce changes in bursts; one listing answers all that arrive within this time."""
 
 CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
@@ -170,6 +173,7 @@ class Lifecycle:
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.settled = anyio.Event()
+        self._knew_lists = bool(remembered.era)
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._effective = opener.effective
         self._opener = opener
@@ -264,6 +268,44 @@ class Lifecycle:
         if self.lists.last is not None:
             self.lists.last = replace(self.lists.last, asks=self.lists.asks, polled=True, announced={})
             self._on_listed(self.lists.last)
+
+    @property
+    def _is_for_lists(self) -> bool:
+        """Whether no client calls on the shared connection, as each of several has a session of its own."""
+        return self._effective.per_client and self._local is not None and not self._local.is_alone
+
+    @property
+    def waits_for_calls(self) -> bool:
+        """Whether it need not be connected before a client calls: its lists are known, and it serves nothing else."""
+        return self._is_for_lists and (self._knew_lists or self.lists.last is not None)
+
+    async def list_own(self, session: Hashable, connection: Connection, *, has_changed: bool) -> None:
+        """List in a session of one client's that says that its lists changed; else if nothing has listed yet."""
+        local, is_first = self._local, self.lists.last is None and self._is_for_lists
+        if not (is_first or has_changed):
+            return
+        announced = connection.session.questions.client_capabilities
+        if is_first and local is not None and announced != local.client_capabilities:
+            # Others may be listed more than this client is.
+            self.request_connect()
+            return
+        await anyio.sleep(BURST_SECONDS)
+        try:
+            listed = (
+                await self.lists.ask(connection, self._http, is_new=True, poll=False)
+                if is_first
+                else await self.lists.ask_own(session, connection)
+            )
+        except GatewayError as error:
+            logger.debug("%s: what a client's session has is as before: %s", self.upstream_id, error)
+            return
+        if listed is not None:
+            self._on_listed(listed)
+
+    def forget_own(self, session: Hashable) -> None:
+        """A session of one client's ended, and what it had with it."""
+        if (listed := self.lists.forget_own(session)) is not None:
+            self._on_listed(listed)
 
     def retire(self) -> None:
         """Refuse calls that wait for a connection, now and from now on."""
@@ -505,8 +547,7 @@ class Lifecycle:
         """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
         established = time.monotonic()
         defaults = self._effective.defaults
-        is_for_lists = self._effective.per_client and self._local is not None and not self._local.is_alone
-        idle_timeout = min(LISTING_SECONDS, defaults.idle_timeout) if is_for_lists else defaults.idle_timeout
+        idle_timeout = min(LISTING_SECONDS, defaults.idle_timeout) if self._is_for_lists else defaults.idle_timeout
         # Whatever it says: many servers claim to announce changes, as their SDK does for them, and never do.
         poll_at = anyio.current_time() + defaults.refresh_interval
         while not connection.is_over:
@@ -520,8 +561,7 @@ class Lifecycle:
                 break
             poll = anyio.current_time() >= poll_at
             if poll or self._due.is_any:
-                # Servers announce changes in bursts; one listing answers all that arrive within this time.
-                await anyio.sleep(0.05)
+                await anyio.sleep(BURST_SECONDS)
                 if not await self._list_again(connection, poll=poll):
                     return _StartAgainError(f"{self.upstream_id}: answered neither calls nor a list; opened again")
                 if poll:

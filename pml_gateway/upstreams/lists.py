@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 import anyio
@@ -21,7 +22,17 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, Connection
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import HttpSide
-from pml_gateway.mcp.listing import Due, Listed, ListKind, Offers, Remembered, known_again
+from pml_gateway.mcp.listing import (
+    Difference,
+    Due,
+    Listed,
+    ListKind,
+    Offers,
+    Remembered,
+    difference,
+    known_again,
+    with_more,
+)
 from pml_gateway.mcp.session import PassthroughSession
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.retries import repeatable_tools, repeated
@@ -221,7 +232,10 @@ def _lists_others(
 
 
 class Lists:
-    """What an upstream lists; `last` is None until it has listed something since the start."""
+    """What an upstream lists; `last` is None until it has listed something since the start.
+
+    That is what its shared session lists, and what it says in sessions of single clients that it has more there.
+    """
 
     def __init__(self, effective: EffectiveSettings, remembered: Remembered) -> None:
         self._upstream_id = effective.upstream_id
@@ -229,11 +243,13 @@ class Lists:
         self.due = Due()
         self.last: Listed | None = None
         self.tool_facts = ToolFacts(remembered.tools)
+        self._facts_of = remembered.tools
         self.asks = remembered.asks
         self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
         self._announced: set[ListKind] = set()
+        self._own: dict[Hashable, Difference] = {}
 
     def announce(self, kind: ListKind) -> None:
         """The upstream says that a list changed."""
@@ -264,7 +280,7 @@ class Lists:
                 raise
             tools = await known_again(tools, self._tools) if self._tools else tools
         else:
-            tools = before.tools
+            tools = self._tools
         tools_before, offers_before = self._tools, self._offers
         self._offers = await list_offers(
             connection.session,
@@ -278,17 +294,17 @@ class Lists:
             self.rest(faulty)
         else:
             self._next_rest = FIRST_REST
-        if tools is not self._tools:
-            self._tools, self.tool_facts = tools, ToolFacts(tools)
+        self._tools = tools
+        listed_tools, offers = self._with_own()
         info = connection.session.server_info
         self.last = Listed(
-            tools,
+            listed_tools,
             listed_at=time.time(),
             era=connection.era,
             server_name=info.name if info else "",
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
-            offers=self._offers,
+            offers=offers,
             asks=self.asks,
             polled=polled and before is not None,
             announced={
@@ -297,6 +313,50 @@ class Lists:
             },
         )
         return self.last
+
+    async def ask_own(self, session: Hashable, connection: Connection) -> Listed | None:
+        """Ask for all lists in a session of one client's; None if that changes nothing.
+
+        Raises:
+            GatewayError: the tools could not be listed.
+        """
+        tools = await list_tools(connection, self._upstream_id, self._timeout)
+        offers = await list_offers(
+            connection.session,
+            frozenset(ListKind),
+            Offers(),
+            upstream_id=self._upstream_id,
+            timeout=self._timeout * OFFERS_SHARE,
+        )
+        before = self._own.get(session, Difference())
+        more = difference(tools, offers, base=(self._tools, self._offers))
+        more = replace(more, tools=await known_again(more.tools, before.tools), missing=())
+        return self._own_changed(session, more)
+
+    def forget_own(self, session: Hashable) -> Listed | None:
+        """What such a session listed is no more, as it ended; None if that changes nothing."""
+        return self._own_changed(session, Difference())
+
+    def _own_changed(self, session: Hashable, more: Difference) -> Listed | None:
+        if self._own.pop(session, Difference()) == more or self.last is None:
+            return None
+        if more:
+            self._own[session] = more
+        before = self.last
+        tools, offers = self._with_own()
+        changes = {kind: _lists_others(kind, (before.tools, before.offers), (tools, offers)) for kind in ListKind}
+        announced = {kind: is_other for kind, is_other in changes.items() if is_other}
+        self.last = replace(before, tools=tools, offers=offers, polled=False, announced=announced)
+        return self.last
+
+    def _with_own(self) -> tuple[tuple[JsonObject, ...], Offers]:
+        """What the shared session lists and what single clients' sessions have more."""
+        tools, offers = self._tools, self._offers
+        if self._own:
+            tools, offers = with_more(tools, offers, self._own.values())
+        if tools is not self._facts_of:
+            self._facts_of, self.tool_facts = tools, ToolFacts(tools)
+        return tools, offers
 
     def rest(self, kinds: Collection[ListKind]) -> float:
         """Let lists rest that are against the protocol, each time longer until all are sound; how many seconds."""

@@ -262,8 +262,7 @@ class UpstreamPool:
     def connect_missing(self) -> None:
         """Connect every upstream that is not; those that are have listed, and say when that changes or are polled."""
         for upstream in self._upstreams.values():
-            if upstream.state is not UpstreamState.READY:
-                upstream.request_connect()
+            upstream.connect_early()
 
     async def settled(self, timeout: float) -> bool:
         """Wait until every upstream has answered or failed once, at most `timeout` seconds."""

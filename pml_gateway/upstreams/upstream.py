@@ -112,6 +112,8 @@ class Upstream:
             self._background,
             shared=self._lifecycle.connection_of,
             on_asked=self._lifecycle.note_asked,
+            list_own=self._lifecycle.list_own,
+            forget_own=self._lifecycle.forget_own,
             local=local,
         )
         self._choice = SessionChoice(self.definition, self._lifecycle, local)
@@ -321,6 +323,16 @@ class Upstream:
         """Let `settled` be set by the next answer or failure. Who waits for that already goes on waiting for it."""
         if self._lifecycle.settled.is_set():
             self._lifecycle.settled = anyio.Event()
+
+    def connect_early(self) -> bool:
+        """Ask for a connection before any client calls; whether one is needed, as not where all is known."""
+        if self.state is UpstreamState.READY:
+            return False
+        if self._lifecycle.waits_for_calls:
+            self.settled.set()
+            return False
+        self.request_connect()
+        return True
 
     def request_connect(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""

@@ -136,6 +136,7 @@ class ScriptedServer:
     streams: list[list[str]] = field(default_factory=list)
     levels: list[tuple[Any, str]] = field(default_factory=list)
     announced: list[tuple[str, ...]] = field(default_factory=list)
+    grown: dict[Any, list[Definition]] = field(default_factory=dict)
     sessions: list[Any] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)
     killers: list[anyio.CancelScope] = field(default_factory=list)
@@ -218,7 +219,10 @@ class ScriptedServer:
             self.lists += 1
             self._note(ctx)
             cacheable = CACHEABLE if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else {}
-            return _complete(ctx, {**self._page(ctx, "tools", self.tools), **cacheable})
+            return _complete(
+                ctx,
+                {**self._page(ctx, "tools", [*self.tools, *self.grown.get(ctx.session._connection, ())]), **cacheable},
+            )
         result = await call_next(ctx)
         if ctx.method == "notifications/initialized" and self.on_initialized is not None:
             await self.on_initialized(ctx)

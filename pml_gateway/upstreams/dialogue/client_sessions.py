@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -24,6 +24,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.elicitation import Capabilities, OnAsked, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
+from pml_gateway.mcp.listing import announced_kind
 from pml_gateway.mcp.session import OnNotice
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
@@ -45,6 +46,13 @@ SHARE = 4
 
 OpenBeside = Callable[[Questions, str, OnNotice], AbstractAsyncContextManager[Connection]]
 """Opens one more connection to the upstream, preferably in a protocol era."""
+
+
+class ListOwn(Protocol):
+    """Lists the upstream in a session: anew where that says that its lists changed, else if nothing has listed yet."""
+
+    async def __call__(self, session: Hashable, connection: Connection, *, has_changed: bool) -> None:
+        """Do it."""
 
 
 class SessionKey(NamedTuple):
@@ -75,6 +83,7 @@ class OwnSession:
         self.closing = anyio.Event()
         self.closed = anyio.Event()
         self._left = Signal()
+        self.has_changed = anyio.Event()
         self._opened = anyio.Event()
         self._outcome: list[Connection | GatewayError] = []
 
@@ -175,6 +184,8 @@ class OwnSessions:
         *,
         shared: Callable[[str], Connection | None],
         on_asked: OnAsked,
+        list_own: ListOwn,
+        forget_own: Callable[[Hashable], None],
         local: LocalClients | None,
     ) -> None:
         """Sessions beside the shared one.
@@ -186,6 +197,8 @@ class OwnSessions:
             background: where sessions are held.
             shared: the shared session of a client's, where it is this client's as well.
             on_asked: is told of what clients are asked there.
+            list_own: lists the upstream in a session.
+            forget_own: is told of each that ended.
             local: the clients that can be asked between their requests.
         """
         self._upstream_id = effective.upstream_id
@@ -194,6 +207,8 @@ class OwnSessions:
         self._background = background
         self._shared = shared
         self._on_asked = on_asked
+        self._list_own = list_own
+        self._forget_own = forget_own
         self._local = local
         self._question_timeout = effective.defaults.question_timeout
         self._max_sessions = effective.max_sessions
@@ -408,16 +423,20 @@ class OwnSessions:
             if method == UPDATED:
                 self.subscriptions.updated(key.client_id, str(params.get("uri")))
             else:
+                if announced_kind(method) is not None:
+                    session.has_changed.set()
                 self._on_notice(method, params)
 
         async def run() -> None:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._close_when_idle, session)
+                    tasks.start_soon(self._keep_listed, session)
                     await session.hold(self._upstream_id, self._open_beside, on_notice, self._connect_timeout)
                     tasks.cancel_scope.cancel()
             finally:
                 self._forget(session)
+                self._forget_own(session)
 
         self._background.start(run)
         return session
@@ -434,6 +453,17 @@ class OwnSessions:
             if not session.users and left <= 0 and not session.followed:
                 session.closing.set()
             await anyio.sleep(max(left, 1.0))
+
+    async def _keep_listed(self, session: OwnSession) -> None:
+        """List the upstream in a session in which it says that it has other things than before."""
+        with suppress(GatewayError):
+            connection = await session.connection()
+            await self._list_own(session, connection, has_changed=False)
+            # What a session of somebody elsewhere has is nobody else's matter.
+            while self._local is not None and self._local.find(session.client_id) is not None:
+                await session.has_changed.wait()
+                session.has_changed = anyio.Event()
+                await self._list_own(session, connection, has_changed=True)
 
     def _forget(self, session: OwnSession) -> None:
         if session in self._sessions:

@@ -20,7 +20,7 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
 from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
 from tests.support.memory import paths_in, settings_for
-from tests.support.scripted_server import text_result, tool
+from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import LIMIT, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:.*deprecated")]
@@ -434,11 +434,8 @@ async def test_clients_have_sessions_of_their_own_at_a_stateful_server_and_the_o
 ) -> None:
     monkeypatch.setattr(lifecycle, "LISTING_SECONDS", 0.05)
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    settings = settings_for({"up": fake}, gateway={"tools_exposure": "full_proxy"})
-    definition = settings.servers["up"].model_copy(update={"sessions": "per_client"})
-    settings = settings.model_copy(update={"servers": {"up": definition}})
     async with (
-        machine(tmp_path, {"up": fake}, settings) as served,
+        machine(tmp_path, {"up": fake}, per_client(fake)) as served,
         served.client(ada) as first,
         served.client(bob) as second,
     ):
@@ -622,6 +619,86 @@ async def test_a_client_that_comes_again_is_asked_in_the_sessions_it_has(tmp_pat
         async with served.client(again) as third:
             assert await call(third, "ask", "three") == "ada: three"
             assert (fake.opened, again.asked, ada.asked) == (opened, ["three"], ["one", "two"])
+
+
+def growing() -> ScriptedServer:
+    """A server of which each session has a tool more once `plain` was called there, which it announces."""
+    fake = asking()
+
+    async def grow(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
+        if given["name"] == "plain":
+            fake.grown[ctx.session._connection] = [tool("grown", properties={"text": {"type": "string"}})]
+            await ctx.session.send_tool_list_changed()
+        return text_result(given["name"])
+
+    fake.handler = grow
+    return fake
+
+
+async def lists(client: Client, name: str, *, is_there: bool = True) -> None:
+    with anyio.fail_after(LIMIT):
+        while (f"up__{name}" in {each.name for each in (await client.list_tools()).tools}) != is_there:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+async def test_what_a_server_has_more_in_the_session_of_one_client_is_listed_as_long_as_that_lasts(
+    tmp_path: Path,
+) -> None:
+    fake, ada, bob = growing(), Person("ada"), Person("bob")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        async with served.client(bob) as second:
+            await known(served, first, second)
+            await second.set_logging_level("error")
+            await call(second, "plain")
+            assert own_sessions(served) == ["local:bob"]
+            await lists(second, "grown")
+            assert await call(second, "grown") == "grown"
+            # The shared session is listed again, and has it not.
+            before = fake.lists
+            await served.gateway.refresh(LIMIT)
+            assert fake.lists > before
+            await lists(second, "grown")
+        await lists(first, "grown", is_there=False)
+
+
+async def test_what_the_session_of_a_client_elsewhere_has_is_listed_to_nobody_here(tmp_path: Path) -> None:
+    fake, ada, beside = growing(), Person("ada"), Asked("beside", "elicitation")
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        await served.up.request("tools/call", {"name": "plain", "arguments": {}}, audience=beside)
+        assert own_sessions(served) == ["beside"]
+        await served.gateway.refresh(LIMIT)
+        await lists(first, "grown", is_there=False)
+
+
+def per_client(fake: ScriptedServer) -> Settings:
+    settings = settings_for({"up": fake}, gateway={"tools_exposure": "full_proxy"})
+    definition = settings.servers["up"].model_copy(update={"sessions": "per_client"})
+    return settings.model_copy(update={"servers": {"up": definition}})
+
+
+async def test_a_stateful_server_whose_lists_are_known_is_started_by_the_first_call_and_listed_in_its_session(
+    tmp_path: Path,
+) -> None:
+    fake, bob = growing(), Person("bob")
+    async with machine(tmp_path, {"up": fake}, per_client(fake)) as served, served.client(bob) as client:
+        await lists(client, "plain")
+        manifests = paths_in(tmp_path).manifest_dir
+        await until(lambda: any('"plain"' in each.read_text() for each in manifests.glob("*.json")))
+    opened = fake.opened
+    async with machine(tmp_path, {"up": fake}, per_client(fake)) as served, served.client(bob) as client:
+        await lists(client, "plain")
+        await until(lambda: served.up.settled.is_set())
+        fake.tools.append(tool("new", properties={"text": {"type": "string"}}))
+        assert fake.opened == opened
+        assert await call(client, "ask") == "ask"
+        await lists(client, "new")
+        assert fake.opened == opened + 1
+        await call(client, "plain")
+        await lists(client, "grown")
+        assert fake.opened == opened + 1
+        assert await served.gateway.refresh(LIMIT)
+        assert fake.opened == opened + 2
 
 
 @pytest.mark.slow
