@@ -43,6 +43,8 @@ FIRST_REQUEST_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Between attempts to start a gateway that does not start; each is caused by a request."""
 
+ELSEWHERE = "set PML_HOME to a folder of your own, or use pml serve --alone"
+
 SHORT_LIFE = 2.0
 """A gateway that is lost sooner is not replaced at once time after time, unless somebody waits for it."""
 
@@ -305,7 +307,7 @@ class Bridge:
             except FailedStartError as error:
                 raise RefusedError(error.message, error.hint, error.exit_code) from None
             except OSError as error:
-                raise RefusedError(f"the gateway cannot be reached: {error}", "set PML_HOME to your own") from None
+                raise RefusedError(f"the gateway cannot be reached: {error}", ELSEWHERE) from None
             try:
                 answer = link.greet({**self._hello, "state": self._session.state})
             except LostError:
