@@ -166,13 +166,16 @@ class _Detached:
                     command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, creationflags=flags
                 )
             return
+        # Here, where it can be told that there can be none. A link in its place would have another file written.
+        log = os.open(endpoint.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         reading, writing = os.pipe()
         self._midwife = os.fork()
         if not self._midwife:
             try:
-                _be_midwife(command, environ, endpoint, writing)
+                _be_midwife(command, environ, os.path.dirname(endpoint.folder), log, writing)
             finally:
                 os._exit(127)
+        os.close(log)
         os.close(writing)
         self._reading = reading
         self._pid = int(_line(reading) or 0)
@@ -217,7 +220,7 @@ class _Detached:
                 return
 
 
-def _be_midwife(command: Sequence[str], environ: Mapping[str, str], endpoint: Endpoint, writing: int) -> None:
+def _be_midwife(command: Sequence[str], environ: Mapping[str, str], home: str, log: int, writing: int) -> None:
     """Start the gateway, say its process id, wait for its end, and say its exit code."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -225,9 +228,8 @@ def _be_midwife(command: Sequence[str], environ: Mapping[str, str], endpoint: En
         signal.signal(each, signal.SIG_DFL)
     signal.alarm(MIDWIFE_SECONDS)
     # Not the folder of one client, from where its modules would be imported as well.
-    os.chdir(os.path.dirname(endpoint.folder))
+    os.chdir(home)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(endpoint.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for target, source in enumerate((nothing, log, log)):
         os.dup2(source, target)
     # The lock among them, and whatever the client has left open.
