@@ -284,6 +284,9 @@ class Lifecycle:
         local, is_first = self._local, self.lists.last is None and self._is_for_lists
         if not (is_first or has_changed):
             return
+        if not is_first and (local is None or local.has_several):
+            # The catalog is everybody's, and what the session of one client has is that client's.
+            return
         announced = connection.session.questions.client_capabilities
         if is_first and local is not None and announced != local.client_capabilities:
             # Others may be listed more than this client is.
