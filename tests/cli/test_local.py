@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -223,8 +222,8 @@ def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_proc
 def test_doctor_says_what_is_in_its_way_and_removes_what_killed_ones_left(home: Path) -> None:
     endpoint = Endpoint.of(home, home / "config.yaml")
     endpoint.prepare()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(endpoint.socket)
+    # As one leaves it that is killed.
+    endpoint.listen().close()
     Path(endpoint.start_lock).touch()
     Path(endpoint.failure).write_text(json.dumps({"message": "no room", "hint": "make some", "exit": 1}))
     Path(endpoint.log).write_text(
