@@ -147,12 +147,8 @@ async def test_who_stays_has_its_own_variables_when_who_came_first_has_left(tmp_
     streams = Seen("up")
     async with open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened:
         async with AsyncExitStack() as until_it_leaves:
-            first = await until_it_leaves.enter_async_context(
-                opened.attached("a", environ={"TOKEN": "token-of-a-7731"})
-            )
-            second = await until_it_leaves.enter_async_context(
-                opened.attached("b", environ={"TOKEN": "token-of-b-7731"})
-            )
+            first = await until_it_leaves.enter_async_context(opened.attached("a", environ={"TOKEN": "token-a-7731"}))
+            second = await until_it_leaves.enter_async_context(opened.attached("b", environ={"TOKEN": "token-b-7731"}))
             await first.tools()
             await second.tools()
             first.writer.close()
@@ -160,9 +156,9 @@ async def test_who_stays_has_its_own_variables_when_who_came_first_has_left(tmp_
             streams.workplaces.clear()
             use_variable(tmp_path)
             assert await second.notice("leaving") == {"leaving": "restart"}
-        async with opened.attached("b", environ={"TOKEN": "token-of-b-7731"}) as second:
+        async with opened.attached("b", environ={"TOKEN": "token-b-7731"}) as second:
             assert await second.call("up__hello")
-            assert ("up", str(tmp_path), "token-of-b-7731") in streams.workplaces
+            assert ("up", str(tmp_path), "token-b-7731") in streams.workplaces
 
 
 async def test_what_waits_for_its_gateway_counts_as_a_client(tmp_path: Path) -> None:

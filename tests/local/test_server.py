@@ -142,8 +142,8 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
     streams = Seen("up")
     async with (
         open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
-        opened.attached("a", environ={"TOKEN": "token-of-a-7731"}) as a,
-        opened.attached("b", environ={"TOKEN": "token-of-b-7731"}) as b,
+        opened.attached("a", environ={"TOKEN": "token-a-7731"}) as a,
+        opened.attached("b", environ={"TOKEN": "token-b-7731"}) as b,
     ):
         await a.tools()
         await b.tools()
@@ -154,7 +154,7 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
         )
         assert await b.notice("leaving") == {"leaving": "restart"}
         assert await a.call("up__hello")
-        assert ("up", str(tmp_path), "token-of-a-7731") in streams.workplaces
+        assert ("up", str(tmp_path), "token-a-7731") in streams.workplaces
 
 
 async def test_a_command_ends_it_and_says_what_was_not_finished(tmp_path: Path) -> None:
