@@ -110,6 +110,8 @@ class Due:
     def __init__(self) -> None:
         self._kinds: set[ListKind] = set()
         self._rests_until: dict[ListKind, float] = {}
+        self.is_requested = False
+        """Whether they were asked for by the gateway itself since they were taken; whoever did waits for that."""
         self.event = anyio.Event()
 
     @property
@@ -128,6 +130,7 @@ class Due:
         for kind in kinds:
             self._rests_until.pop(kind, None)
             self._kinds.add(kind)
+        self.is_requested = True
         self.event.set()
 
     def announce(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
@@ -145,6 +148,7 @@ class Due:
         """What is due or `polled`, which from now on is due no longer."""
         taken = frozenset(filter(self._is_awake, self._kinds | polled))
         self._kinds -= taken
+        self.is_requested = False
         self.event = anyio.Event()
         return taken
 

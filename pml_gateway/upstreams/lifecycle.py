@@ -530,7 +530,9 @@ class Lifecycle:
         self._on_listed(listed)
         self._connection = connection
         self._set_state(UpstreamState.READY)
-        self.settled.set()
+        if not self._due.is_requested:
+            # Else it is what was listed before somebody asked, who is answered by the next listing.
+            self.settled.set()
 
     async def _list_again(self, connection: Connection, *, poll: bool) -> bool:
         """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""

@@ -89,6 +89,28 @@ async def test_two_refreshes_at_once_both_end(tmp_path: Path) -> None:
                 tasks.start_soon(gateway.refresh, 30)
 
 
+async def test_a_refresh_during_a_listing_waits_for_the_next_one(tmp_path: Path) -> None:
+    is_asked, goes_on = anyio.Event(), anyio.Event()
+
+    async def answer(_ctx: Any, method: str, _params: dict[str, Any]) -> dict[str, Any] | None:
+        if method == "prompts/list":
+            is_asked.set()
+            await goes_on.wait()
+        return None
+
+    upstream = ScriptedServer([tool("one")], methods=frozenset({"prompts/list"}), answer=answer)
+    streams = MemoryStreams({"up": upstream})
+    settings = settings_for({"up": upstream})
+    async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
+        await is_asked.wait()
+        upstream.tools.append(tool("two"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gateway.refresh, 30)
+            await anyio.wait_all_tasks_blocked()
+            goes_on.set()
+        assert [each.name for each in gateway.state.catalog.tools] == ["one", "two"]
+
+
 async def test_each_way_of_naming_keeps_its_own_names(tmp_path: Path) -> None:
     upstream = ScriptedServer([tool("one")])
     streams = MemoryStreams({"up": upstream})
