@@ -44,6 +44,7 @@ def without_a_keyring() -> Iterator[None]:
     keyring.set_keyring(before)
 
 
+@pytest.mark.slow
 def test_without_a_gateway_the_last_known_state_is_shown_and_no_server_is_started(tmp_path: Path) -> None:
     mark = tmp_path / "started"
     servers = {

@@ -208,6 +208,7 @@ async def test_an_http_server_withdraws_when_the_client_cancels(tmp_path: Path) 
             assert result.content[0].text == "ada: again"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 async def test_sessions_of_a_client_that_is_idle_are_closed(tmp_path: Path) -> None:
     ada, fake = Person("ada"), asking()
     settings = Settings.model_validate({"servers": {"up": {"command": "x"}}, "upstreams": {"idle_timeout": 0.2}})

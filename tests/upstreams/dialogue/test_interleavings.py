@@ -101,7 +101,14 @@ class Caller:
         return str(getattr(result.content[0], "text", ""))
 
 
-@pytest.mark.parametrize("seed", [1, 4, 12, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(100, 200))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1,
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (4, 12)),
+        *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(100, 200)),
+    ],
+)
 async def test_everything_reaches_its_own_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(trials, "TURN_SECONDS", MOMENT * 3)
     monkeypatch.setattr(shared_questions, "HELD_SECONDS", MOMENT * 5)

@@ -429,6 +429,7 @@ async def test_logs_of_a_shared_session_reach_no_other_client(tmp_path: Path) ->
     assert bob.logs == ["error bob"]
 
 
+@pytest.mark.slow
 async def test_clients_have_sessions_of_their_own_at_a_stateful_server_and_the_one_that_lists_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +512,7 @@ async def test_stateless_clients_share_one_session_of_a_server_that_never_asks(t
         assert own_sessions(served) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True], ids=["sole", "several"])
 async def test_a_stateless_client_is_asked_by_the_only_call_there_is_and_has_its_own_session_from_then_on(
     tmp_path: Path, several: bool
@@ -529,6 +531,7 @@ async def test_a_stateless_client_is_asked_by_the_only_call_there_is_and_has_its
         assert (ada.asked, bob.asked) == ([], ["one", "two"])
 
 
+@pytest.mark.slow
 async def test_a_question_waits_until_another_call_of_the_same_stateless_client_has_ended(tmp_path: Path) -> None:
     gate, bob = Gate(), Person("bob")
     gate.holds("later")
@@ -551,6 +554,7 @@ async def test_a_question_waits_until_another_call_of_the_same_stateless_client_
         assert (said, bob.asked) == (["bob: who"], ["who"])
 
 
+@pytest.mark.slow
 async def test_a_call_of_a_stateless_client_that_was_given_up_leaves_its_questions_to_no_other_one(
     tmp_path: Path,
 ) -> None:
@@ -570,6 +574,7 @@ async def test_a_call_of_a_stateless_client_that_was_given_up_leaves_its_questio
         assert await call(client, "ask", "again") == "bob: again"
 
 
+@pytest.mark.slow
 async def test_the_lone_stateless_client_of_a_gateway_has_sessions_of_its_own(tmp_path: Path) -> None:
     fake, bob = asking(), Person("bob")
     async with (

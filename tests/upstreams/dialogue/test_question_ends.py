@@ -167,6 +167,7 @@ async def test_a_question_ends_with_its_call_and_a_later_one_is_refused(tmp_path
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @ERAS
 async def test_time_limits_stand_still_while_a_person_is_asked(tmp_path: Path, modern: bool) -> None:
     upstream, ada = Upstream(), Thinking("ada")
