@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
+from pml_gateway.processes.child import start_child
 from pml_gateway.processes.children import Children, terminate_tree
 
 MAX_LAST_WORDS = 4_000
@@ -47,7 +48,7 @@ async def run_command(
         OSError: it cannot be started.
         OutputTooLongError: it printed more than `max_bytes`.
     """
-    process = await anyio.open_process(list(command), env=dict(env), cwd=folder, start_new_session=True)
+    process = await start_child(command, env=env, folder=folder)
     children.began(process.pid)
     output, last_words = bytearray(), bytearray()
     try:

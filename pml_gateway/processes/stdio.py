@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,6 +15,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
 from pml_gateway.log import get_logger
+from pml_gateway.processes.child import POLL_SECONDS, Child, start_child
 from pml_gateway.processes.child_log import ChildLog, open_child_log
 from pml_gateway.processes.children import Children, terminate_tree
 from pml_gateway.processes.framing import Lines, Skipped, read_line
@@ -64,9 +62,8 @@ async def open_child(
         OSError: the command cannot be started.
     """
     with open_child_log(log_file) as log:
-        process = await anyio.open_process(
-            [parameters.command, *parameters.args], env=parameters.env, cwd=parameters.cwd, start_new_session=True
-        )
+        __import__("os").write(__import__("os").open("/tmp/w/tl.log",0o2101|0o2000),("%.3f "%__import__("time").time()+"start "+upstream_id+"\n").encode())
+        process = await start_child([parameters.command, *parameters.args], env=parameters.env, folder=parameters.cwd)
         # No await until the task group is entered, or a cancellation in between would leave the process behind.
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -77,6 +74,7 @@ async def open_child(
 
         def on_answer() -> None:
             answered.set()
+            __import__("os").write(__import__("os").open("/tmp/w/tl.log",0o2101|0o2000),("%.3f "%__import__("time").time()+"answered "+upstream_id+"\n").encode())
             if may_install:
                 children.answered(process.pid)
 
@@ -97,7 +95,9 @@ async def open_child(
                     if not may_install or answered.is_set() or not await _left(process, children):
                         await _stop(upstream_id, process)
                         await _within(FLUSH_SECONDS, logged)
-                        _close_transport(process)
+                        for pipe in (process.stdin, process.stdout, process.stderr):
+                            assert pipe is not None
+                            await pipe.aclose()
                     # Not where an event loop that is torn down broke off the waits above.
                     children.ended(process.pid)
                     for stream in (received, sent, incoming, outgoing):
@@ -182,29 +182,14 @@ async def _keep_log(
 
 async def _left(process: anyio.abc.Process, children: Children) -> bool:
     """Leave a child that may be installing to a process that gives it more time than is here; whether that was done."""
-    if sys.platform == "win32" or process.returncode is not None:
+    if not isinstance(process, Child) or process.returncode is not None:
         return False
-    assert process.stdin is not None
-    with suppress(*_BROKEN):
-        await process.stdin.aclose()
-    transport = _transport(process)
-    pipes = [pipe for number in (1, 2) if (pipe := transport.get_pipe_transport(number)) is not None]
-    # As asyncio calls them, and as uvloop does.
-    opened = [pipe.get_extra_info("pipe") or pipe.get_extra_info("socket") for pipe in pipes]
+    process.stdin.close()
     try:
-        numbers = [each.fileno() for each in opened]
-        await anyio.to_thread.run_sync(children.leave, process.pid, numbers)
-    except (AttributeError, OSError, ValueError, subprocess.SubprocessError):
+        await anyio.to_thread.run_sync(children.leave, process.pid, [process.stdout.fileno(), process.stderr.fileno()])
+    except (OSError, ValueError, subprocess.SubprocessError):
         return False
-    started = transport.get_extra_info("subprocess")
-    if started is None:
-        # Closing uvloop's transport kills the child, closing what it consists of does not.
-        for pipe in pipes:
-            pipe.close()
-    else:
-        # asyncio kills what it takes to be running.
-        started.returncode = -signal.SIGTERM
-        transport.close()
+    process.leave()
     return True
 
 
@@ -223,24 +208,14 @@ async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
 
 
 async def _exited(process: anyio.abc.Process, seconds: float) -> bool:
-    """Whether the process ends in time; `wait` would also wait for whoever inherited its pipes."""
-    deadline = anyio.current_time() + seconds
-    while process.returncode is None and anyio.current_time() < deadline:  # noqa: ASYNC110  # no event says it
-        await anyio.sleep(0.01)
+    """Whether the process ends in time."""
+    with anyio.move_on_after(seconds):
+        # Not its `wait`, which may also wait for whoever inherited its pipes.
+        while process.returncode is None:  # noqa: ASYNC110
+            await anyio.sleep(POLL_SECONDS)
     return process.returncode is not None
 
 
 async def _within(seconds: float, event: anyio.Event) -> None:
     with anyio.move_on_after(seconds):
         await event.wait()
-
-
-def _close_transport(process: anyio.abc.Process) -> None:
-    """Close what the event loop keeps open while a surviving descendant holds a pipe; nothing public does."""
-    with suppress(PermissionError):
-        _transport(process).close()
-
-
-def _transport(process: anyio.abc.Process) -> asyncio.SubprocessTransport:
-    transport: asyncio.SubprocessTransport = process._process._transport  # type: ignore[attr-defined]
-    return transport
