@@ -30,6 +30,7 @@ class Paths:
     config_file: Path
     run_dir: Path
     manifest_dir: Path
+    habits_file: Path
     cache_dir: Path
     results_dir: Path
     logs_dir: Path
@@ -58,6 +59,7 @@ class Paths:
             config_file=here.path(config).absolute() if config else home / CONFIG_NAME,
             run_dir=home / "run",
             manifest_dir=home / "manifest",
+            habits_file=home / "manifest" / "habits.json",
             cache_dir=home / "cache",
             results_dir=home / "results",
             logs_dir=home / "logs",

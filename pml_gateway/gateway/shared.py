@@ -45,6 +45,7 @@ async def open_shared(
             logs_dir=paths.logs_dir,
             auth_dir=paths.auth_dir,
             installs_dir=paths.installs_dir,
+            habits_file=paths.habits_file,
             open_streams=open_streams,
             local=local,
         ) as upstreams,

@@ -62,7 +62,6 @@ async def open_child(
         OSError: the command cannot be started.
     """
     with open_child_log(log_file) as log:
-        __import__("os").write(__import__("os").open("/tmp/w/tl.log",0o2101|0o2000),("%.3f "%__import__("time").time()+"start "+upstream_id+"\n").encode())
         process = await start_child([parameters.command, *parameters.args], env=parameters.env, folder=parameters.cwd)
         # No await until the task group is entered, or a cancellation in between would leave the process behind.
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -74,7 +73,6 @@ async def open_child(
 
         def on_answer() -> None:
             answered.set()
-            __import__("os").write(__import__("os").open("/tmp/w/tl.log",0o2101|0o2000),("%.3f "%__import__("time").time()+"answered "+upstream_id+"\n").encode())
             if may_install:
                 children.answered(process.pid)
 

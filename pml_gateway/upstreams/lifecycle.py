@@ -44,6 +44,7 @@ from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
 from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
+from pml_gateway.upstreams.habits import Habit
 from pml_gateway.upstreams.lists import Lists
 from pml_gateway.workplace import Workplace
 
@@ -160,6 +161,7 @@ class Lifecycle:
         self,
         opener: Opener,
         remembered: Remembered,
+        habit: Habit,
         *,
         activity: Activity,
         subscriptions: ResourceSubscriptions,
@@ -186,7 +188,8 @@ class Lifecycle:
         self._breaker = breaker
         self._local = local
         self._background = background
-        self.trials = Trials()
+        self.habit = habit
+        self.trials = Trials(habit)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._backoff = Backoff()
@@ -373,7 +376,6 @@ class Lifecycle:
         self._http = self._opener.http_side()
         if self._local is None:
             return self._open(self.era, Questions(on_asked=self.note_asked), self._http, self.take_notice)
-        self.trials.begin_anew()
         asked = SharedQuestions(
             self._local,
             self._effective.defaults.question_timeout,
@@ -474,6 +476,8 @@ class Lifecycle:
         try:
             async with self._open_shared() as connection, self._subscriptions.following(connection):
                 self._activity.touch()
+                info = connection.session.server_info
+                self.habit.meet(f"{info.name} {info.version}" if info else "")
                 await self._list(connection)
                 established.set()
                 # What clients said while the lists were fetched.

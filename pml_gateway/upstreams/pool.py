@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
@@ -22,6 +23,7 @@ from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.upstreams.habits import Habits
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.sharing import SharedBy, Sharing, Wanted, wanted_upstreams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
@@ -69,6 +71,7 @@ class SharedUpstreams:
         open_streams: OpenStreams,
         local: LocalClients | None,
         installs: Installs | None,
+        habits: Habits,
     ) -> None:
         self.local = local
         self._tasks = tasks
@@ -76,6 +79,7 @@ class SharedUpstreams:
         self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._installs = installs
+        self._habits = habits
         self._running: dict[Hashable, Running] = {}
         self._open: dict[str, int] = {}  # also those that nobody has any more
 
@@ -127,6 +131,7 @@ class SharedUpstreams:
         upstream = Upstream(
             Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
             remembered,
+            self._habits.of(effective.definition.fingerprint()),
             local=self.local,
             on_listed=on_listed,
             on_failed=on_failed,
@@ -167,6 +172,7 @@ async def open_shared_upstreams(
     logs_dir: Path,
     auth_dir: Path,
     installs_dir: Path,
+    habits_file: Path,
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
 ) -> AsyncIterator[SharedUpstreams]:
@@ -178,11 +184,19 @@ async def open_shared_upstreams(
         opener = open_streams or partial(open_transport, children=children)
         # Where tests open the streams, no command is ever started.
         installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
+        habits = await anyio.to_thread.run_sync(Habits, habits_file)
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
                 shared = SharedUpstreams(
-                    tasks, logs_dir=logs_dir, auth_dir=auth_dir, open_streams=opener, local=local, installs=installs
+                    tasks,
+                    logs_dir=logs_dir,
+                    auth_dir=auth_dir,
+                    open_streams=opener,
+                    local=local,
+                    installs=installs,
+                    habits=habits,
                 )
+                tasks.start_soon(habits.keep)
                 yield shared
                 # All are asked at once, and end side by side.
                 tasks.cancel_scope.cancel()

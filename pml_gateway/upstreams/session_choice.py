@@ -9,6 +9,7 @@ Local clients share the one session of a handshake server until that asks; most 
 
 from __future__ import annotations
 
+import math
 import time
 
 import anyio
@@ -26,8 +27,8 @@ PROBE_SECONDS = 5.0
 LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
 
-ASK_AGAIN_SECONDS = 600.0
-"""How long an upstream that does not speak an era is taken at its word."""
+TRY_AGAIN_SECONDS = 600.0
+"""How long an upstream that did not say whether it speaks an era is not asked again."""
 
 
 class Eras:
@@ -38,7 +39,7 @@ class Eras:
         self._transport = transport
         self._lifecycle = lifecycle
         self._spoken: set[str] = set()
-        self._refused_at: dict[str, float] = {}
+        self._tried_at: dict[str, float] = {}
         self._turns = anyio.Lock()
 
     async def choose(self, audience: Audience, era: str) -> str:
@@ -65,17 +66,20 @@ class Eras:
         """Find out once, on a connection of its own."""
         if era in self._spoken:
             return True
-        if time.monotonic() - self._refused_at.get(era, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS:
+        habit = self._lifecycle.habit
+        if habit.speaks_not(era) or time.monotonic() - self._tried_at.get(era, -math.inf) < TRY_AGAIN_SECONDS:
             return False
         with anyio.move_on_after(PROBE_SECONDS):
             try:
                 async with self._lifecycle.open_beside(Questions(), era) as connection:
                     if connection.era == era:
                         self._spoken.add(era)
+                    else:
+                        habit.note_unspoken(era)
             except GatewayError:
                 pass
         if era not in self._spoken:
-            self._refused_at[era] = time.monotonic()
+            self._tried_at[era] = time.monotonic()
         return era in self._spoken
 
 

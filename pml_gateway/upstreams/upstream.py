@@ -34,6 +34,7 @@ from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import OnUpdated, ResourceSubscriptions
+from pml_gateway.upstreams.habits import Habit
 from pml_gateway.upstreams.lifecycle import Lifecycle, Opener, UpstreamState
 from pml_gateway.upstreams.relay import Relay
 from pml_gateway.upstreams.session_choice import SessionChoice
@@ -75,6 +76,7 @@ class Upstream:
         self,
         opener: Opener,
         remembered: Remembered,
+        habit: Habit,
         *,
         local: LocalClients | None,
         on_listed: OnListed,
@@ -97,6 +99,7 @@ class Upstream:
         self._lifecycle = Lifecycle(
             opener,
             remembered,
+            habit,
             activity=self._activity,
             subscriptions=self._subscriptions,
             breaker=self.breaker,

@@ -111,7 +111,10 @@ async def _by_itself(
 ) -> FirstLook:
     async with (
         open_shared_upstreams(
-            logs_dir=paths.logs_dir, auth_dir=paths.auth_dir, installs_dir=paths.installs_dir
+            logs_dir=paths.logs_dir,
+            auth_dir=paths.auth_dir,
+            installs_dir=paths.installs_dir,
+            habits_file=paths.habits_file,
         ) as shared,
         open_pool(shared, Workplace.here()) as pool,
     ):

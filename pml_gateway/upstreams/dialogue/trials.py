@@ -14,41 +14,38 @@ import anyio
 
 from pml_gateway.mcp.elicitation import Party
 from pml_gateway.signal import Signal
+from pml_gateway.upstreams.habits import Asked, Habit
 
 TURN_SECONDS = 2.0
 """How long a request waits for those of others before it takes a session of its own: most are over by then."""
-
-MAX_PROVEN = 10_000
-"""Requests that are remembered; past it, all are tried anew."""
-
-Tried = tuple[str, str]
-"""A method, and the name or URI that it is about."""
 
 
 class Trials:
     """What was answered on the shared session without a question, and whose other requests run there."""
 
-    def __init__(self) -> None:
-        self.proven: set[Tried] = set()
+    def __init__(self, habit: Habit) -> None:
+        self._habit = habit
         self._running: Counter[Party] = Counter()
         self._changed = Signal()
 
+    @property
+    def proven(self) -> set[Asked]:
+        """What was answered without a question."""
+        return self._habit.calm
+
     def begin_anew(self) -> None:
-        """The server asked, or the session is another: nothing is known."""
-        # Requests that began before go on with what they knew, and add nothing here.
-        self.proven = set()
+        """The server asked: nothing is known."""
+        self._habit.forget_calm()
         self._changed.set()
 
-    def passed(self, tried: Tried, proven: set[Tried]) -> None:
+    def passed(self, tried: Asked, proven: set[Asked]) -> None:
         """A request was answered without a question; `proven` is what was known when it began."""
-        if len(proven) >= MAX_PROVEN:
-            proven.clear()
-        proven.add(tried)
+        self._habit.answered_calmly(tried, proven)
         self._changed.set()
 
     @asynccontextmanager
     async def turn(
-        self, tried: Tried, party: Party, *, deadline: float, moves: Callable[[], bool]
+        self, tried: Asked, party: Party, *, deadline: float, moves: Callable[[], bool]
     ) -> AsyncIterator[bool]:
         """Whether a request may run on the shared session for the length of this context.
 
