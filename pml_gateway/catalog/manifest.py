@@ -21,6 +21,9 @@ logger = get_logger(__name__)
 LOCK_SECONDS = 5.0
 """A gateway can do without what it would write."""
 
+LISTED_AGAIN_SECONDS = 600.0
+"""After this, it is worth a write that a server has listed the same again."""
+
 FORMAT = 1
 
 Given = TypeVar("Given")
@@ -43,6 +46,11 @@ class ManifestEntry:
     differences: Mapping[str, Difference] = field(default_factory=dict)
     asks: frozenset[str] = frozenset()
 
+    def says_no_more_than(self, other: ManifestEntry) -> bool:
+        """Whether this says the same, but for when the server was asked, where that is not long after."""
+        is_late = self.listed_at > other.listed_at + LISTED_AGAIN_SECONDS
+        return not is_late and self == replace(other, listed_at=self.listed_at)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -55,6 +63,15 @@ class Manifest:
     """What tools were called before they were renamed, by which they are still called."""
     is_pinned: bool = True
     """Whether it was written by a gateway that pins definitions; earlier ones did not."""
+
+    def says_no_more_than(self, other: Manifest) -> bool:
+        """Whether this says the same, but for when servers were asked, where that is not long after."""
+        return (
+            (self.names, self.offer_names, self.former_names, self.is_pinned)
+            == (other.names, other.offer_names, other.former_names, other.is_pinned)
+            and self.entries.keys() == other.entries.keys()
+            and all(entry.says_no_more_than(other.entries[key]) for key, entry in self.entries.items())
+        )
 
     def renamed(self, former: Mapping[str, str]) -> Manifest:
         """What is known of servers under the ids that they have now; `former` are those of before."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -90,10 +89,8 @@ QUIET_START = 1.0
 """With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
 comes first. The only client of a gateway is waited for as long without one, to say what it can be asked."""
 
-STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 START_SECONDS = 1.0
-"""Upstreams that start side by side, and how long one may keep its place: twenty at once on a small machine would all
-be ready late, and none in time for the first list."""
+"""How long an upstream that starts may keep its place among those that start side by side."""
 
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
@@ -451,10 +448,9 @@ class Gateway:
                 await self._asked.wait()
         if self.knows_tools:
             await anyio.sleep(COALESCE_SECONDS)
-        places = anyio.Semaphore(STARTS_AT_ONCE)
 
         async def start(upstream: Upstream) -> None:
-            async with places:
+            async with self.pool.early_starts:
                 if not upstream.connect_early():
                     # Another gateway of this process has it, or all is known of it.
                     return

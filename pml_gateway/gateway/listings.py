@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,8 @@ class Listings:
         """The listings on disk; `former` are ids that servers had before, each with the one of now."""
         self._manifests = manifests
         self._file = manifests(naming)
-        manifest = self._file.load().renamed(former)
+        self._saved = self._file.load()
+        manifest = self._saved.renamed(former)
         self._entries = dict(manifest.entries)
         self.warden = warden
         """Decides what of the listings may be served."""
@@ -68,6 +69,7 @@ class Listings:
     def keep_under(self, naming: NamingSettings) -> None:
         """Save into the manifest of another way of naming from now on."""
         self._file = self._manifests(naming)
+        self._saved = Manifest()
 
     def take(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> None:
         """Take over what an upstream listed just now."""
@@ -174,7 +176,20 @@ class Listings:
 
     def saving(self, catalog: Catalog) -> Callable[[], None]:
         """What writes the manifest as it is now, so that the next start knows these tools and their names."""
-        return partial(_save, self._file, catalog, dict(self._entries))
+        entries = {key: entry for key, entry in self._entries.items() if key in catalog.upstream_ids}
+        manifest = Manifest(entries, catalog.assignments, catalog.offers.names, catalog.former)
+        return partial(self._save, manifest, catalog.upstream_ids)
+
+    def _save(self, manifest: Manifest, configured: Collection[str]) -> None:
+        if manifest.says_no_more_than(self._saved) and self._file.path.exists():
+            return
+        try:
+            self._file.save(manifest, configured=configured)
+            self._saved = manifest
+        except OSError as error:
+            do_without(MANIFEST, self.path.parent, error)
+        except ValueError as error:
+            logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
 
 def _warn(table: OfferTable, previous: OfferTable) -> None:
@@ -192,17 +207,6 @@ def _warn(table: OfferTable, previous: OfferTable) -> None:
                 claim.upstream_id,
                 quote(claim.upstream_id, safe=""),
             )
-
-
-def _save(file: ManifestFile, catalog: Catalog, known: Mapping[str, ManifestEntry]) -> None:
-    entries = {key: entry for key, entry in known.items() if key in catalog.upstream_ids}
-    try:
-        known_names = Manifest(entries, catalog.assignments, catalog.offers.names, catalog.former)
-        file.save(known_names, configured=catalog.upstream_ids)
-    except OSError as error:
-        do_without(MANIFEST, file.path.parent, error)
-    except ValueError as error:
-        logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 
 
 def shapes_catalog(settings: Settings) -> tuple[object, ...]:

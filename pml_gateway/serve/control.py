@@ -150,10 +150,10 @@ async def _accept(
 
 
 async def _clear_dead(paths: Paths) -> None:
-    """Remove the sockets of gateways that were killed."""
+    """Remove the sockets of gateways that were killed; those of this process live."""
     for path in sockets(paths):
         with suppress(OSError):
-            if _is_own(path) and await _is_dead(path):
+            if not path.name.startswith(f"{os.getpid()}-") and _is_own(path) and await _is_dead(path):
                 path.unlink()
 
 

@@ -38,6 +38,10 @@ logger = get_logger(__name__)
 MOMENT_SECONDS = 0.4
 """How long upstreams may take to end before it is said which are waited for."""
 
+STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
+"""Upstreams that are started side by side before anybody calls: twenty at once on a small machine would all be ready
+late, and none in time for the first list or call."""
+
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
 
@@ -74,6 +78,7 @@ class SharedUpstreams:
         habits: Habits,
     ) -> None:
         self.local = local
+        self.early_starts = anyio.Semaphore(STARTS_AT_ONCE)
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
@@ -209,6 +214,7 @@ class UpstreamPool:
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.local = shared.local
+        self.early_starts = shared.early_starts
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_joined: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
