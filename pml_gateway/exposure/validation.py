@@ -402,9 +402,7 @@ def check_in_process(
     digest: str, schema: JsonObject, arguments: JsonObject, steps: int
 ) -> tuple[list[JsonObject] | None, int]:
     """A check in a worker process, which keeps what it made of the schema: faults, or None, and the steps taken."""
-    if digest not in _COMPILED:
-        _keep(_COMPILED, digest, _compiled(schema), MAX_COMPILED)
-    found = _counted_check(_COMPILED[digest], arguments, steps)
+    found = _counted_check(_compiled_once(digest, schema), arguments, steps)
     return found.problems, found.steps
 
 
@@ -463,10 +461,19 @@ def _first_sound(tool: CatalogTool) -> _Schema | None:
         digest, cost = hashlib.sha256(text).hexdigest(), cost_of(schema)
         if cost.expanded > MAX_STEPS:
             return _Schema(schema, digest, cost, None)
-        validator = _compiled(schema)
+        validator = _compiled_once(digest, schema)
         if validator is not None:
             return _Schema(schema, digest, cost, validator)
     return None
+
+
+def _compiled_once(digest: str, schema: JsonObject) -> Any:
+    """What is made of a schema, once for all tools that have it: those of several gateways are different ones."""
+    validator = _COMPILED.get(digest)
+    if validator is None:
+        validator = _compiled(schema)
+        _keep(_COMPILED, digest, validator, MAX_COMPILED)
+    return validator
 
 
 def _compiled(schema: JsonObject) -> Any:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+COLLECTED_AFTER = (10_000, 20, 20)
+"""Objects, and collections of younger ones, after which garbage is looked for: what clients and servers that come and
+go make is taken up seldom, in larger parts."""
+
+
 def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping[str, object] | None = None) -> int:
     """Be the gateway of a home and configuration until it is to end; the exit code. A second one ends at once.
 
@@ -39,6 +44,7 @@ def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping
         from pml_gateway.local.machine import run
 
         gc.freeze()
+        gc.set_threshold(*COLLECTED_AFTER)
         gc.enable()
         anyio.run(run, endpoint, listener, life_lock, paths, started_by, http, backend_options={"use_uvloop": True})
     except Exception as error:
