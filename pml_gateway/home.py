@@ -28,7 +28,7 @@ MANIFEST = Place("manifest", "every start asks all servers for their tools, and 
 RUN = Place(
     "run", "each client has a gateway of its own, which pml status, pml refresh, pml upstreams and pml lineage miss"
 )
-CACHE = Place("cache", "the vectors of all tools are computed anew at every start")
+CACHE = Place("cache", "the vectors of all tools, and how servers behave, are found out anew at every start")
 RESULTS = Place(
     "results", "stored results are kept in memory, also with references.store: disk, and end with this gateway"
 )

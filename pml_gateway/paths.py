@@ -59,7 +59,7 @@ class Paths:
             config_file=here.path(config).absolute() if config else home / CONFIG_NAME,
             run_dir=home / "run",
             manifest_dir=home / "manifest",
-            habits_file=home / "manifest" / "habits.json",
+            habits_file=home / "cache" / "habits.json",
             cache_dir=home / "cache",
             results_dir=home / "results",
             logs_dir=home / "logs",

@@ -15,6 +15,7 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.file_changes import FileChanges
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
@@ -138,6 +139,7 @@ class Gateway:
         events: Events,
         meta_tools: MetaTools,
         requests: ToolRequests,
+        file_changes: FileChanges,
     ) -> None:
         self.events = events
         self._read_ranking = read_ranking
@@ -155,6 +157,7 @@ class Gateway:
             listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
         self.workers = workers
+        self.file_changes = file_changes
         self.exceeded = Exceeded(listings.path.with_suffix(".exceeded.json"))
         self._indexer = indexer
         self._new_requests = Coalesced(REQUESTS_SECONDS)
@@ -594,6 +597,7 @@ async def open_gateway(
             events or logged_events(),
             meta_tools,
             requests,
+            common.file_changes,
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import anyio
+
+from pml_gateway.file_changes import FileChanges
 from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
@@ -27,6 +30,7 @@ class Shared:
     workers: Workers
     requests: ToolRequests
     indexes: SharedIndexes
+    file_changes: FileChanges
 
 
 @asynccontextmanager
@@ -50,8 +54,16 @@ async def open_shared(
             local=local,
         ) as upstreams,
         open_workers() as workers,
+        anyio.create_task_group() as tasks,
     ):
         several = local is not None and not local.is_alone
+        file_changes = FileChanges()
+        tasks.start_soon(file_changes.run)
         yield Shared(
-            upstreams, workers, ToolRequests(RequestLibrary(paths.requests_dir)), SharedIndexes(KEPT if several else 0)
+            upstreams,
+            workers,
+            ToolRequests(RequestLibrary(paths.requests_dir)),
+            SharedIndexes(KEPT if several else 0),
+            file_changes,
         )
+        tasks.cancel_scope.cancel()

@@ -38,13 +38,13 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.background import Background
+from pml_gateway.upstreams.dialogue.habits import Habit
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
 from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
-from pml_gateway.upstreams.habits import Habit
 from pml_gateway.upstreams.lists import Lists
 from pml_gateway.workplace import Workplace
 

@@ -22,8 +22,8 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
+from pml_gateway.upstreams.dialogue.habits import Habits
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.habits import Habits
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.sharing import SharedBy, Sharing, Wanted, wanted_upstreams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream

@@ -32,9 +32,9 @@ from pml_gateway.upstreams.call import Calls, Request
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
+from pml_gateway.upstreams.dialogue.habits import Habit
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.resource_subscriptions import OnUpdated, ResourceSubscriptions
-from pml_gateway.upstreams.habits import Habit
 from pml_gateway.upstreams.lifecycle import Lifecycle, Opener, UpstreamState
 from pml_gateway.upstreams.relay import Relay
 from pml_gateway.upstreams.session_choice import SessionChoice

@@ -14,7 +14,7 @@ import anyio
 
 from pml_gateway.mcp.elicitation import Party
 from pml_gateway.signal import Signal
-from pml_gateway.upstreams.habits import Asked, Habit
+from pml_gateway.upstreams.dialogue.habits import Asked, Habit
 
 TURN_SECONDS = 2.0
 """How long a request waits for those of others before it takes a session of its own: most are over by then."""

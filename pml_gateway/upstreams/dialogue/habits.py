@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.files import locked, read_json, write_atomically
-from pml_gateway.home import MANIFEST, do_without
+from pml_gateway.home import CACHE, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
@@ -125,7 +125,7 @@ def _write(path: Path, seen: Mapping[str, JsonObject]) -> None:
             kept = dict([*others.items(), *seen.items()][-MAX_SERVERS:])
             write_atomically(path, json.dumps({"format": FORMAT, "servers": kept}, separators=(",", ":")))
     except OSError as error:
-        do_without(MANIFEST, path.parent, error)
+        do_without(CACHE, path.parent, error)
 
 
 def _read(path: Path) -> dict[str, JsonObject]:

@@ -1,0 +1,159 @@
+"""Files that are watched for changes, by one watcher for everybody in the process who wants to know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from pml_gateway.log import Seldom, get_logger
+from pml_gateway.signal import Coalesced
+
+logger = get_logger(__name__)
+
+DEBOUNCE_MILLISECONDS = 100
+STEP_MILLISECONDS = 50
+"""How often the watcher looks; each look takes processor time, all day."""
+
+JOINING_SECONDS = 0.05
+"""What is waited for others who want to know of files, as a watcher has all of its folders from its start."""
+
+OVERLAP_SECONDS = 0.5
+"""How long the watcher before goes on: what it has seen is told some time after."""
+
+LOOK_SECONDS = 1.0
+"""How long a disk may take to say which folders there are."""
+
+AGAIN_SECONDS = 60.0
+"""After which it is tried again to watch what could not be watched."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Follower:
+    files: frozenset[Path]
+    folders: frozenset[Path]
+    send: MemoryObjectSendStream[frozenset[Path]]
+
+
+class FileChanges:
+    """Watches while somebody wants to know of a file, for as long as `run` does.
+
+    Systems have few watchers to give, and one takes its time to end, also where its process is killed.
+    """
+
+    def __init__(self) -> None:
+        self._followers: list[_Follower] = []
+        self._differs = Coalesced(JOINING_SECONDS)
+        self._failed = Seldom(logger)
+
+    @asynccontextmanager
+    async def of(self, files: Collection[Path]) -> AsyncIterator[MemoryObjectReceiveStream[frozenset[Path]]]:
+        """Which of these changed, appeared or went, each time; those in a folder that is not there now do not count.
+
+        Folders are watched rather than files, because editors replace files instead of writing to them.
+        """
+        wanted = frozenset(file.absolute() for file in files)
+        folders = await anyio.to_thread.run_sync(_existing, {file.parent for file in wanted}, abandon_on_cancel=True)
+        send, receive = anyio.create_memory_object_stream[frozenset[Path]](math.inf)
+        follower = _Follower(wanted, folders, send)
+        with send, receive:
+            self._followers.append(follower)
+            self._differs.ask()
+            try:
+                yield receive
+            finally:
+                self._followers.remove(follower)
+                self._differs.ask()
+
+    async def run(self) -> None:
+        """Watch, for as long as the owner's task group lives."""
+        stop = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            try:
+                while True:
+                    await self._differs.next()
+                    before, stop = stop, anyio.Event()
+                    folders = frozenset[Path]().union(*(each.folders for each in self._followers))
+                    with anyio.move_on_after(LOOK_SECONDS):
+                        # One that went would have none of them watched.
+                        folders = await anyio.to_thread.run_sync(_existing, folders, abandon_on_cancel=True)
+                    if folders:
+                        await tasks.start(self._look, folders, stop)
+                    tasks.start_soon(_end_later, before)
+            finally:
+                stop.set()
+
+    async def _look(
+        self, folders: frozenset[Path], stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]
+    ) -> None:
+        from watchfiles import awatch
+
+        async with _one_more_thread(), anyio.create_task_group() as tasks:
+            tasks.start_soon(_set_when_cancelled, stop)
+            try:
+                changes = awatch(
+                    *folders,
+                    watch_filter=None,
+                    debounce=DEBOUNCE_MILLISECONDS,
+                    step=STEP_MILLISECONDS,
+                    recursive=False,
+                    stop_event=stop,
+                )
+                # The watcher stands before anything else of this process runs.
+                task_status.started()
+                async for changed in changes:
+                    self._tell({Path(path) for _, path in changed})
+            except (OSError, RuntimeError) as error:
+                self._failed.warning("edits of files are not noticed now (%s)", error)
+                with anyio.move_on_after(AGAIN_SECONDS):
+                    await stop.wait()
+                self._differs.ask()
+            tasks.cancel_scope.cancel()
+
+    def _tell(self, changed: Collection[Path]) -> None:
+        for follower in self._followers:
+            if of_its := follower.files.intersection(changed):
+                follower.send.send_nowait(of_its)
+
+
+def _existing(folders: Collection[Path]) -> frozenset[Path]:
+    return frozenset(folder for folder in folders if _is_folder(folder))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except PermissionError:
+        # It lies in a folder that may not be entered.
+        return False
+
+
+@asynccontextmanager
+async def _one_more_thread() -> AsyncIterator[None]:
+    """Room for a thread that waits for as long as this context lasts: it must not be missing where there is work."""
+    threads = anyio.to_thread.current_default_thread_limiter()
+    threads.total_tokens += 1
+    try:
+        yield
+    finally:
+        threads.total_tokens -= 1
+
+
+async def _end_later(stop: anyio.Event) -> None:
+    await anyio.sleep(OVERLAP_SECONDS)
+    stop.set()
+
+
+async def _set_when_cancelled(stop: anyio.Event) -> None:
+    """The watcher's thread cannot be cancelled; it looks at this event instead."""
+    try:
+        await stop.wait()
+    finally:
+        stop.set()
