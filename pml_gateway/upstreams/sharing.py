@@ -74,13 +74,6 @@ def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
     return Sharing(SharedBy.EVERYBODY, "", replace(workplace, folder=workplace.home))
 
 
-def process_key(
-    upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, workplace: Workplace
-) -> ProcessKey:
-    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
-    return _key(upstream_id, definition, defaults, workplace, shared_by(definition, workplace))
-
-
 def wanted_upstreams(
     definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
 ) -> dict[str, Wanted]:
@@ -100,9 +93,10 @@ def _key(
     workplace: Workplace,
     sharing: Sharing,
 ) -> ProcessKey:
+    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude={*started, "enabled", *({"formerly"} if is_stdio else ())})
+    rest = definition.model_dump(mode="json", exclude=started | ({"formerly"} if is_stdio else set()))
     key: dict[str, Any] = {
         "definition": {
             **rest,
@@ -134,16 +128,12 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
         # Who cannot be served now may be soon, each from a place of its own.
         return [str(error), definition.model_dump(mode="json"), str(place.folder), dict(place.environ)]
     files = {
-        str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if _is_file(each)
+        str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if each.kind == "file"
     }
     if definition.env_file:
         folder = place.path(resolve_in(definition.cwd or "", place))
         files.add(str(replace(place, folder=folder).path(resolve_in(definition.env_file, place))))
     return [reached, sorted(files)]
-
-
-def _is_file(reference: Any) -> bool:
-    return bool(reference.kind == "file")
 
 
 def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
