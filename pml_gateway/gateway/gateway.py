@@ -47,7 +47,7 @@ from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
-from pml_gateway.upstreams.sharing import Wanted
+from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
@@ -293,7 +293,7 @@ class Gateway:
                 self._take_over(built, wanted)
                 self.tell()
 
-    def _take_over(self, built: GatewayState, wanted: Mapping[str, Wanted]) -> None:
+    def _take_over(self, built: GatewayState, wanted: Mapping[str, WantedUpstream]) -> None:
         """Everything that new settings change, at once."""
         before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
@@ -532,7 +532,7 @@ async def open_gateway(
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
     shared: Shared | None = None,
-    wanted: Mapping[str, Wanted] | None = None,
+    wanted: Mapping[str, WantedUpstream] | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
     workplace: Workplace | None = None,
@@ -577,7 +577,7 @@ async def open_gateway(
             former = former_ids(current.servers)
             return most_used(paths.usage_file, identity, former) if by_usage else ()
 
-        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, Wanted]]:
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, WantedUpstream]]:
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
                 known = listings.catalog(settings, listings.first_names, frozenset())

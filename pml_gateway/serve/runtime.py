@@ -33,7 +33,7 @@ from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.sharing import Wanted
+from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.usage.recorder import Recorder, open_recorder
 from pml_gateway.workplace import Workplace
 
@@ -76,7 +76,7 @@ async def open_runtime(
     local: LocalClients | None = None,
     shared: Shared | None = None,
     workplace: Workplace | None = None,
-    wanted: Mapping[str, Wanted] | None = None,
+    wanted: Mapping[str, WantedUpstream] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
 

@@ -56,7 +56,7 @@ class ProcessKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedUpstream:
     """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
 
     key: Hashable
@@ -76,13 +76,13 @@ def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
 
 def wanted_upstreams(
     definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
-) -> dict[str, Wanted]:
+) -> dict[str, WantedUpstream]:
     """Which upstreams the enabled ones among these definitions mean at a workplace. Reads files."""
     found = {}
     for upstream_id, definition in definitions.items():
         if definition.enabled:
             sharing = shared_by(definition, workplace)
-            found[upstream_id] = Wanted(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
+            found[upstream_id] = WantedUpstream(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
     return found
 
 
