@@ -16,7 +16,7 @@ import sys
 import time
 
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.local.lines import Lines, LineTooLongError, Outbox
+from pml_gateway.local.lines import FINISHING, Lines, LineTooLongError, Outbox
 from pml_gateway.local.memory import Session
 from pml_gateway.local.starting import FailedStartError, reach
 
@@ -48,8 +48,6 @@ SHORT_LIFE = 2.0
 
 LOST_AT_ONCE = 3
 """So many in a row are no accident."""
-
-FINISHING = b'!{"finishing":true}\n'
 
 NOT_YET = frozenset({"down", "idle"})
 """Ends on purpose after which the next gateway is started by the client's next message only."""
@@ -145,7 +143,7 @@ class Link:
         self.is_half_closed = True
         try:
             # Without this word, an end is that of a bridge that was killed.
-            self.socket.send(FINISHING)
+            self.socket.send(FINISHING + b"\n")
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
