@@ -19,10 +19,10 @@ import anyio.abc
 import anyio.to_thread
 
 from pml_gateway import __version__
+from pml_gateway.config.load import user_settings_or_defaults
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
-from pml_gateway.local.advice import user_settings
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
@@ -238,7 +238,7 @@ class Machine:
             # As the client that left last had it, and by every edit since: its gateway is kept open.
             settings = self._profiles.settings
             if settings is None:
-                settings = await anyio.to_thread.run_sync(user_settings, self._paths)
+                settings = await anyio.to_thread.run_sync(user_settings_or_defaults, self._paths)
             if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
                 logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
                 self._life.end("idle")
@@ -285,7 +285,7 @@ async def run(
         GatewayError: it cannot listen there.
     """
     sys.setswitchinterval(TURN_SECONDS)
-    logs.configure((await anyio.to_thread.run_sync(user_settings, paths)).log)
+    logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     close_to_others(paths.home)
     tell_lacks(paths)

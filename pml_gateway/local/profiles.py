@@ -11,13 +11,13 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.load import LoadedSettings, user_settings_or_defaults
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.local.advice import advise, set_up_logs, user_settings
+from pml_gateway.local.advice import advise, set_up_logs
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
@@ -246,4 +246,4 @@ def _configuration(attachment: Attachment, paths: Paths) -> _Configuration:
     loaded = attachment.load()
     settings = loaded.settings
     upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
-    return _Configuration(loaded, upstreams, attachment.key(loaded, upstreams), user_settings(paths))
+    return _Configuration(loaded, upstreams, attachment.key(loaded, upstreams), user_settings_or_defaults(paths))
