@@ -142,10 +142,14 @@ class Profiles:
         return tuple(self._profiles)
 
     @property
+    def gateways(self) -> list[Gateway]:
+        """Those that are open, the one that was opened last at the end."""
+        return [each.runtime.gateway for each in self._profiles if each.runtime is not None]
+
+    @property
     def settings(self) -> Settings | None:
         """Those of the gateway that was opened last; None where none is open."""
-        open_ones = [each.runtime.gateway.state.settings for each in self._profiles if each.runtime is not None]
-        return open_ones[-1] if open_ones else None
+        return self.gateways[-1].state.settings if self.gateways else None
 
     @property
     def members(self) -> list[Member]:
