@@ -291,7 +291,7 @@ class Bridge:
 
     # Gateways that come and go
 
-    def _attach(self) -> None:
+    def _attach(self) -> Link:
         """Have a gateway, started where there is none.
 
         Raises:
@@ -319,7 +319,7 @@ class Bridge:
                 link.pid = answer["attached"].get("pid")
                 self._link = link
                 self._take(link, link.early)
-                return
+                return link
             link.socket.close()
             if "refused" in answer:
                 refused = answer["refused"]
@@ -356,26 +356,21 @@ class Bridge:
         """Attach to a gateway and restore the session; without one, all in flight is answered with the reason."""
         if self._reason is None or time.monotonic() >= self._retry_at:
             try:
-                self._attach()
+                link = self._attach()
             except ServeAloneError as error:
                 self._reason = RefusedError(str(error), "restart the client, which then gets a gateway of its own")
             except RefusedError as error:
                 self._reason = error
             else:
                 self._reason, self._pause = None, FIRST_PAUSE
-                self._restore()
+                for line in self._session.restore():
+                    link.out.put(line)
                 return
             _tell(self._reason.message, self._reason.hint)
             self._retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         for line in self._session.give_up(f"there is no gateway: {self._reason.message}", self._reason.hint):
             self._to_client.put(line)
-
-    def _restore(self) -> None:
-        link = self._link
-        assert link is not None
-        for line in self._session.restore():
-            link.out.put(line)
 
     # No gateway at all
 
