@@ -35,7 +35,6 @@ from benchmarks.metrics import median
 from benchmarks.results import save
 from benchmarks.synthetic import ECHO, synthetic_tools
 from pml_gateway.catalog.wire import LATEST_VERSION
-from pml_gateway.cli.serve import TURN_SECONDS
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -46,6 +45,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import Paths
+from pml_gateway.serve.runtime import TURN_SECONDS
 from pml_gateway.types import ExposureMode
 
 SIZES = (700, 5_000, 20_000)

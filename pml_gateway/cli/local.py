@@ -42,8 +42,8 @@ HostOption = Annotated[str | None, typer.Option("--host", help="Address to liste
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
 ]
-Listening = tuple[str | None, int | None]
-"""Address and port, where the settings do not say them."""
+ListenAt = tuple[str | None, int | None]
+"""Address and port; None where the settings say them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +149,21 @@ def up(
     machine = _Machine(command)
     try:
         command.load()
-        listening = (host, port) if http else None
+        at = (host, port) if http else None
         if foreground:
-            raise typer.Exit(_serve_here(machine, listening, started_by="service" if by_service else "up"))
+            raise typer.Exit(_serve_here(machine, at, started_by="service" if by_service else "up"))
         with messages().status("starting the gateway"):
             is_new = machine.start()
-            status = _listening(machine, listening)
+            status = _listening(machine, at)
     except GatewayError as error:
         fail(error, as_json=as_json)
     _tell(machine, status, is_new=is_new)
 
 
-def _listening(machine: _Machine, listening: Listening | None) -> JsonObject:
+def _listening(machine: _Machine, at: ListenAt | None) -> JsonObject:
     """The status of the gateway, once it listens where it is to."""
-    if listening is not None:
-        host, port = listening
+    if at is not None:
+        host, port = at
         machine.ask("http", host=host, port=port, owner=_owner(machine.command))
     return machine.ask("status")
 
@@ -182,7 +182,7 @@ def _owner(command: Command) -> JsonObject:
     }
 
 
-def _serve_here(machine: _Machine, listening: Listening | None, *, started_by: str) -> int:
+def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> int:
     """Be the gateway, in the place of one that runs; the exit code.
 
     Raises:
@@ -194,7 +194,7 @@ def _serve_here(machine: _Machine, listening: Listening | None, *, started_by: s
     try:
         machine.end("restart")
         command = machine.command
-        http = None if listening is None else {"host": listening[0], "port": listening[1], "owner": _owner(command)}
+        http = None if at is None else {"host": at[0], "port": at[1], "owner": _owner(command)}
         return serve(command.paths, command.config_file, started_by, http)
     except BaseExceptionGroup as raised:
         error = innermost(raised)

@@ -26,12 +26,11 @@ def show_machine(machine: JsonObject) -> None:
         say()
         columns = ("client", "pid", "folder", "mode", "calls", "since")
         print_table(columns, [_client_row(client) for client in machine["clients"]])
-    servers = machine.get("servers") or []
-    if servers:
+    if machine["servers"]:
         say()
         columns = ("server", "state", "processes", "memory", "calls", "clients")
-        print_table(columns, [_server_row(server) for server in servers])
-    if reasons := list(_reasons(servers)):
+        print_table(columns, [_server_row(server) for server in machine["servers"]])
+    if reasons := list(_reasons(machine["servers"])):
         say()
         print_table(("process of", "pid", "memory", "for", "why"), reasons)
 
@@ -51,12 +50,11 @@ def _in_words(machine: JsonObject) -> str:
 
 
 def _client_row(client: JsonObject) -> Sequence[object]:
-    name = " ".join(filter(None, (client["name"], client.get("version")))) or "not known yet"
     return (
-        shortened(name, NAME_COLUMNS),
+        shortened(client["name"] or "not known yet", NAME_COLUMNS),
         client["pid"],
         short_folder(client["folder"]),
-        client.get("mode") or "",
+        client["mode"] or "",
         f"{client['calls']:,}",
         span(client["since_seconds"]),
     )

@@ -28,10 +28,6 @@ from pml_gateway.workplace import Workplace
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
 
-TURN_SECONDS = 0.001
-"""How long a thread keeps others from running Python. Lists, names and indexes are made in threads, and with Python's
-own 5 ms the event loop, which needs many short turns, would stand still several times as long beside them."""
-
 
 def serve(
     http: Annotated[bool, typer.Option("--http", help="Serve HTTP instead of stdio.")] = False,
@@ -110,7 +106,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.local.advice import set_up_logs
-    from pml_gateway.serve.runtime import open_runtime
+    from pml_gateway.serve.runtime import TURN_SECONDS, open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
     from pml_gateway.upstreams.dialogue.local_clients import LocalClients

@@ -102,10 +102,10 @@ def _tell_installed(
             }
         )
         return
-    if is_done:
-        note(f"wrote {manager.file}" if change.has_changed else f"{manager.file} says this already")
-    elif not change.has_changed:
+    if not change.has_changed:
         note(f"{manager.file} says this already")
+    elif is_done:
+        note(f"wrote {manager.file}")
     elif not is_unasked:
         note("nothing was written")
     if problem is not None:

@@ -119,6 +119,14 @@ def load_user_settings(paths: Paths) -> Settings:
     return _validated(merge(_user_layers(None, paths, {}, [])), ())
 
 
+def user_settings_or_defaults(paths: Paths) -> Settings:
+    """As `load_user_settings`, for a process of many clients; where the file is broken, as without one."""
+    try:
+        return load_user_settings(paths)
+    except ConfigurationError:
+        return Settings()
+
+
 def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, str], files: list[Path]) -> list[Layer]:
     file = (config_file or paths.config_file).expanduser().absolute()
     is_named = config_file is not None or bool(environ.get("PML_CONFIG"))

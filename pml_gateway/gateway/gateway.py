@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -47,7 +49,7 @@ from pml_gateway.trust.warden import Warden, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
-from pml_gateway.upstreams.sharing import Wanted
+from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
@@ -293,7 +295,7 @@ class Gateway:
                 self._take_over(built, wanted)
                 self.tell()
 
-    def _take_over(self, built: GatewayState, wanted: Mapping[str, Wanted]) -> None:
+    def _take_over(self, built: GatewayState, wanted: Mapping[str, WantedUpstream]) -> None:
         """Everything that new settings change, at once."""
         before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
@@ -464,6 +466,20 @@ class Gateway:
             for upstream in self.pool.upstreams.values():
                 tasks.start_soon(start, upstream)
 
+    @property
+    def background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        """What keeps it current, for as long as the owner's task group lives."""
+        return (
+            self.follow,
+            self.capability_listings.run,
+            self.shapes.run,
+            self.exceeded.run,
+            self.index,
+            self.linker.run,
+            self.follow_requests,
+            self.read_in_background,
+        )
+
     async def _rebuild(self) -> None:
         async with self._building:
             settings, before = self.state.settings, self.state.catalog
@@ -520,6 +536,26 @@ class Gateway:
             callback(before, after)
 
 
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """Which tools of a configuration were called, most used first, by the file of usage."""
+
+    file: Path
+    identity: str
+
+    def ranking(self, settings: Settings) -> tuple[ToolKey, ...]:
+        """Those that lists are filled by, where the settings want that."""
+        return self._most_used(settings) if settings.gateway.hybrid.fallback == "usage" else ()
+
+    def names(self, settings: Settings, catalog: Catalog) -> list[str]:
+        """Those of a catalog, by their names in it."""
+        owners = self._most_used(settings)
+        return [catalog.assignments[owner] for owner in owners if owner in catalog.assignments]
+
+    def _most_used(self, settings: Settings) -> tuple[ToolKey, ...]:
+        return most_used(self.file, self.identity, former_ids(settings.servers))
+
+
 @asynccontextmanager
 async def open_gateway(
     settings: Settings,
@@ -531,7 +567,7 @@ async def open_gateway(
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
     shared: Shared | None = None,
-    wanted: Mapping[str, Wanted] | None = None,
+    wanted: Mapping[str, WantedUpstream] | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
     workplace: Workplace | None = None,
@@ -559,31 +595,21 @@ async def open_gateway(
         open_results(settings.references, paths.results_dir, pool.workplace) as results,
         anyio.create_task_group() as tasks,
     ):
-
-        def used(current: Settings, known: Catalog) -> list[str]:
-            owners = most_used(paths.usage_file, identity, former_ids(current.servers))
-            return [known.assignments[owner] for owner in owners if owner in known.assignments]
-
-        requests = common.requests
-        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=used, indexes=common.indexes)
+        usage, requests = _Usage(paths.usage_file, identity), common.requests
+        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=usage.names, indexes=common.indexes)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
             return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
 
-        def read_ranking(current: Settings) -> tuple[ToolKey, ...]:
-            by_usage = current.gateway.hybrid.fallback == "usage"
-            former = former_ids(current.servers)
-            return most_used(paths.usage_file, identity, former) if by_usage else ()
-
-        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, Wanted]]:
+        def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, WantedUpstream]]:
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
                 known = listings.catalog(settings, listings.first_names, frozenset())
-                meant = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
-                return read_ranking(settings), listings, known, meant
+                found = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
+                return usage.ranking(settings), listings, known, found
 
-        ranking, listings, catalog, meant = await anyio.to_thread.run_sync(read)
+        ranking, listings, catalog, upstreams = await anyio.to_thread.run_sync(read)
         gateway = Gateway(
             settings,
             listings,
@@ -592,7 +618,7 @@ async def open_gateway(
             pool,
             results,
             common.workers,
-            read_ranking,
+            usage.ranking,
             ranking,
             events or logged_events(),
             meta_tools,
@@ -601,15 +627,9 @@ async def open_gateway(
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed
-        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), meant)
-        tasks.start_soon(gateway.follow)
-        tasks.start_soon(gateway.capability_listings.run)
-        tasks.start_soon(gateway.shapes.run)
-        tasks.start_soon(gateway.exceeded.run)
-        tasks.start_soon(gateway.index)
-        tasks.start_soon(gateway.linker.run)
-        tasks.start_soon(gateway.follow_requests)
-        tasks.start_soon(gateway.read_in_background)
+        pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), upstreams)
+        for run in gateway.background:
+            tasks.start_soon(run)
         gateway.tell()
         indexer.request(settings, gateway.state.catalog)
         if connect or not gateway.knows_tools:

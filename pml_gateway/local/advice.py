@@ -5,15 +5,12 @@ from __future__ import annotations
 import anyio
 import anyio.to_thread
 
-from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.masked import literal_credentials
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.log import get_logger
-from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.tools import idle_entries, kept_away
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
@@ -21,14 +18,6 @@ from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
 logger = get_logger(__name__)
-
-
-def user_settings(paths: Paths) -> Settings:
-    """Those of the owner's file alone, which hold for the process of many clients; the usual where it is broken."""
-    try:
-        return load_user_settings(paths)
-    except ConfigurationError:
-        return Settings()
 
 
 def set_up_logs(settings: Settings, owner: Settings | None = None) -> None:

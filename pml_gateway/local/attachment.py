@@ -15,7 +15,7 @@ from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
 from pml_gateway.paths import Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
-from pml_gateway.upstreams.sharing import Wanted
+from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.workplace import Workplace
 
 _PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
@@ -118,7 +118,7 @@ class Attachment:
             f"{' and '.join(named)}: the log is that of the gateway that clients share; pml serve --alone has its own",
         )
 
-    def key(self, loaded: LoadedSettings, upstreams: Mapping[str, Wanted]) -> Hashable:
+    def key(self, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream]) -> Hashable:
         """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes."""
         settings, environ = loaded.settings, self.workplace.environ
         servers = frozenset(each.key for each in upstreams.values())

@@ -16,7 +16,7 @@ import sys
 import time
 
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.local.lines import Lines, LineTooLongError, Outbox
+from pml_gateway.local.lines import FINISHING, Lines, LineTooLongError, Outbox
 from pml_gateway.local.memory import Session
 from pml_gateway.local.starting import FailedStartError, reach
 
@@ -48,8 +48,6 @@ SHORT_LIFE = 2.0
 
 LOST_AT_ONCE = 3
 """So many in a row are no accident."""
-
-FINISHING = b'!{"finishing":true}\n'
 
 NOT_YET = frozenset({"down", "idle"})
 """Ends on purpose after which the next gateway is started by the client's next message only."""
@@ -145,7 +143,7 @@ class Link:
         self.is_half_closed = True
         try:
             # Without this word, an end is that of a bridge that was killed.
-            self.socket.send(FINISHING)
+            self.socket.send(FINISHING + b"\n")
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
@@ -293,7 +291,7 @@ class Bridge:
 
     # Gateways that come and go
 
-    def _attach(self) -> None:
+    def _attach(self) -> Link:
         """Have a gateway, started where there is none.
 
         Raises:
@@ -321,7 +319,7 @@ class Bridge:
                 link.pid = answer["attached"].get("pid")
                 self._link = link
                 self._take(link, link.early)
-                return
+                return link
             link.socket.close()
             if "refused" in answer:
                 refused = answer["refused"]
@@ -358,26 +356,21 @@ class Bridge:
         """Attach to a gateway and restore the session; without one, all in flight is answered with the reason."""
         if self._reason is None or time.monotonic() >= self._retry_at:
             try:
-                self._attach()
+                link = self._attach()
             except ServeAloneError as error:
                 self._reason = RefusedError(str(error), "restart the client, which then gets a gateway of its own")
             except RefusedError as error:
                 self._reason = error
             else:
                 self._reason, self._pause = None, FIRST_PAUSE
-                self._restore()
+                for line in self._session.restore():
+                    link.out.put(line)
                 return
             _tell(self._reason.message, self._reason.hint)
             self._retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         for line in self._session.give_up(f"there is no gateway: {self._reason.message}", self._reason.hint):
             self._to_client.put(line)
-
-    def _restore(self) -> None:
-        link = self._link
-        assert link is not None
-        for line in self._session.restore():
-            link.out.put(line)
 
     # No gateway at all
 

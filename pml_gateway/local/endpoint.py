@@ -151,7 +151,7 @@ class Endpoint:
             os.replace(unready, self.socket)
         except BaseException:
             listener.close()
-            _remove(unready)
+            remove(unready)
             raise
         self._note_bound()
         return listener
@@ -196,7 +196,7 @@ class Endpoint:
     def leave(self, life: int) -> None:
         """Give back the life lock that this process holds, and leave nothing in the folder."""
         drop_lock(self.life_lock, life)
-        _remove(self.failure)
+        remove(self.failure)
         starting = take_lock(self.start_lock)
         if starting is not None:
             drop_lock(self.start_lock, starting)
@@ -249,7 +249,7 @@ class Endpoint:
                 _check_own(path, stat.S_ISSOCK)
                 self._connect_unix(path, ADMIT_SECONDS).close()
             except ConnectionRefusedError:
-                _remove(path)
+                remove(path)
             except OSError:
                 continue
 
@@ -386,7 +386,7 @@ def take_lock(path: str) -> int | None:
 def drop_lock(path: str, descriptor: int) -> None:
     """Give a lock back for good, with its name: nothing is left of it."""
     if sys.platform != "win32" and _is_named(descriptor, path):
-        _remove(path)
+        remove(path)
     os.close(descriptor)
 
 
@@ -420,7 +420,8 @@ def write_owned(path: str, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Remove a file, if it is there and can be."""
     try:
         os.unlink(path)
     except OSError:

@@ -1,4 +1,7 @@
-"""Bytes as they come and as they leave: whole lines out of parts, and what waits until the other side takes it."""
+"""Bytes as they come and as they leave: whole lines out of parts, and what waits until the other side takes it.
+
+Also what a bridge and the gateway know of each other's lines.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections import deque
 
 MAX_LINE = 256 * 1024 * 1024
 """Longer lines are no messages: several times what clients and servers send at most."""
+
+FINISHING = b'!{"finishing":true}'
+"""What a bridge says whose client sends no more. One that leaves without it has been killed."""
 
 FULL = 1024 * 1024
 """Bytes that wait for one side, from which on nothing more is read of the other."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -19,10 +18,10 @@ import anyio.abc
 import anyio.to_thread
 
 from pml_gateway import __version__
+from pml_gateway.config.load import user_settings_or_defaults
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
-from pml_gateway.local.advice import user_settings
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
@@ -33,6 +32,7 @@ from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
 from pml_gateway.serve.clients import end_local_client
+from pml_gateway.serve.runtime import TURN_SECONDS, refresh_on_hangup
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
 from pml_gateway.types import JsonObject
@@ -60,9 +60,6 @@ EXHAUSTED_SECONDS = 0.1
 
 LOOK_SECONDS = 5.0
 """How often it is looked whether a gateway that started by itself is used."""
-
-TURN_SECONDS = 0.001
-"""How long a thread keeps others from running Python, as in `pml serve`."""
 
 
 @dataclass(slots=True)
@@ -238,7 +235,7 @@ class Machine:
             # As the client that left last had it, and by every edit since: its gateway is kept open.
             settings = self._profiles.settings
             if settings is None:
-                settings = await anyio.to_thread.run_sync(user_settings, self._paths)
+                settings = await anyio.to_thread.run_sync(user_settings_or_defaults, self._paths)
             if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
                 logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
                 self._life.end("idle")
@@ -285,7 +282,7 @@ async def run(
         GatewayError: it cannot listen there.
     """
     sys.setswitchinterval(TURN_SECONDS)
-    logs.configure((await anyio.to_thread.run_sync(user_settings, paths)).log)
+    logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     close_to_others(paths.home)
     tell_lacks(paths)
@@ -300,7 +297,7 @@ async def run(
             machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
             gc.freeze()
             tasks.start_soon(accept, endpoint, listener, machine, tasks)
-            tasks.start_soon(_refresh_on_hangup, profiles)
+            tasks.start_soon(refresh_on_hangup, lambda: profiles.gateways)
             tasks.start_soon(machine.end_when_idle)
 
             async def end_on_signal() -> None:
@@ -323,18 +320,6 @@ async def run(
         if life.reason not in SUCCEEDED:
             # Held to the very end: whoever comes next starts once nothing of this one is left.
             endpoint.leave(life_lock)
-
-
-async def _refresh_on_hangup(profiles: Profiles) -> None:
-    if not hasattr(signal, "SIGHUP"):
-        return
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            logger.info("SIGHUP: refreshing every upstream")
-            for profile in profiles.all:
-                if profile.runtime is not None:
-                    profile.runtime.gateway.pool.request_all()
-                    await profile.runtime.gateway.rank()
 
 
 async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:

@@ -11,20 +11,20 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.load import LoadedSettings, user_settings_or_defaults
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.shared import Shared
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.local.advice import advise, set_up_logs, user_settings
+from pml_gateway.local.advice import advise, set_up_logs
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from pml_gateway.upstreams.pool import UpstreamPool
-from pml_gateway.upstreams.sharing import Wanted, wanted_upstreams
+from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
 
 logger = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Profile:
     """One gateway and the clients it serves; a task of its own opens and closes it."""
 
     def __init__(
-        self, key: Hashable, loaded: LoadedSettings, upstreams: Mapping[str, Wanted], first: Attachment
+        self, key: Hashable, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream], first: Attachment
     ) -> None:
         self.key = key
         self.members: list[Member] = []
@@ -142,10 +142,14 @@ class Profiles:
         return tuple(self._profiles)
 
     @property
+    def gateways(self) -> list[Gateway]:
+        """Those that are open, the one that was opened last at the end."""
+        return [each.runtime.gateway for each in self._profiles if each.runtime is not None]
+
+    @property
     def settings(self) -> Settings | None:
         """Those of the gateway that was opened last; None where none is open."""
-        open_ones = [each.runtime.gateway.state.settings for each in self._profiles if each.runtime is not None]
-        return open_ones[-1] if open_ones else None
+        return self.gateways[-1].state.settings if self.gateways else None
 
     @property
     def members(self) -> list[Member]:
@@ -160,17 +164,17 @@ class Profiles:
             GatewayError: its configuration cannot be served.
         """
         attachment = member.attachment
-        meant = await self._meant(attachment)
-        loaded, key = meant.loaded, meant.key
+        read = await self._read(attachment)
+        loaded, key = read.loaded, read.key
         if not loaded.settings.local.attach:
             yield None
             return
         profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
         if profile is None:
-            set_up_logs(loaded.settings, meant.owner)
+            set_up_logs(loaded.settings, read.owner)
             for warning in loaded.warnings:
                 logger.warning("%s", warning)
-            profile = Profile(key, loaded, meant.upstreams, attachment)
+            profile = Profile(key, loaded, read.upstreams, attachment)
             self._profiles.append(profile)
             self._tasks.start_soon(self._hold, profile)
         profile.members.append(member)
@@ -204,17 +208,17 @@ class Profiles:
     async def _part(self, profile: Profile) -> None:
         """After a change of the configuration, send those away to whom another gateway is to be served now."""
         try:
-            meant = await self._meant(profile.first)
-            profile.key = meant.key
-            set_up_logs(meant.loaded.settings, meant.owner)
+            read = await self._read(profile.first)
+            profile.key = read.key
+            set_up_logs(read.loaded.settings, read.owner)
             for member in list(profile.members):
-                if (await self._meant(member.attachment)).key != profile.key:
+                if (await self._read(member.attachment)).key != profile.key:
                     self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
         # A configuration that is broken again changes nothing.
         except Exception as error:  # noqa: BLE001
             logger.debug("not looked at again: %s", error)
 
-    async def _meant(self, attachment: Attachment) -> _Meant:
+    async def _read(self, attachment: Attachment) -> _Configuration:
         """What a client is to be served, by the files of now.
 
         Raises:
@@ -223,7 +227,7 @@ class Profiles:
         with anyio.move_on_after(READ_SECONDS):
             # Of its own, so that files that never answer take no thread from those who are served.
             return await anyio.to_thread.run_sync(
-                _read, attachment, self._paths, abandon_on_cancel=True, limiter=self._readers
+                _configuration, attachment, self._paths, abandon_on_cancel=True, limiter=self._readers
             )
         raise ConfigurationError(
             f"the settings for {attachment.workplace.folder} could not be read within {READ_SECONDS:g} s",
@@ -232,18 +236,18 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
-    """The settings for a client, the servers that they mean, what it has in common with others of the same gateway, and
-    the owner's settings."""
+class _Configuration:
+    """What the files of now say for a client: its settings, the servers that they mean, what it has in common with
+    others of the same gateway, and the owner's settings."""
 
     loaded: LoadedSettings
-    upstreams: Mapping[str, Wanted]
+    upstreams: Mapping[str, WantedUpstream]
     key: Hashable
     owner: Settings
 
 
-def _read(attachment: Attachment, paths: Paths) -> _Meant:
+def _configuration(attachment: Attachment, paths: Paths) -> _Configuration:
     loaded = attachment.load()
     settings = loaded.settings
     upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
-    return _Meant(loaded, upstreams, attachment.key(loaded, upstreams), user_settings(paths))
+    return _Configuration(loaded, upstreams, attachment.key(loaded, upstreams), user_settings_or_defaults(paths))

@@ -18,6 +18,7 @@ from mcp_types.jsonrpc import JSONRPCRequest
 
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
 from pml_gateway.local.attachment import Attachment
+from pml_gateway.local.lines import FINISHING, MAX_LINE
 from pml_gateway.mcp.sdk import create_context_streams
 from pml_gateway.processes.framing import Lines, Oversized, read_message
 from pml_gateway.serve.clients import client_name
@@ -30,16 +31,10 @@ from pml_gateway.types import JsonObject
 MAX_HELLO = 16 * 1024 * 1024
 """Bytes of the first line of whoever connects: several times what a system gives a process as its variables."""
 
-MAX_LINE = 256 * 1024 * 1024
-"""Bytes of one message of a client; larger ones are answered as no message at all."""
-
 CHUNK = 65_536
 
-FINISHING = b'!{"finishing":true}'
-"""What a bridge says whose client sends no more. One that leaves without it has been killed."""
-
 FINISHING_SECONDS = 60.0
-"""What the requests of such a client may still take."""
+"""What the requests of a client that sends no more may still take."""
 
 LAST_SECONDS = 2.0
 """What a client is given to take what it was written last."""

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from pml_gateway.local.endpoint import Endpoint, NobodyListensError, take_lock, write_owned
+from pml_gateway.local.endpoint import Endpoint, NobodyListensError, remove, take_lock, write_owned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def reach(
                 connection = _connect(endpoint)
                 _believe_failure(endpoint, failed_before)
                 if connection is None and endpoint.living() is None:
-                    connection = _start(endpoint, command, deadline, environ, lock)
+                    connection = _start(endpoint, command, deadline, environ)
             finally:
                 os.close(lock)
             if connection is not None:
@@ -118,7 +118,7 @@ def _connect(endpoint: Endpoint) -> socket.socket | None:
 
 
 def _start(
-    endpoint: Endpoint, command: Sequence[str], deadline: float, environ: Mapping[str, str], lock: int
+    endpoint: Endpoint, command: Sequence[str], deadline: float, environ: Mapping[str, str]
 ) -> socket.socket | None:
     """The connection to a gateway that this process starts; None where another one came first after all.
 
@@ -132,7 +132,7 @@ def _start(
             ended = started.exit_code()
             connection = _connect(endpoint)
             if connection is not None:
-                _remove(endpoint.failure)
+                remove(endpoint.failure)
                 return connection
             if ended is not None:
                 if endpoint.living() is not None:
@@ -325,10 +325,3 @@ def _believe_failure(endpoint: Endpoint, before: tuple[int, int] | None) -> None
     except (OSError, ValueError, LookupError, TypeError):
         return
     raise error
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

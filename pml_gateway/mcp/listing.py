@@ -52,9 +52,9 @@ class Offers:
 class Listed:
     """One answer to every list, with what the manifest remembers of the peer.
 
-    `asks` are the capabilities of clients for which it has ever asked. A `polled`
-    one was asked for because it was time to, and nothing says that anything changed. `announced` are the lists whose
-    change the peer announced since the answer before, each with whether it lists other things now.
+    `asks` are the capabilities of clients for which it has ever asked. A `polled` one was asked for because it was time
+    to, and nothing says that anything changed. `announced` are the lists whose change the peer announced since the
+    answer before, each with whether it lists other things now.
     """
 
     tools: tuple[JsonObject, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.sharing import Wanted
+from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.usage.recorder import Recorder, open_recorder
 from pml_gateway.workplace import Workplace
 
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 
 logger = get_logger(__name__)
+
+TURN_SECONDS = 0.001
+"""How long a thread of a process that serves keeps others from running Python. Lists, names and indexes are made in
+threads, and with Python's own 5 ms the event loop, which needs many short turns, would stand still several times as
+long beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ async def open_runtime(
     local: LocalClients | None = None,
     shared: Shared | None = None,
     workplace: Workplace | None = None,
-    wanted: Mapping[str, Wanted] | None = None,
+    wanted: Mapping[str, WantedUpstream] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
 
@@ -119,7 +124,7 @@ async def open_runtime(
         model = ClientModel(presence, local, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         if shared is None:
-            tasks.start_soon(_refresh_on_hangup, gateway)
+            tasks.start_soon(refresh_on_hangup, lambda: [gateway])
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
         yield Runtime(gateway, caller, server, recorder, presence, watching.prometheus)
@@ -131,11 +136,13 @@ def watched_files(paths: Paths, workplace: Workplace) -> tuple[Path, ...]:
     return (paths.config_file, paths.trust_file, workplace.folder / PROJECT_NAME)
 
 
-async def _refresh_on_hangup(gateway: Gateway) -> None:
+async def refresh_on_hangup(gateways: Callable[[], Iterable[Gateway]]) -> None:
+    """Have every upstream of the gateways of this process listed anew at each SIGHUP."""
     if not hasattr(signal, "SIGHUP"):
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             logger.info("SIGHUP: refreshing every upstream")
-            gateway.pool.request_all()
-            await gateway.rank()
+            for gateway in gateways():
+                gateway.pool.request_all()
+                await gateway.rank()

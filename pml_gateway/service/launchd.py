@@ -14,12 +14,18 @@ from xml.parsers.expat import ExpatError
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.service.program import MARK, RETRY_SECONDS, STOP_SECONDS, Program
-from pml_gateway.service.state import SHORT_SECONDS, NoManagerError, ServiceState, ask
+from pml_gateway.service.state import SHORT_SECONDS, Absence, NoManagerError, ServiceState, ask
 
 LABEL = "pml-gateway"
 
 BOOTSTRAP_POLL_SECONDS = 0.5
 """launchd refuses an agent as long as the one before it is ending."""
+
+_NO_DESKTOP = Absence(
+    re.compile(r"Could not find domain|Domain does not support|125:"),
+    "this user has no session with a desktop",
+    "over ssh there may be none; log in at the machine",
+)
 
 
 def agent_text(program: Program, log: Path, folders: int = 0) -> str:
@@ -102,7 +108,7 @@ class LaunchdAgent:
         Raises:
             NoManagerError: there is no session of this user with a desktop.
         """
-        disabled = self._in_domain("print-disabled", self._domain)
+        disabled = _in_domain("print-disabled", self._domain)
         is_enabled = not re.search(rf'"{LABEL}" => (disabled|true)', disabled)
         try:
             said = ask("launchctl", "print", self._target)
@@ -124,7 +130,7 @@ class LaunchdAgent:
             NoManagerError: there is no session of this user with a desktop.
             GatewayError: it cannot be loaded.
         """
-        self._in_domain("enable", self._target)
+        _in_domain("enable", self._target)
         if self._is_loaded():
             if not is_changed:
                 ask("launchctl", "kickstart", self._target)
@@ -133,7 +139,7 @@ class LaunchdAgent:
         until = time.monotonic() + STOP_SECONDS
         while True:
             try:
-                self._in_domain("bootstrap", self._domain, str(self.file))
+                _in_domain("bootstrap", self._domain, str(self.file))
                 return
             except NoManagerError:
                 raise
@@ -149,7 +155,7 @@ class LaunchdAgent:
             NoManagerError: there is no session of this user with a desktop.
             GatewayError: it does not end.
         """
-        self._in_domain("print-disabled", self._domain)
+        _in_domain("print-disabled", self._domain)
         if self._is_loaded():
             ask("launchctl", "bootout", self._target, seconds=STOP_SECONDS + SHORT_SECONDS)
 
@@ -166,15 +172,6 @@ class LaunchdAgent:
             return True
         return False
 
-    def _in_domain(self, *words: str) -> str:
-        try:
-            return ask("launchctl", *words)
-        except NoManagerError:
-            raise
-        except GatewayError as error:
-            if re.search(r"Could not find domain|Domain does not support|125:", error.message):
-                raise NoManagerError(
-                    f"this user has no session with a desktop ({error.message})",
-                    hint="over ssh there may be none; log in at the machine",
-                ) from None
-            raise
+
+def _in_domain(*words: str) -> str:
+    return ask("launchctl", *words, absence=_NO_DESKTOP)

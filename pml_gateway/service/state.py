@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass
 
@@ -16,6 +17,15 @@ class NoManagerError(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
+class Absence:
+    """How a command says that nobody answers in this session: the `sign` in its words, and what that means."""
+
+    sign: re.Pattern[str]
+    meaning: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """Whether it starts at login, and how it is now."""
 
@@ -25,11 +35,11 @@ class ServiceState:
     failure: str = ""
 
 
-def ask(*words: str, seconds: float = SHORT_SECONDS) -> str:
+def ask(*words: str, seconds: float = SHORT_SECONDS, absence: Absence | None = None) -> str:
     """What a command prints.
 
     Raises:
-        NoManagerError: there is no such command.
+        NoManagerError: there is no such command, or it says so by the sign of an `absence`.
         GatewayError: it failed, or took longer than `seconds`.
     """
     shown = " ".join(words)
@@ -45,5 +55,8 @@ def ask(*words: str, seconds: float = SHORT_SECONDS) -> str:
         raise GatewayError(f"{shown}: {error.strerror or error}") from error
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise GatewayError(f"{shown}: {lines[0] if lines else f'exit code {done.returncode}'}")
+        message = f"{shown}: {lines[0] if lines else f'exit code {done.returncode}'}"
+        if absence is not None and absence.sign.search(message):
+            raise NoManagerError(f"{absence.meaning} ({message})", hint=absence.hint)
+        raise GatewayError(message)
     return done.stdout.strip()

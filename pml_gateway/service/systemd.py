@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.service.program import MARK, RETRY_SECONDS, STOP_SECONDS, Program
-from pml_gateway.service.state import SHORT_SECONDS, NoManagerError, ServiceState, ask
+from pml_gateway.service.state import SHORT_SECONDS, Absence, ServiceState, ask
 
 NAME = "pml-gateway.service"
 
@@ -41,6 +41,13 @@ LimitCORE=0
 [Install]
 WantedBy=default.target
 """
+
+_NO_SYSTEMD = Absence(
+    # It has no exit code of its own for this.
+    re.compile(r"connect to (user scope )?bus|not been booted|No medium found"),
+    "no systemd of this user answers",
+    "there is none in a container or under su; log in as this user",
+)
 
 _SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
 """systemd takes no quotes and backslashes in the path of a program, and before version 244 no `$`; a shell does."""
@@ -195,15 +202,4 @@ class SystemdUnit:
 
 
 def _systemctl(*words: str, seconds: float = SHORT_SECONDS) -> str:
-    try:
-        return ask("systemctl", "--user", *words, seconds=seconds)
-    except NoManagerError:
-        raise
-    except GatewayError as error:
-        # It has no exit code of its own for this.
-        if re.search(r"connect to (user scope )?bus|not been booted|No medium found", error.message):
-            raise NoManagerError(
-                f"no systemd of this user answers ({error.message})",
-                hint="there is none in a container or under su; log in as this user",
-            ) from None
-        raise
+    return ask("systemctl", "--user", *words, seconds=seconds, absence=_NO_SYSTEMD)

@@ -25,7 +25,7 @@ from pml_gateway.processes.installs import Installs
 from pml_gateway.upstreams.dialogue.habits import Habits
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
-from pml_gateway.upstreams.sharing import SharedBy, Sharing, Wanted, wanted_upstreams
+from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, wanted_upstreams
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
 
@@ -58,7 +58,7 @@ class Running:
     """One upstream that runs, and those who have it."""
 
     upstream: Upstream
-    wanted: Wanted
+    wanted: WantedUpstream
     scope: anyio.CancelScope
     followers: list[Follower] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class SharedUpstreams:
         self._open: dict[str, int] = {}  # also those that nobody has any more
 
     def follow(
-        self, wanted: Wanted, effective: EffectiveSettings, remembered: Remembered, follower: Follower
+        self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: Remembered, follower: Follower
     ) -> Upstream:
         """The upstream that is wanted, started where nobody has it.
 
@@ -121,7 +121,7 @@ class SharedUpstreams:
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
-    def _start(self, effective: EffectiveSettings, remembered: Remembered, wanted: Wanted) -> Running:
+    def _start(self, effective: EffectiveSettings, remembered: Remembered, wanted: WantedUpstream) -> Running:
         upstream_id, workplace = effective.upstream_id, wanted.sharing.place
         authorization = self._authorization(upstream_id, effective.definition, workplace)
 
@@ -228,7 +228,9 @@ class UpstreamPool:
         """The upstreams that run now."""
         return self._upstreams
 
-    def wanted(self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings) -> dict[str, Wanted]:
+    def wanted(
+        self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings
+    ) -> dict[str, WantedUpstream]:
         """Which upstreams these definitions mean here; reads files, where servers may be shared."""
         local, here = self.local, self.workplace
         if local is not None and not local.is_alone:
@@ -236,7 +238,7 @@ class UpstreamPool:
         # Nobody else starts servers from another place.
         alone = Sharing(SharedBy.EVERYBODY, "", here)
         return {
-            upstream_id: Wanted((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
+            upstream_id: WantedUpstream((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
             for upstream_id, definition in definitions.items()
             if definition.enabled
         }
@@ -246,7 +248,7 @@ class UpstreamPool:
         definitions: Mapping[str, UpstreamDefinition],
         defaults: UpstreamSettings,
         remembered: Mapping[str, Remembered],
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, WantedUpstream],
     ) -> None:
         """Start what is new, restart what changed, stop what is gone; the rest is not touched.
 

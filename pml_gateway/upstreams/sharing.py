@@ -56,7 +56,7 @@ class ProcessKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedUpstream:
     """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
 
     key: Hashable
@@ -74,22 +74,15 @@ def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
     return Sharing(SharedBy.EVERYBODY, "", replace(workplace, folder=workplace.home))
 
 
-def process_key(
-    upstream_id: str, definition: UpstreamDefinition, defaults: UpstreamSettings, workplace: Workplace
-) -> ProcessKey:
-    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
-    return _key(upstream_id, definition, defaults, workplace, shared_by(definition, workplace))
-
-
 def wanted_upstreams(
     definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
-) -> dict[str, Wanted]:
+) -> dict[str, WantedUpstream]:
     """Which upstreams the enabled ones among these definitions mean at a workplace. Reads files."""
     found = {}
     for upstream_id, definition in definitions.items():
         if definition.enabled:
             sharing = shared_by(definition, workplace)
-            found[upstream_id] = Wanted(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
+            found[upstream_id] = WantedUpstream(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
     return found
 
 
@@ -100,9 +93,10 @@ def _key(
     workplace: Workplace,
     sharing: Sharing,
 ) -> ProcessKey:
+    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude={*started, "enabled", *({"formerly"} if is_stdio else ())})
+    rest = definition.model_dump(mode="json", exclude=started | ({"formerly"} if is_stdio else set()))
     key: dict[str, Any] = {
         "definition": {
             **rest,
@@ -134,16 +128,12 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
         # Who cannot be served now may be soon, each from a place of its own.
         return [str(error), definition.model_dump(mode="json"), str(place.folder), dict(place.environ)]
     files = {
-        str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if _is_file(each)
+        str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if each.kind == "file"
     }
     if definition.env_file:
         folder = place.path(resolve_in(definition.cwd or "", place))
         files.add(str(replace(place, folder=folder).path(resolve_in(definition.env_file, place))))
     return [reached, sorted(files)]
-
-
-def _is_file(reference: Any) -> bool:
-    return bool(reference.kind == "file")
 
 
 def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:

@@ -39,13 +39,11 @@ def answer(*words: str, code: int = 0) -> Any:
 def client(home: Path, **values: object) -> JsonObject:
     told = {
         "name": "claude-code",
-        "version": "2.1.0",
         "pid": 101,
         "folder": str(home.parent / "work"),
         "mode": "meta_only",
         "calls": 1234,
         "since_seconds": 60.0,
-        "generation": 1,
     }
     return {**told, **values}
 
@@ -58,7 +56,7 @@ def busy(home: Path) -> JsonObject:
         **STATUS,
         "started_by": "up",
         "url": "http://127.0.0.1:8765/mcp",
-        "clients": [client(home), client(home, name="cursor", version="1.7.46-nightly.20270101", pid=102, folder=far)],
+        "clients": [client(home), client(home, name="cursor-nightly-20270101", pid=102, folder=far)],
         "servers": [
             {"server": "calc", "processes": [everybody], "state": "ready", "calls": 17, "clients": 2},
             {

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.local.session import FINISHING
+from pml_gateway.local.lines import FINISHING
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
 from tests.support.scripted_server import ScriptedServer, tool

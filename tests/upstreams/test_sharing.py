@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.secrets.references import resolve_in
-from pml_gateway.upstreams.sharing import ProcessKey, SharedBy, process_key, shared_by
+from pml_gateway.upstreams.sharing import SharedBy, shared_by, wanted_upstreams
 from pml_gateway.workplace import Workplace
 from tests.support.examples import examples
 
@@ -28,8 +28,10 @@ def definition(**entry: Any) -> UpstreamDefinition:
     return UpstreamDefinition.model_validate(entry)
 
 
-def key(entry: UpstreamDefinition, workplace: Workplace, defaults: UpstreamSettings = DEFAULTS) -> ProcessKey:
-    return process_key("up", entry, defaults, workplace)
+def key(
+    entry: UpstreamDefinition, workplace: Workplace, defaults: UpstreamSettings = DEFAULTS, server: str = "up"
+) -> Hashable:
+    return wanted_upstreams({server: entry}, defaults, workplace)[server].key
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
     assert key(entry, one) != key(definition(command="x", call_timeout=5), one)
     assert key(entry, one) != key(entry, one, UpstreamSettings(max_queue=3))
     assert key(entry, one) == key(definition(command="x", formerly=["old"], sessions="shared"), one)
-    assert key(entry, one) != process_key("down", entry, DEFAULTS, one)
+    assert key(entry, one) != key(entry, one, server="down")
     login = {"type": "client_credentials", "client_id": "a", "client_secret": "${env:TOKEN}", "issuer": "https://i.x"}
     remote = definition(url="https://x.example", auth=login)
     assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"}))
@@ -207,7 +209,6 @@ DEFINITIONS = st.one_of(
             "env_file": st.sampled_from(["a.env", "~/a.env", "${cwd}/a.env"]),
             "sessions": st.sampled_from(["shared", "per_folder", "per_client"]),
             "call_timeout": st.just(5),
-            "enabled": st.booleans(),
         },
     ),
     st.fixed_dictionaries(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ async def known(served: Machine, *clients: Client) -> None:
     await until(lambda: (questions := served.up._lifecycle.shared_questions) is not None and not questions.is_outdated)
 
 
+@asynccontextmanager
+async def ada_and_bob(
+    folder: Path, fake: ScriptedServer, ada: Person, bob: Person
+) -> AsyncIterator[tuple[Machine, Client, Client]]:
+    """A gateway with one server, and the clients of two people, with which that was listed."""
+    async with machine(folder, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
+        await known(served, first, second)
+        yield served, first, second
+
+
 def own_sessions(served: Machine) -> list[str]:
     return [each.client_id for each in served.up.sessions() if not each.is_shared]
 
@@ -76,8 +87,7 @@ class Gate:
 
 async def test_clients_that_can_be_asked_share_one_session_of_a_server_that_never_asks(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
         for number in range(3):
             assert await call(first, "plain", f"a{number}") == f"plain a{number}"
             assert await call(second, "plain", f"b{number}") == f"plain b{number}"
@@ -88,8 +98,7 @@ async def test_clients_that_can_be_asked_share_one_session_of_a_server_that_neve
 
 async def test_the_client_whose_only_call_runs_is_asked_and_has_its_own_session_from_then_on(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
         assert await call(first, "ask", "one") == "ada: one"
         assert own_sessions(served) == []
         assert await call(second, "ask", "two") == "bob: two"
@@ -103,13 +112,11 @@ async def test_the_client_whose_only_call_runs_is_asked_and_has_its_own_session_
 
 async def test_that_a_server_asks_is_known_at_the_next_start(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, _second):
         assert await call(first, "ask", "one") == "ada: one"
         manifests = paths_in(tmp_path).manifest_dir
         await until(lambda: any('"asks":["elicitation"]' in each.read_text() for each in manifests.glob("*.json")))
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, _second):
         assert await call(first, "plain") == "plain "
         assert own_sessions(served) == ["local:ada"]
 
@@ -128,12 +135,7 @@ async def test_requests_that_may_ask_run_beside_no_others_and_those_that_wait_mo
 ) -> None:
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     ada.answers = anyio.Event()
-    async with (
-        machine(tmp_path, {"up": gate.fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
-    ):
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
         said: dict[str, str] = {}
 
         async def ask(client: Client, text: str) -> None:
@@ -156,12 +158,7 @@ async def test_a_request_that_is_not_proven_takes_its_own_session_beside_a_slow_
     monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("slow")
-    async with (
-        machine(tmp_path, {"up": gate.fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
-    ):
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
         assert await call(second, "plain") == "plain "
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, first, "hold", "slow")
@@ -176,12 +173,7 @@ async def test_a_request_that_is_not_proven_takes_its_own_session_beside_a_slow_
 async def test_a_question_waits_until_a_proven_call_of_another_client_has_ended(tmp_path: Path) -> None:
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("later")
-    async with (
-        machine(tmp_path, {"up": gate.fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
-    ):
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
         await call(second, "hold", "at once")
         said: list[str] = []
 
@@ -206,12 +198,7 @@ async def test_nobody_is_asked_where_it_stays_uncertain_and_the_call_ends_in_wor
     monkeypatch.setattr(shared_questions, "HELD_SECONDS", 0.05)
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("long")
-    async with (
-        machine(tmp_path, {"up": gate.fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
-    ):
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (_served, first, second):
         await call(second, "hold", "at once")
         held: list[str] = []
 
@@ -239,12 +226,7 @@ async def test_a_call_that_may_be_repeated_is_made_again_in_its_own_session(
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("long")
     gate.asks_first = {"who"}
-    async with (
-        machine(tmp_path, {"up": gate.fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
-    ):
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (_served, first, second):
         await call(second, "hold", "at once")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, second, "hold", "long")
@@ -284,11 +266,8 @@ async def test_a_question_of_a_call_that_was_cancelled_reaches_nobody_else(tmp_p
     fake.handler = deaf
     async with (
         anyio.create_task_group() as fakes,
-        machine(tmp_path, {"up": fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
+        ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second),
     ):
-        await known(served, first, second)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, first, "ask")
             await begun.wait()
@@ -330,11 +309,8 @@ async def test_a_question_that_comes_with_the_answer_to_its_call_reaches_nobody_
     fake.handler = hasty
     async with (
         anyio.create_task_group() as fakes,
-        machine(tmp_path, {"up": fake}) as served,
-        served.client(ada) as first,
-        served.client(bob) as second,
+        ada_and_bob(tmp_path, fake, ada, bob) as (_served, first, second),
     ):
-        await known(served, first, second)
         await call(second, "plain")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, second, "plain", "wait")
@@ -375,8 +351,7 @@ async def test_a_server_that_first_asks_for_roots_is_told_those_of_the_caller_an
     tmp_path: Path,
 ) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
         told = fake.sessions[-1]
         assert await call(first, "roots") == "file:///ada"
         assert await call(second, "roots") == "file:///bob"
@@ -414,8 +389,7 @@ async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path
 
 async def test_logs_of_a_shared_session_reach_no_other_client(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
         # The only one to use the session so far.
         await call(first, "log", "ada")
         await until(lambda: len(ada.logs) == 2)
@@ -648,8 +622,7 @@ async def lists(client: Client, name: str, *, is_there: bool = True) -> None:
 
 async def test_what_a_server_has_in_the_session_of_one_client_is_not_shown_to_another(tmp_path: Path) -> None:
     fake, ada, bob = growing(), Person("ada"), Person("bob")
-    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first, served.client(bob) as second:
-        await known(served, first, second)
+    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
         await second.set_logging_level("error")
         await call(second, "plain")
         assert own_sessions(served) == ["local:bob"]
