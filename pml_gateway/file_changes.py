@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +35,17 @@ AGAIN_SECONDS = 60.0
 """After which it is tried again to watch what could not be watched."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+Signature = tuple[int, int, int] | None
+"""By which a file is known to be as it was; None for one that is not there."""
+
+
+@dataclass(slots=True, eq=False)
 class _Follower:
     files: frozenset[Path]
     folders: frozenset[Path]
     send: MemoryObjectSendStream[frozenset[Path]]
+    before: Mapping[Path, Signature]
+    """As the files were when they were asked for, until they are watched."""
 
 
 class FileChanges:
@@ -50,6 +56,7 @@ class FileChanges:
 
     def __init__(self) -> None:
         self._followers: list[_Follower] = []
+        self._folders = frozenset[Path]()
         self._differs = Coalesced(JOINING_SECONDS)
         self._failed = Seldom(logger)
 
@@ -60,9 +67,9 @@ class FileChanges:
         Folders are watched rather than files, because editors replace files instead of writing to them.
         """
         wanted = frozenset(file.absolute() for file in files)
-        folders = await anyio.to_thread.run_sync(_existing, {file.parent for file in wanted}, abandon_on_cancel=True)
+        folders, before = await anyio.to_thread.run_sync(_look_at, wanted, abandon_on_cancel=True)
         send, receive = anyio.create_memory_object_stream[frozenset[Path]](math.inf)
-        follower = _Follower(wanted, folders, send)
+        follower = _Follower(wanted, folders, send, before)
         with send, receive:
             self._followers.append(follower)
             self._differs.ask()
@@ -79,16 +86,28 @@ class FileChanges:
             try:
                 while True:
                     await self._differs.next()
-                    before, stop = stop, anyio.Event()
                     folders = frozenset[Path]().union(*(each.folders for each in self._followers))
                     with anyio.move_on_after(LOOK_SECONDS):
                         # One that went would have none of them watched.
                         folders = await anyio.to_thread.run_sync(_existing, folders, abandon_on_cancel=True)
-                    if folders:
-                        await tasks.start(self._look, folders, stop)
-                    tasks.start_soon(_end_later, before)
+                    if folders != self._folders:
+                        before, stop = stop, anyio.Event()
+                        if folders:
+                            await tasks.start(self._look, folders, stop)
+                        self._folders = folders
+                        tasks.start_soon(_end_later, before)
+                    await self._catch_up()
             finally:
                 stop.set()
+
+    async def _catch_up(self) -> None:
+        """Tell those who are new of what changed before it was watched."""
+        for follower in list(self._followers):
+            if follower.before:
+                before, follower.before = follower.before, {}
+                with anyio.move_on_after(LOOK_SECONDS):
+                    now = await anyio.to_thread.run_sync(_signatures, before, abandon_on_cancel=True)
+                    self._tell({file for file in now if now[file] != before[file]})
 
     async def _look(
         self, folders: frozenset[Path], stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]
@@ -114,6 +133,7 @@ class FileChanges:
                 self._failed.warning("edits of files are not noticed now (%s)", error)
                 with anyio.move_on_after(AGAIN_SECONDS):
                     await stop.wait()
+                self._folders = frozenset()
                 self._differs.ask()
             tasks.cancel_scope.cancel()
 
@@ -121,6 +141,22 @@ class FileChanges:
         for follower in self._followers:
             if of_its := follower.files.intersection(changed):
                 follower.send.send_nowait(of_its)
+
+
+def _look_at(files: Collection[Path]) -> tuple[frozenset[Path], dict[Path, Signature]]:
+    return _existing({file.parent for file in files}), _signatures(files)
+
+
+def _signatures(files: Collection[Path]) -> dict[Path, Signature]:
+    return {file: _signature(file) for file in files}
+
+
+def _signature(file: Path) -> Signature:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _existing(folders: Collection[Path]) -> frozenset[Path]:

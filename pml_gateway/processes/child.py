@@ -38,7 +38,8 @@ async def start_child(
         # Only the event loop can wait for pipes there.
         return await anyio.open_process(command, env=env, cwd=folder)
     return Child(
-        subprocess.Popen(
+        # It takes as long as a `fork` of a small process, for which no thread is worth its while.
+        subprocess.Popen(  # noqa: ASYNC220
             command,
             bufsize=0,
             stdin=subprocess.PIPE,
@@ -84,7 +85,7 @@ class Child(anyio.abc.Process):
         return self._stderr
 
     async def wait(self) -> int:
-        while (code := self.returncode) is None:
+        while (code := self.returncode) is None:  # noqa: ASYNC110
             await anyio.sleep(POLL_SECONDS)
         return code
 
