@@ -246,7 +246,7 @@ async def test_calls_side_by_side_of_one_request_are_done_when_all_are(tmp_path:
 
     upstreams = {"up": ScriptedServer([tool("one"), tool("two")], wait)}
     async with open_machine(tmp_path, upstreams) as opened, opened.attached("a") as client:
-        steps = [{"id": name, "tool": f"up__{name}", "arguments": {}} for name in ("one", "two")]
+        steps: list[dict[str, Any]] = [{"id": name, "tool": f"up__{name}", "arguments": {}} for name in ("one", "two")]
         await client.call("execute_workflow", steps=steps)
         assert len(started) == 2
         assert [notice for notice in client.notices if "done" in notice] == [{"done": client.last_id}]
