@@ -19,6 +19,7 @@ from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError, innermost
 from pml_gateway.paths import Paths
+from pml_gateway.serve.signals import run_until_signalled
 from pml_gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class Command:
         return with_servers(loaded, self.identity)
 
     def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Run a command's work; an error of the gateway ends the process with its message and exit code."""
+        """Run a command's work, which a signal ends; an error ends the process with its message and exit code."""
         try:
-            return anyio.run(work, backend_options={"use_uvloop": True})
+            return run_until_signalled(work)
         except (GatewayError, BaseExceptionGroup) as raised:
             error = innermost(raised)
             if isinstance(error, SystemExit):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 from typer.core import TyperCommand
 
@@ -32,6 +32,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.serve.signals import run_until_signalled
 from pml_gateway.text import counted, suggestion
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _changed(
     if secrets:
         store_variables(paths.secrets_file, secrets)
     edit = edit_file(paths.config_file, change)
-    return Done(edit, True, anyio.run(_tell, paths))
+    return Done(edit, True, run_until_signalled(lambda: _tell(paths)))
 
 
 async def _tell(paths: Paths) -> Following:
@@ -361,7 +362,8 @@ def _looked_at(
         if not definition.enabled:
             continue
         with messages().status(f"trying {name}"):
-            found[name] = anyio.run(first_look, name, definition, settings.upstreams, paths, following)
+            look = partial(first_look, name, definition, settings.upstreams, paths, following)
+            found[name] = run_until_signalled(look)
     return found
 
 

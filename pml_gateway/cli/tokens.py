@@ -11,7 +11,7 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway, recorded_searches
 from pml_gateway.cli.context_windows import context_window
-from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_json_line, print_table, say
+from pml_gateway.cli.output import answers, note, print_json, print_json_line, print_table, say
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import UsageError
 from pml_gateway.signal import Coalesced
@@ -71,8 +71,9 @@ def tokens(
             note(f"drew {chart}")
 
     if watch:
-        raise typer.Exit(command.run(lambda: _watched(command, query, size, show)))
-    command.run(lambda: _once(command, query, size, show))
+        command.run(lambda: _watch(command, query, size, show))
+    else:
+        command.run(lambda: _once(command, query, size, show))
 
 
 async def _once(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:
@@ -80,14 +81,6 @@ async def _once(command: Command, query: str | None, window: int, show: Callable
 
     async with command_gateway(command, of_all=True) as gateway:
         show(await token_report(gateway, query, window, recorded_searches(command)))
-
-
-async def _watched(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> int:
-    """Watch until a signal ends it; the exit code that says which."""
-    from pml_gateway.serve.signals import exit_code_of, until_signalled
-
-    received = await until_signalled(lambda: _watch(command, query, window, show))
-    return ExitCode.OK if received is None else exit_code_of(received)
 
 
 async def _watch(command: Command, query: str | None, window: int, show: Callable[[TokenReport], None]) -> None:

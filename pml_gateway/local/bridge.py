@@ -37,6 +37,9 @@ ATTACH_SECONDS = 60.0
 REPLACED_SECONDS = 75.0
 """How long an older gateway that gives way may take to finish its calls."""
 
+LEFT_SECONDS = 75.0
+"""How long a gateway may say nothing once the client sends no more: it gives its last requests 60 seconds."""
+
 FIRST_REQUEST_SECONDS = 5.0
 """How long a client that cannot be served is waited for, to tell it why in the answer to its first request."""
 
@@ -86,6 +89,7 @@ class Link:
         self.leaving: str | None = None
         self.since = time.monotonic()
         self.pid: object = None
+        self.is_finishing = False
         self.is_half_closed = False
 
     def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,13 +141,18 @@ class Link:
             return
         except OSError:
             self.out.clear()
+        if self.is_finishing and not self.out:
+            self._half_close()
 
-    def half_close(self) -> None:
+    def finish(self) -> None:
         """Say that the client sends no more, and that it wants the answers it waits for."""
+        self.is_finishing = True
+        # Without this word, an end is that of a bridge that was killed.
+        self.out.put(FINISHING + b"\n")
+
+    def _half_close(self) -> None:
         self.is_half_closed = True
         try:
-            # Without this word, an end is that of a bridge that was killed.
-            self.socket.send(FINISHING + b"\n")
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
@@ -239,16 +248,14 @@ class Bridge:
         if self._stdin in readable:
             self._read_client()
         link = self._link
-        if (
-            self._client_left
-            and link is not None
-            and not (link.is_half_closed or link.out or self._session.is_restoring)
-        ):
-            link.half_close()
+        if self._client_left and link is not None and not (link.is_finishing or self._session.is_restoring):
+            link.finish()
 
     def _patience(self) -> float | None:
-        """How long nothing may happen: a gateway that was asked to restore a session has to say something."""
-        return ATTACH_SECONDS if self._session.is_restoring else None
+        """How long nothing may happen: a gateway that restores a session, or ends one, has to say something."""
+        if self._session.is_restoring:
+            return ATTACH_SECONDS
+        return LEFT_SECONDS if self._client_left else None
 
     def _read_client(self) -> None:
         try:

@@ -61,7 +61,8 @@ class Listening:
         loaded = await anyio.to_thread.run_sync(load)
         bound = loaded.settings
         outcome: list[str | GatewayError] = []
-        known = anyio.Event()
+        known, given_up = anyio.Event(), anyio.CancelScope()
+        self.closed = closed = anyio.Event()
 
         def announce(url: str) -> None:
             outcome.append(url)
@@ -79,7 +80,8 @@ class Listening:
                 workplace=owner.workplace,
             )
             try:
-                await serve_http(opener, loaded.settings.http, announce, self._stop)
+                with given_up:
+                    await serve_http(opener, loaded.settings.http, announce, self._stop)
             # The clients of bridges are served on.
             except Exception as raised:
                 error = innermost(raised)
@@ -90,13 +92,16 @@ class Listening:
             finally:
                 self.url = None
                 known.set()
-                self.closed.set()
+                closed.set()
 
         self._tasks.start_soon(serve)
         with anyio.move_on_after(START_SECONDS):
             await known.wait()
+            if not outcome:
+                raise GatewayError("the gateway of this machine ends")
             if isinstance(outcome[0], str):
                 logger.info("listening on %s", outcome[0])
                 return outcome[0]
             raise outcome[0]
+        given_up.cancel()
         raise UpstreamTimeoutError(f"nothing listens after {START_SECONDS:g} s", hint="look into the log: pml status")

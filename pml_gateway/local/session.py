@@ -128,9 +128,12 @@ class _Progress:
         self._request_id = request_id
         self._is_repeatable = True
         self._is_sent = False
+        self._unanswered = 0
+        """Rounds that are under way, side by side where the request is a plan of several calls."""
 
     async def sending(self, *, repeatable: bool) -> None:
         """Tell before the server is sent anything, unless that is known."""
+        self._unanswered += 1
         if self._is_sent and (repeatable or not self._is_repeatable):
             return
         self._is_sent = True
@@ -138,8 +141,9 @@ class _Progress:
         await self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
 
     async def answered(self) -> None:
-        """Tell what must not be done again."""
-        if not self._is_repeatable:
+        """Tell what must not be done again. A round that failed is never known to be done."""
+        self._unanswered -= 1
+        if not self._is_repeatable and not self._unanswered:
             # What is sent after this is another step of the same request.
             self._is_sent = False
             await self._connection.tell({"done": self._request_id})

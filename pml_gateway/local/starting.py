@@ -17,7 +17,7 @@ from pml_gateway.local.endpoint import Endpoint, NobodyListensError, remove, tak
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 POLL_SECONDS = 0.03
 CONNECT_SECONDS = 2.0
@@ -34,6 +34,9 @@ MAX_LOG_BYTES = 1024 * 1024
 
 LAST_WORDS = 2000
 """Characters of the log that a failed start is explained with."""
+
+LOOKED_AT = 4096
+"""Files that may be open where the system does not list them."""
 
 # fmt: off
 NAMES = frozenset((
@@ -232,9 +235,7 @@ def _be_midwife(command: Sequence[str], environ: Mapping[str, str], home: str, l
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, log, log)):
         os.dup2(source, target)
-    # The lock among them, and whatever the client has left open.
-    os.closerange(3, writing)
-    os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+    _close_all_but((0, 1, 2, writing))
     gateway = os.fork()
     if not gateway:
         signal.alarm(0)
@@ -248,6 +249,21 @@ def _be_midwife(command: Sequence[str], environ: Mapping[str, str], home: str, l
     _, status = os.waitpid(gateway, 0)
     os.write(writing, str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
+
+
+def _close_all_but(kept: Collection[int]) -> None:
+    """Close the start lock, and whatever the client has left open; those that are, as the limit may be a billion."""
+    try:
+        found = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        found = [*range(LOOKED_AT)]
+    for each in found:
+        if each not in kept:
+            try:
+                os.close(each)
+            except OSError:
+                # What listed them.
+                continue
 
 
 def _line(descriptor: int) -> bytes:

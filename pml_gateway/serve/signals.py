@@ -1,12 +1,21 @@
-"""SIGTERM and SIGINT end the gateway in order; a second one, or too long an end, at once."""
+"""SIGTERM and SIGINT end the gateway and its commands in order; a second one, or too long an end, at once.
+
+The handlers run in the main thread between any two steps, so that not even a blocked event loop keeps a process alive.
+What Python makes of a SIGINT in an event loop is a single cancellation, which a wait that ends at that moment swallows;
+and a process that was started in the background of a script ignores SIGINT. Neither is so here.
+"""
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
 import anyio
 
@@ -14,45 +23,55 @@ from pml_gateway.log import get_logger
 
 logger = get_logger(__name__)
 
+ENDING_SECONDS = 3.0
+"""What a command is given to end after a signal: more than it takes to end servers in order."""
 
-ENDING_SECONDS = 1.0
-"""What work that holds nothing of value is given to end, after a signal."""
+ResultT = TypeVar("ResultT")
 
 
-async def until_signalled(work: Callable[[], Awaitable[None]]) -> signal.Signals | None:
-    """Run `work`, which has nothing to lose, to its end or to the first signal; returns that signal.
+def run_until_signalled(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run `work` in an event loop of its own, to its end or to the first signal, from which on it stays cancelled.
 
-    A process that was started in the background of a script ignores SIGINT, and what Python makes of one elsewhere is
-    a single cancellation, which a wait that ends at that moment can swallow. The signals are received here instead, and
-    the work stays cancelled. If it has not ended `ENDING_SECONDS` later, be it for a thread or a child, the process
-    ends all the same; its children are then ended by the process that watches over them.
+    If it has not ended `ENDING_SECONDS` later, be it for a thread or a child, the process ends all the same; its
+    children are then ended by the process that watches over them.
+
+    Raises:
+        KeyboardInterrupt: SIGINT ended it.
+        SystemExit: SIGTERM ended it.
     """
-    received: list[signal.Signals] = []
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with anyio.create_task_group() as tasks:
-            scope = anyio.CancelScope()
+    received: signal.Signals | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    scope: anyio.CancelScope | None = None
 
-            async def listen() -> None:
-                async for each in signals:
-                    if received:
-                        _end_at_once(each)
-                    received.append(each)
-                    # No task of the loop: neither a blocked loop nor its closing is to stop this.
-                    limit = threading.Timer(ENDING_SECONDS, os._exit, [exit_code_of(each)])
-                    limit.daemon = True
-                    limit.start()
-                    scope.cancel()
+    async def cancellable() -> ResultT:
+        nonlocal loop, scope
+        with anyio.CancelScope() as scope:
+            loop = asyncio.get_running_loop()
+            if received is not None:
+                scope.cancel()
+            try:
+                return await work()
+            finally:
+                loop = None
+        raise AssertionError("only a signal cancels it")
 
-            tasks.start_soon(listen)
-            with scope:
-                await work()
-            tasks.cancel_scope.cancel()
-    return received[0] if received else None
+    def end(first: signal.Signals) -> None:
+        nonlocal received
+        received = first
+        # No task of the loop, which may be blocked, and no `Thread`, whose locks may be held by what is interrupted.
+        _thread.start_new_thread(_end_later, (first,))
+        if loop is not None and scope is not None:
+            loop.call_soon_threadsafe(scope.cancel)
 
-
-def exit_code_of(received: signal.Signals) -> int:
-    """What a process that a signal ended exits with, as shells have it."""
-    return 128 + received
+    with _heard(end):
+        try:
+            return anyio.run(cancellable, backend_options={"use_uvloop": True})
+        finally:
+            # Whatever the work has made of its cancellation.
+            if received is signal.SIGINT:
+                raise KeyboardInterrupt
+            if received is not None:
+                raise SystemExit(_exit_code(received))
 
 
 @asynccontextmanager
@@ -61,23 +80,54 @@ async def first_signal() -> AsyncIterator[anyio.Event]:
 
     Entered before all that takes time to end, so that the second is heard until everything has.
     """
-    signalled = anyio.Event()
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with anyio.create_task_group() as tasks:
+    signalled, loop = anyio.Event(), asyncio.get_running_loop()
 
-            async def listen() -> None:
-                async for received in signals:
-                    if signalled.is_set():
-                        _end_at_once(received)
-                    logger.info("%s: stopping; a second one ends at once", received.name)
-                    signalled.set()
+    def tell(first: signal.Signals) -> None:
+        logger.info("%s: stopping; a second one ends at once", first.name)
+        signalled.set()
 
-            tasks.start_soon(listen)
-            yield signalled
-            tasks.cancel_scope.cancel()
+    with _heard(lambda first: loop.call_soon_threadsafe(tell, first)):
+        yield signalled
+
+
+@contextmanager
+def _heard(react: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """Have `react` called for the first signal, between any two steps of the main thread, and the second one end it.
+
+    Where this is not the main thread, signals are left to what that one does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_first = True
+
+    def handle(number: int, _frame: object) -> None:
+        nonlocal is_first
+        received = signal.Signals(number)
+        if not is_first:
+            _end_at_once(received)
+        is_first = False
+        react(received)
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _end_at_once(received: signal.Signals) -> None:
     """As if the signal had never been handled, so that whoever waits for the process sees why it ended."""
     signal.signal(received, signal.SIG_DFL)
     os.kill(os.getpid(), received)
+
+
+def _end_later(received: signal.Signals) -> None:
+    time.sleep(ENDING_SECONDS)
+    os._exit(_exit_code(received))
+
+
+def _exit_code(received: signal.Signals) -> int:
+    """What a process that a signal ended exits with, as shells have it."""
+    return 128 + received

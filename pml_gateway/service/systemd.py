@@ -82,7 +82,8 @@ def unit_program(text: str) -> Program | None:
     """What a unit of ours starts."""
     environ: dict[str, str] = {}
     command: tuple[str, ...] = ()
-    for line in text.splitlines():
+    # Other ends of lines that Unicode knows are none to systemd.
+    for line in text.split("\n"):
         key, _, value = line.partition("=")
         words = [re.sub(r"\\(.)", r"\1", word).replace("%%", "%") for word in _WORD.findall(value)]
         if key == "Environment" and words:

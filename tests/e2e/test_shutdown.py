@@ -311,3 +311,21 @@ def test_a_command_that_is_told_twice_to_end_leaves_no_child_behind(tmp_path: Pa
             command.send_signal(signal.SIGINT)
         command.wait(30)
     wait_for(traces.are_gone, "children are gone")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_its_children(
+    tmp_path: Path, traces: Traces, sent: signal.Signals, code: int
+) -> None:
+    write_settings(tmp_path, {"servers": {"up": launched("--stubborn", *traces.arguments)}})
+    with subprocess.Popen(
+        [sys.executable, "-m", "pml_gateway", "upstreams", "--probe"],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        wait_for(lambda: bool(traces.pids()), "the server runs")
+        command.send_signal(sent)
+        assert command.wait(30) == code
+    wait_for(traces.are_gone, "children are gone")

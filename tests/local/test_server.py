@@ -232,3 +232,21 @@ async def test_one_that_was_told_to_run_does_not_end_by_itself(tmp_path: Path, m
         with anyio.move_on_after(0.3):
             await opened.machine.end_when_idle()
         assert not opened.life.ending.is_set()
+
+
+async def test_calls_side_by_side_of_one_request_are_done_when_all_are(tmp_path: Path) -> None:
+    started, both = [], anyio.Event()
+
+    async def wait(*_: Any) -> Any:
+        started.append(1)
+        if len(started) == 2:
+            both.set()
+        await both.wait()
+        return {"content": [{"type": "text", "text": "ok"}]}
+
+    upstreams = {"up": ScriptedServer([tool("one"), tool("two")], wait)}
+    async with open_machine(tmp_path, upstreams) as opened, opened.attached("a") as client:
+        steps: list[dict[str, Any]] = [{"id": name, "tool": f"up__{name}", "arguments": {}} for name in ("one", "two")]
+        await client.call("execute_workflow", steps=steps)
+        assert len(started) == 2
+        assert [notice for notice in client.notices if "done" in notice] == [{"done": client.last_id}]

@@ -28,6 +28,7 @@ NASTY = (
     "\\x41",
     "%%",
     "$$",
+    "line\u2028separator",
 )
 WORDS = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=30)).filter(can_be_written)
 PATHS = WORDS.map(lambda word: f"/opt/{word}/pml")

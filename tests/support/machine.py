@@ -121,6 +121,7 @@ class TestMachine:
     life: Life
     home: Path
     tasks: anyio.abc.TaskGroup
+    listening: Listening
 
     __test__ = False
 
@@ -191,6 +192,7 @@ async def open_machine(
         anyio.create_task_group() as tasks,
     ):
         profiles = Profiles(tasks, shared, paths)
-        machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
-        yield TestMachine(machine, profiles, shared, life, home, tasks)
+        listening = Listening(tasks, shared, life.ending)
+        machine = Machine(profiles, shared, listening, paths, life)
+        yield TestMachine(machine, profiles, shared, life, home, tasks, listening)
         tasks.cancel_scope.cancel()

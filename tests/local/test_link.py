@@ -1,0 +1,62 @@
+"""The connection of a bridge to its gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pml_gateway.local import bridge
+from pml_gateway.local.bridge import FINISHING, Link
+from pml_gateway.local.endpoint import Endpoint
+
+
+def test_a_gateway_that_takes_nothing_just_now_still_learns_that_the_client_sends_no_more() -> None:
+    ours, gateway = socket.socketpair()
+    with ours, gateway:
+        ours.setblocking(False)
+        link = Link(ours)
+        waiting = b"x" * 1_000_000 + b"\n"
+        sent = ours.send(waiting)
+        link.finish()
+        taken = b""
+        gateway.settimeout(5)
+        while not taken.endswith(FINISHING):
+            taken += gateway.recv(1_000_000)
+            if link.out:
+                link.write()
+        assert taken == waiting[:sent] + FINISHING
+        assert gateway.recv(1) == b""
+        assert link.is_half_closed
+
+
+def test_a_gateway_that_says_nothing_after_the_client_has_left_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "LEFT_SECONDS", 0.05)
+    endpoint = Endpoint.of(tmp_path, tmp_path / "config.yaml")
+    reading, stdin = os.pipe()
+    answers, stdout = os.pipe()
+    with endpoint.listen() as listener, ExitStack() as held:
+
+        def accept() -> None:
+            first = held.enter_context(listener.accept()[0])
+            first.sendall(b'!{"attached": {"pid": 1}}\n')
+            for _ in range(bridge.LOST_AT_ONCE):
+                listener.accept()[0].close()
+
+        gateway = threading.Thread(target=accept)
+        gateway.start()
+        os.write(stdin, b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n')
+        os.close(stdin)
+        assert bridge.Bridge(endpoint, [], {}, reading, stdout).run() == 0
+        gateway.join()
+    os.close(stdout)
+    assert "there is no gateway" in json.loads(os.read(answers, 65_536))["error"]["message"]
+    os.close(answers)
+    os.close(reading)
