@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.local import bridge
-from pml_gateway.local.bridge import FINISHING, Link
+from pml_gateway.local.bridge import Link
 from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.lines import FINISHING
 
 
 def test_a_gateway_that_takes_nothing_just_now_still_learns_that_the_client_sends_no_more() -> None:
@@ -26,11 +27,11 @@ def test_a_gateway_that_takes_nothing_just_now_still_learns_that_the_client_send
         link.finish()
         taken = b""
         gateway.settimeout(5)
-        while not taken.endswith(FINISHING):
+        while not taken.endswith(FINISHING + b"\n"):
             taken += gateway.recv(1_000_000)
             if link.out:
                 link.write()
-        assert taken == waiting[:sent] + FINISHING
+        assert taken == waiting[:sent] + FINISHING + b"\n"
         assert gateway.recv(1) == b""
         assert link.is_half_closed
 
