@@ -20,6 +20,7 @@ from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_l
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
 from pml_gateway.local.starting import FailedStartError, reach
+from pml_gateway.paths import Paths
 from pml_gateway.service.install import manager_here
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
@@ -56,8 +57,8 @@ class _Machine:
     def endpoint(self) -> Endpoint:
         return endpoint_of(self.command)
 
-    def start(self) -> bool:
-        """Have it run until it is told to end; whether it was started for that.
+    def start(self, *, stays: bool = True) -> bool:
+        """Have it run, until it is told to end if it `stays`; whether it was started for that.
 
         Raises:
             GatewayError: it cannot be started, or does not answer.
@@ -70,7 +71,7 @@ class _Machine:
             raise GatewayError(error.message, hint=error.hint) from error
         except OSError as error:
             raise GatewayError(f"no gateway can be started: {error}") from error
-        if self.ask("status")["started_by"] == "client":
+        if stays and self.ask("status")["started_by"] == "client":
             self.ask("keep")
         return before is None
 
@@ -195,7 +196,9 @@ def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> i
         machine.end("restart")
         command = machine.command
         http = None if at is None else {"host": at[0], "port": at[1], "owner": _owner(command)}
-        return serve(command.paths, command.config_file, started_by, http)
+        # What it reads for itself is in the same file.
+        paths = Paths.from_environ({**os.environ, "PML_CONFIG": command.identity})
+        return serve(paths, command.config_file, started_by, http)
     except BaseExceptionGroup as raised:
         error = innermost(raised)
         if not isinstance(error, GatewayError):
@@ -268,7 +271,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             status = machine.first_status()
         else:
             ended = machine.end("restart")
-            machine.start()
+            machine.start(stays=before.get("started_by") != "client")
             status = _listening(machine, (url.hostname, url.port) if url else None)
     except GatewayError as error:
         fail(error, as_json=as_json)

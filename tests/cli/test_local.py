@@ -16,7 +16,9 @@ import pytest
 
 from pml_gateway.cli import status as status_command
 from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.machine import STARTS
+from pml_gateway.local.starting import reach
 from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
@@ -147,6 +149,16 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
         assert answer("down") == {"ended": True, "unfinished": 0}
         assert process.wait(30) == 0
     assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Path) -> None:
+    config = str(home / "config.yaml")
+    reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
+    assert answer("status")["machine"]["started_by"] == "client"
+    answer("restart")
+    assert answer("status")["machine"]["started_by"] == "client"
+    answer("down")
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:
