@@ -12,7 +12,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
@@ -42,6 +41,7 @@ def run_until_signalled(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
     received: signal.Signals | None = None
     loop: asyncio.AbstractEventLoop | None = None
     scope: anyio.CancelScope | None = None
+    over = _thread.allocate_lock()
 
     async def cancellable() -> ResultT:
         nonlocal loop, scope
@@ -59,11 +59,11 @@ def run_until_signalled(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         nonlocal received
         received = first
         # No task of the loop, which may be blocked, and no `Thread`, whose locks may be held by what is interrupted.
-        _thread.start_new_thread(_end_later, (first,))
+        _thread.start_new_thread(_end_unless, (over, first))
         if loop is not None and scope is not None:
             loop.call_soon_threadsafe(scope.cancel)
 
-    with _heard(end):
+    with _heard(end), over:
         try:
             return anyio.run(cancellable, backend_options={"use_uvloop": True})
         finally:
@@ -123,9 +123,10 @@ def _end_at_once(received: signal.Signals) -> None:
     os.kill(os.getpid(), received)
 
 
-def _end_later(received: signal.Signals) -> None:
-    time.sleep(ENDING_SECONDS)
-    os._exit(_exit_code(received))
+def _end_unless(over: _thread.LockType, received: signal.Signals) -> None:
+    """End the process, unless this lock can be had before."""
+    if not over.acquire(timeout=ENDING_SECONDS):
+        os._exit(_exit_code(received))
 
 
 def _exit_code(received: signal.Signals) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -86,6 +88,23 @@ async def work():
     exec(sys.argv[1])
 signals.run_until_signalled(work)
 """
+
+
+def test_what_has_ended_in_time_is_not_ended_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    exits = list[int]()
+    monkeypatch.setattr(signals, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(os, "_exit", exits.append)
+    threads = _thread._count()
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep_forever()
+
+    assert ended(work) == 130
+    until = time.monotonic() + 5
+    while _thread._count() > threads and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not exits
 
 
 def code(doing: str, limit: float) -> int:
