@@ -38,6 +38,21 @@ def test_a_saved_manifest_is_loaded_as_it_was(file: ManifestFile) -> None:
     assert file.load() == manifest
 
 
+def test_what_was_listed_again_alike_is_worth_a_write_after_a_while_only() -> None:
+    names = {("a", "read"): "read"}
+    saved = Manifest({"a": entry("read")}, names)
+    assert Manifest({"a": entry("read", at=60.0)}, names).says_no_more_than(saved)
+    for other in (
+        Manifest({"a": entry("read", at=3600.0)}, names),
+        Manifest({"a": entry("read", "write")}, names),
+        Manifest({"a": entry("read", fingerprint="g")}, names),
+        Manifest({"a": entry("read")}, {("a", "read"): "a__read"}),
+        Manifest({}, names),
+        Manifest({"a": entry("read")}, names, is_pinned=False),
+    ):
+        assert not other.says_no_more_than(saved)
+
+
 def test_each_configuration_has_a_manifest_of_its_own(tmp_path: Path) -> None:
     ManifestFile(tmp_path, "one").save(Manifest({"a": entry("read")}))
     assert ManifestFile(tmp_path, "two").load() == Manifest()
