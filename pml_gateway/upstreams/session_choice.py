@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
+from functools import partial
 
 import anyio
 
@@ -18,11 +20,13 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Questions
+from pml_gateway.signal import Signal
+from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
 PROBE_SECONDS = 5.0
-"""How long an upstream may take to say that it speaks an era; silent ones do not."""
+"""How long requests wait until an upstream says that it speaks an era; meanwhile and after, they take the other."""
 
 LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
@@ -34,12 +38,17 @@ TRY_AGAIN_SECONDS = 600.0
 class Eras:
     """The eras of one upstream beside that of its shared session."""
 
-    def __init__(self, transport: Transport, lifecycle: Lifecycle, local: LocalClients | None) -> None:
+    def __init__(
+        self, transport: Transport, lifecycle: Lifecycle, local: LocalClients | None, background: Background
+    ) -> None:
         self._local = local
         self._transport = transport
         self._lifecycle = lifecycle
+        self._background = background
         self._spoken: set[str] = set()
         self._tried_at: dict[str, float] = {}
+        self._trying: set[str] = set()
+        self._changed = Signal()
         self._turns = anyio.Lock()
 
     async def choose(self, audience: Audience, era: str) -> str:
@@ -63,35 +72,54 @@ class Eras:
         return wanted
 
     async def _speaks(self, era: str) -> bool:
-        """Find out once, on a connection of its own."""
+        """Whether it does, as far as that is found out within `PROBE_SECONDS` of when it was first asked."""
         if era in self._spoken:
             return True
-        habit = self._lifecycle.habit
-        if habit.speaks_not(era) or time.monotonic() - self._tried_at.get(era, -math.inf) < TRY_AGAIN_SECONDS:
+        if self._lifecycle.habit.speaks_not(era):
             return False
-        with anyio.move_on_after(PROBE_SECONDS):
-            try:
+        if time.monotonic() - self._tried_at.get(era, -math.inf) >= TRY_AGAIN_SECONDS:
+            self._tried_at[era] = time.monotonic()
+            self._trying.add(era)
+            # Whoever asked may give up before the server has started.
+            self._background.start(partial(self._find_out, era))
+        with anyio.move_on_after(self._tried_at[era] + PROBE_SECONDS - time.monotonic()):
+            await self._changed.until(lambda: era not in self._trying)
+        return era in self._spoken
+
+    async def _find_out(self, era: str) -> None:
+        """Ask on a connection of its own, for as long as a start may take."""
+        try:
+            with anyio.move_on_after(self._lifecycle.longest_start), suppress(GatewayError):
                 async with self._lifecycle.open_beside(Questions(), era) as connection:
                     if connection.era == era:
                         self._spoken.add(era)
                     else:
-                        habit.note_unspoken(era)
-            except GatewayError:
-                pass
-        if era not in self._spoken:
-            self._tried_at[era] = time.monotonic()
-        return era in self._spoken
+                        self._lifecycle.habit.note_unspoken(era)
+                    # Before the connection closes, which may take a while.
+                    self._end_trial(era)
+        finally:
+            self._end_trial(era)
+
+    def _end_trial(self, era: str) -> None:
+        self._trying.discard(era)
+        self._changed.set()
 
 
 class SessionChoice:
     """Chooses before a request is sent: a question of a shared handshake session does not say whom it is for."""
 
-    def __init__(self, definition: UpstreamDefinition, lifecycle: Lifecycle, local: LocalClients | None) -> None:
+    def __init__(
+        self,
+        definition: UpstreamDefinition,
+        lifecycle: Lifecycle,
+        local: LocalClients | None,
+        background: Background,
+    ) -> None:
         self._definition = definition
         self._per_client = definition.resolved_sessions == "per_client"
         self._lifecycle = lifecycle
         self._local = local
-        self._eras = Eras(definition.resolved_transport, lifecycle, local)
+        self._eras = Eras(definition.resolved_transport, lifecycle, local, background)
 
     async def choose(self, audience: Audience, limit: float) -> tuple[str, str]:
         """The era for a request of this client, and why it takes a session of its own; empty where it does not.

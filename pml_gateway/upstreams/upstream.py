@@ -119,7 +119,7 @@ class Upstream:
             forget_own=self._lifecycle.forget_own,
             local=local,
         )
-        self._choice = SessionChoice(self.definition, self._lifecycle, local)
+        self._choice = SessionChoice(self.definition, self._lifecycle, local, self._background)
         self._calls = Calls(effective, self._lifecycle, self._activity, self.breaker)
         self._relay = Relay(
             effective,

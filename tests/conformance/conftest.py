@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import pytest
 
 from tests.support.process import listening, over_stdio, running_gateway, write_settings
-from tests.support.raw import result_modern
+from tests.support.raw import decoded, post_modern
+from tests.support.waiting import wait_for
 
 SERVER = [sys.executable, "-m", "tests.conformance.server"]
 EVERYTHING = [sys.executable, "-m", "tests.conformance.everything"]
@@ -58,11 +59,7 @@ def _path(path: str, folder: Path) -> Iterator[str]:
             case "sse":
                 yield front({"url": stack.enter_context(server([*SERVER, "--sse"]))[1], "type": "sse"})
             case "stdio":
-                url = front(stdio_entry())
-                # The gateway finds out which eras a child speaks for the first client that can be asked something;
-                # that takes a start of the child, and some checks of the suite wait for half a second.
-                result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": CAN_BE_ASKED})
-                yield url
+                yield speaking_2026(front(stdio_entry()))
             case "everything":
                 yield stack.enter_context(server([*EVERYTHING, str(EVERYTHING_FOLDER)]))[1]
             case "through to everything":
@@ -72,14 +69,28 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 home = folder / "behind"
                 write_settings(home, settings({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}))
                 entry = stack.enter_context(over_stdio("bridge" if path == "bridge" else "stdio", home))
-                url = front(entry)
-                result_modern(url, "tools/call", {"name": "test_simple_text", "_meta": CAN_BE_ASKED})
-                yield url
+                yield speaking_2026(front(entry))
             case "chained":
                 behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
                 yield front({"url": behind})
             case _:
                 raise ValueError(path)
+
+
+def speaking_2026(url: str) -> str:
+    """The URL, once the gateway there knows which eras its child speaks.
+
+    It finds out for the first client that can be asked something. That takes two starts of the child, and some checks
+    of the suite wait for half a second.
+    """
+    asking = {"name": "test_input_required_result_elicitation", "_meta": CAN_BE_ASKED}
+
+    def asks() -> bool:
+        answer = decoded(post_modern(url, "tools/call", asking))
+        return bool(answer.get("result", {}).get("resultType") == "input_required")
+
+    wait_for(asks, "a question of the child's in the client's era")
+    return url
 
 
 def stdio_entry() -> dict[str, Any]:

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from fastmcp.client.transports import StdioTransport
 from tests.support.meta import LISTED
 from tests.support.process import environment, run_pml, running_gateway, serve_alone, write_settings
 from tests.support.raw import HandshakeSession, post_modern, result_modern
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 
@@ -31,17 +30,6 @@ def entry(*arguments: str, **extra: Any) -> dict[str, Any]:
 
 def names(url: str, path: str = "/full_proxy") -> list[str]:
     return [tool["name"] for tool in result_modern(url + path, "tools/list")["tools"]]
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Ask again and again, for at most 30 seconds."""
-    tick = threading.Event()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        tick.wait(0.05)
-    raise AssertionError(f"not within 30 s: {what}")
 
 
 def is_alive(pid: int) -> bool:

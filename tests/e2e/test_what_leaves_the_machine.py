@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
-from tests.e2e.test_process import UPSTREAM, wait_for
+from tests.e2e.test_process import UPSTREAM
 from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
 from tests.support.watching import blind, unexpected, watched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

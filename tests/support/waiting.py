@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,17 @@ async def until(condition: Any) -> None:
     with anyio.fail_after(LIMIT):
         while not condition():  # noqa: ASYNC110  # what others do has no event here
             await anyio.sleep(0.01)
+
+
+def wait_for(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
+    """Wait until something holds, where no event loop runs."""
+    tick = threading.Event()
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        tick.wait(0.05)
+    raise AssertionError(f"not within {limit:g} s: {what}")
 
 
 async def swapped(gateway: Gateway, condition: Callable[[], object]) -> None:

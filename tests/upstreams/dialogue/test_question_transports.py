@@ -14,6 +14,7 @@ from mcp.client.client import Client
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.transport import open_streams
+from tests.conformance import server as conformance_server
 from tests.support import asking as asking_module
 from tests.support.asking import Person, asking
 from tests.support.listening import listening, sse_app
@@ -97,3 +98,29 @@ async def test_two_clients_at_once_are_asked_their_own_questions_only(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask_often, ada, first, ("ask", "sample"), CALLS // 2)
                 tasks.start_soon(ask_often, bob, second, ("ask", "sample"), CALLS // 2)
+
+
+async def test_a_slow_server_is_asked_for_its_era_once_though_clients_give_up(tmp_path: Path) -> None:
+    starts, may_start = tmp_path / "starts", tmp_path / "may start"
+    may_start.touch()
+    script = 'echo >> "$0"; until test -e "$1"; do sleep 0.01; done; shift; exec "$@"'
+    server = {
+        "command": "/bin/sh",
+        "args": ["-c", script, str(starts), str(may_start), sys.executable, "-m", conformance_server.__name__],
+        "env": {"PYTHONPATH": str(Path(conformance_server.__file__).parents[2])},
+    }
+    ada, tool = Person("ada"), "up__test_input_required_result_elicitation"
+    async with gateway_to(tmp_path, server) as served, ada.client(served.url, modern=True) as client:
+        # What it lists for a client that can be asked takes a start as well.
+        await client.list_tools()
+        may_start.unlink()
+        before = starts.stat().st_size
+        for _ in range(3):
+            with anyio.move_on_after(0.3):
+                await client.call_tool(tool)
+        may_start.touch()
+        with anyio.fail_after(LIMIT):
+            result = await client.call_tool(tool)
+    assert "ada" in result.content[0].text  # type: ignore[union-attr]
+    # One for the trial, and one that is used from now on.
+    assert starts.stat().st_size - before == 2
