@@ -89,7 +89,7 @@ def speaking_2026(url: str) -> str:
         answer = decoded(post_modern(url, "tools/call", asking))
         return bool(answer.get("result", {}).get("resultType") == "input_required")
 
-    wait_for(asks, "a question of the child's in the client's era")
+    wait_for(asks, "a question of the child's in the client's era", 180)
     return url
 
 
