@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -27,6 +28,7 @@ from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import BROKEN, MAX_HELLO, LineStream, Member, open_lines, restored, serve_session
+from pml_gateway.local.spare import Spare, Will
 from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
@@ -64,9 +66,14 @@ LOOK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Life:
-    """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself."""
+    """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself.
+
+    And what the next one is to be, if it is killed: its spare is told.
+    """
 
     started_by: str
+    spare: Spare | None = None
+    http: Mapping[str, Any] | None = None
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     reason: str = ""
@@ -75,7 +82,14 @@ class Life:
     def end(self, reason: str) -> None:
         """End for a reason: `down`, `restart`, `replaced` or `idle`."""
         self.reason = self.reason or reason
+        if self.spare is not None:
+            self.spare.dismiss()
         self.ending.set()
+
+    def tell_spare(self, *, is_used: bool) -> None:
+        """Have the next gateway be as this one."""
+        if self.spare is not None:
+            self.spare.tell(Will(self.started_by, is_used, self.http))
 
 
 class Machine:
@@ -128,6 +142,7 @@ class Machine:
                 if entered is None:
                     await lines.tell({"alone": True})
                     return
+                self._tell_spare()
                 profile, runtime = entered
                 notes = [*profile.notes, *attachment.without_effect]
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
@@ -143,6 +158,7 @@ class Machine:
             await lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
+            self._tell_spare()
 
     async def _execute(self, line: bytes) -> JsonObject:
         try:
@@ -176,7 +192,11 @@ class Machine:
             GatewayError: nothing can be served there.
         """
         owner = Attachment.read(json.dumps(wanted.get("owner")).encode())
-        return await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
+        url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
+        # A port that the system chose is kept: clients have the URL.
+        self._life.http = {"owner": wanted["owner"], "host": wanted.get("host"), "port": urlsplit(url).port}
+        self._tell_spare()
+        return url
 
     async def _listen(self, request: JsonObject) -> JsonObject:
         try:
@@ -192,6 +212,10 @@ class Machine:
         """Live until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
+        self._tell_spare()
+
+    def _tell_spare(self) -> None:
+        self._life.tell_spare(is_used=bool(self._profiles.members))
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -202,6 +226,7 @@ class Machine:
             "started_by": self._life.started_by,
             "url": self._listening.url,
             "memory_bytes": memory_of(os.getpid()),
+            "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
             "servers": server_rows(self._shared.upstreams.running, self._profiles.all),
         }
@@ -265,8 +290,9 @@ async def run(
     listener: socket.socket,
     life_lock: int,
     paths: Paths,
-    started_by: str,
-    http: Mapping[str, Any] | None = None,
+    will: Will,
+    spare: Spare | None = None,
+    before: int = 0,
 ) -> None:
     """Be the gateway of a home and configuration until it is to end.
 
@@ -275,8 +301,9 @@ async def run(
         listener: that socket.
         life_lock: what holds the lock.
         paths: where state lives.
-        started_by: `client`, `up` or `service`; the first ends when nobody uses it for a while.
-        http: where it also listens, and whose settings it serves there.
+        will: what it is to be.
+        spare: what takes its place where it is killed.
+        before: the process in whose place it is, which was killed.
 
     Raises:
         GatewayError: it cannot listen there.
@@ -284,9 +311,11 @@ async def run(
     sys.setswitchinterval(TURN_SECONDS)
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
+    if before:
+        logger.warning("in the place of process %d, which was killed", before)
     close_to_others(paths.home)
     tell_lacks(paths)
-    life = Life(started_by)
+    life = Life(will.started_by, spare, will.http)
     try:
         async with (
             first_signal() as signalled,
@@ -305,8 +334,8 @@ async def run(
                 life.end("down")
 
             tasks.start_soon(end_on_signal)
-            if http is not None:
-                await machine.listen(http)
+            if will.http is not None:
+                await _listen(machine, will.http, is_replacement=bool(before))
             await life.ending.wait()
             endpoint.withdraw()
             if life.reason in SUCCEEDED:
@@ -320,6 +349,16 @@ async def run(
         if life.reason not in SUCCEEDED:
             # Held to the very end: whoever comes next starts once nothing of this one is left.
             endpoint.leave(life_lock)
+
+
+async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> None:
+    try:
+        await machine.listen(http)
+    except GatewayError as error:
+        if not is_replacement:
+            raise
+        # The clients of bridges are served all the same.
+        logger.error("nothing is served over HTTP any more: %s", error)
 
 
 async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:

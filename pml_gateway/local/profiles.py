@@ -134,6 +134,7 @@ class Profiles:
         self._tasks = tasks
         self._shared = shared
         self._profiles: list[Profile] = []
+        self._logged: tuple[object, ...] = ()
         self._readers = anyio.CapacityLimiter(READ_AT_ONCE)
 
     @property
@@ -171,7 +172,7 @@ class Profiles:
             return
         profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
         if profile is None:
-            set_up_logs(loaded.settings, read.owner)
+            self._set_up_logs(loaded.settings, read.owner)
             for warning in loaded.warnings:
                 logger.warning("%s", warning)
             profile = Profile(key, loaded, read.upstreams, attachment)
@@ -183,6 +184,13 @@ class Profiles:
         finally:
             profile.members.remove(member)
             self._close_unused()
+
+    def _set_up_logs(self, settings: Settings, owner: Settings) -> None:
+        # What is secret is looked for in every word of the servers, which most clients have in common.
+        logged = (settings.servers, settings.references, settings.telemetry, owner.log)
+        if logged != self._logged:
+            set_up_logs(settings, owner)
+            self._logged = logged
 
     async def _hold(self, profile: Profile) -> None:
         try:
@@ -210,7 +218,7 @@ class Profiles:
         try:
             read = await self._read(profile.first)
             profile.key = read.key
-            set_up_logs(read.loaded.settings, read.owner)
+            self._set_up_logs(read.loaded.settings, read.owner)
             for member in list(profile.members):
                 if (await self._read(member.attachment)).key != profile.key:
                     self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.spare import Spare, Will, fork_spare
 from pml_gateway.paths import Paths
 from pml_gateway.workplace import Workplace
 
@@ -25,32 +26,51 @@ COLLECTED_AFTER = (10_000, 20, 20)
 go make is taken up seldom, in larger parts."""
 
 
-def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping[str, object] | None = None) -> int:
+def serve(
+    paths: Paths,
+    config_file: Path | None,
+    started_by: str,
+    http: Mapping[str, object] | None = None,
+    *,
+    has_spare: bool = False,
+) -> int:
     """Be the gateway of a home and configuration until it is to end; the exit code. A second one ends at once.
 
-    With `http` it listens as the command of that name has it: with `host`, `port`, and the `owner` who attaches.
+    With `http` it listens as the command of that name has it: with `host`, `port`, and the `owner` who attaches. With
+    a spare, a second process goes on in its place where it is killed; both return from here.
     """
     endpoint = Endpoint.of(paths.home, paths.identity(config_file))
     endpoint.prepare()
-    life_lock = endpoint.take_life()
-    if life_lock is None:
+    will, before = Will(started_by, http=http), 0
+    while (life_lock := endpoint.take_life()) is not None:
+        listener = endpoint.listen()
+        spare: Spare | Will | None = None
+        try:
+            # What is imported stays, so that looking for garbage in it takes a quarter of the time for nothing.
+            gc.disable()
+            import anyio
+
+            from pml_gateway.local.machine import run
+
+            gc.freeze()
+            gc.set_threshold(*COLLECTED_AFTER)
+            gc.enable()
+            own = os.getpid()
+            spare = fork_spare(will, (life_lock, listener.fileno())) if has_spare else None
+            if isinstance(spare, Will):
+                listener.detach()
+                will, before = spare, own
+                continue
+            serving = (endpoint, listener, life_lock, paths, will, spare, before)
+            anyio.run(run, *serving, backend_options={"use_uvloop": True})
+        except Exception as error:
+            # Those that wait would hear nothing else of it.
+            _refuse_all(listener, f"the gateway could not start ({type(error).__name__}: {error})", endpoint.log)
+            raise
+        finally:
+            if isinstance(spare, Spare):
+                spare.dismiss()
         return 0
-    listener = endpoint.listen()
-    try:
-        # What is imported stays, so that looking for garbage in it takes a quarter of the time for nothing.
-        gc.disable()
-        import anyio
-
-        from pml_gateway.local.machine import run
-
-        gc.freeze()
-        gc.set_threshold(*COLLECTED_AFTER)
-        gc.enable()
-        anyio.run(run, endpoint, listener, life_lock, paths, started_by, http, backend_options={"use_uvloop": True})
-    except Exception as error:
-        # Those that wait would hear nothing else of it.
-        _refuse_all(listener, f"the gateway could not start ({type(error).__name__}: {error})", endpoint.log)
-        raise
     return 0
 
 
@@ -72,7 +92,7 @@ def main() -> None:
     words.add_argument("--started-by", default="client")
     given = words.parse_args()
     paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
-    code = serve(paths, given.config, given.started_by)
+    code = serve(paths, given.config, given.started_by, has_spare=True)
     sys.stderr.flush()
     # A thread that reads a file which never answers cannot be ended, and would be waited for.
     os._exit(code)

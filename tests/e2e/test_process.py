@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 from tests.support.meta import LISTED
-from tests.support.process import environment, run_pml, running_gateway, serve_alone, write_settings
+from tests.support.process import environment, is_alive, run_pml, running_gateway, serve_alone, write_settings
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 from tests.support.waiting import wait_for
 
@@ -30,14 +29,6 @@ def entry(*arguments: str, **extra: Any) -> dict[str, Any]:
 
 def names(url: str, path: str = "/full_proxy") -> list[str]:
     return [tool["name"] for tool in result_modern(url + path, "tools/list")["tools"]]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""A second process of the gateway, which has imported everything, waits, and takes its place where it is killed.
+
+It is forked before the gateway has threads, servers or clients, so that it has nothing of theirs, and most of its
+memory is the gateway's own. On Linux alone: elsewhere a process cannot go on after a fork for certain.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SHORT_LIFE_SECONDS = 1.0
+"""A gateway that is killed sooner after its start may be killed by what it starts with: clients decide then."""
+
+PIPE_BYTES = 1024 * 1024
+"""What a will may take before the spare reads it: the variables of a process are a tenth of that."""
+
+CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """What the next gateway is to be.
+
+    Args:
+        started_by: `client` where it ends by itself once nobody uses it.
+        is_used: whether a client is attached.
+        http: where it listens, and for whom, as the command `http` says it.
+    """
+
+    started_by: str
+    is_used: bool = False
+    http: Mapping[str, Any] | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody would miss the gateway."""
+        return self.is_used or self.started_by != "client"
+
+
+class Spare:
+    """The second process, as the gateway has it."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self.pid: int | None = pid
+        self._pipe = pipe
+        self._said: Will | None = None
+
+    def tell(self, will: Will) -> None:
+        """Have it know what it is to be from now on."""
+        if self.pid is None or will == self._said:
+            return
+        line = json.dumps(asdict(will)).encode() + b"\n"
+        try:
+            is_told = os.write(self._pipe, line) == len(line)
+        except OSError:
+            is_told = False
+        if is_told:
+            self._said = will
+        else:
+            # It has ended, or reads nothing: without it, the next client starts a gateway.
+            self.dismiss()
+
+    def dismiss(self) -> None:
+        """End it."""
+        if self.pid is None:
+            return
+        pid, self.pid = self.pid, None
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.waitpid(pid, 0)
+        os.close(self._pipe)
+
+
+def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
+    """Have a spare from now on; None where there can be none.
+
+    Returns twice: at once in the gateway, with its spare; and in the spare once the gateway was killed, with its will.
+    A spare that is not needed ends in here.
+
+    Args:
+        will: what the next gateway is to be, until the spare is told otherwise.
+        held: descriptors that the gateway alone is to have.
+    """
+    if sys.platform != "linux":
+        return None
+    reading, writing = os.pipe()
+    with suppress(OSError):
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    pid = os.fork()
+    if pid:
+        os.close(reading)
+        os.set_blocking(writing, False)
+        return Spare(pid, writing)
+    try:
+        for each in (writing, *held):
+            os.close(each)
+        left = _waited(reading, will)
+        os.close(reading)
+        if left is not None:
+            os.setsid()
+            _rename(b".spare ", b".server")
+            return left
+    except BaseException as error:  # noqa: BLE001
+        os.write(2, f"the spare of the gateway ended: {error!r}\n".encode())
+    os._exit(0)
+
+
+def _waited(reading: int, will: Will) -> Will | None:
+    """What a gateway left that was killed; None where nobody misses it, or it did not live long."""
+    # Whoever signals the whole group means the gateway, and this with it.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    _rename(b".server", b".spare ")
+    began, said = time.monotonic(), b""
+    while chunk := os.read(reading, CHUNK):
+        *whole, said = (said + chunk).split(b"\n")
+        if whole:
+            will = Will(**json.loads(whole[-1]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return will if will.is_wanted and time.monotonic() - began >= SHORT_LIFE_SECONDS else None
+
+
+def _rename(before: bytes, after: bytes) -> None:
+    """Be told from the gateway in lists of processes, by a word of the same length in the command line."""
+    try:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        begins, ends = int(fields[45]), int(fields[46])
+        with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+            memory.seek(begins)
+            at = memory.read(ends - begins).find(before)
+            if at >= 0:
+                memory.seek(begins + at)
+                memory.write(after)
+    except (OSError, ValueError, IndexError):
+        # It is a name, and nothing depends on it.
+        return
