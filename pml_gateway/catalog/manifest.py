@@ -126,6 +126,11 @@ class ManifestFile:
         """Where the manifest lies."""
         return self._path
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal as long as `load` gives the same."""
+        return self._path, *map(_signature, (self._path, self._before))
+
     def load(self) -> Manifest:
         """The manifest on disk; an absent or damaged one is empty."""
         try:
@@ -174,6 +179,14 @@ class ManifestFile:
             merged = Manifest(entries, names, offer_names, former)
             write_atomically(self._path, _written(merged))
         return merged
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:

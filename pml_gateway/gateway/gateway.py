@@ -17,7 +17,6 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
-from pml_gateway.file_changes import FileChanges
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.indexing import Indexer, Linker
@@ -32,8 +31,6 @@ from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import Exceeded
-from pml_gateway.processes.workers import Workers
-from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
@@ -92,9 +89,6 @@ QUIET_START = 1.0
 """With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
 comes first. The only client of a gateway is waited for as long without one, to say what it can be asked."""
 
-START_SECONDS = 1.0
-"""How long an upstream that starts may keep its place among those that start side by side."""
-
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
@@ -135,20 +129,18 @@ class Gateway:
         indexer: Indexer,
         pool: UpstreamPool,
         results: ResultStore,
-        workers: Workers,
         read_ranking: ReadRanking,
         ranking: tuple[ToolKey, ...],
         events: Events,
         meta_tools: MetaTools,
-        requests: ToolRequests,
-        file_changes: FileChanges,
+        shared: Shared,
     ) -> None:
         self.events = events
         self._read_ranking = read_ranking
         self._ranking = ranking
         self._listings = listings
         self.warden = listings.warden
-        self.requests = requests
+        self.requests = shared.requests
         self._unread = anyio.Event()
         self.remembered = listings.remembered
         self.pool = pool
@@ -158,8 +150,8 @@ class Gateway:
         self.shapes = LearnedShapes(
             listings.path.with_suffix(".shapes.json"), lambda: self.state.settings.learning.output_shapes
         )
-        self.workers = workers
-        self.file_changes = file_changes
+        self.workers = shared.workers
+        self.file_changes = shared.file_changes
         self.exceeded = Exceeded(listings.path.with_suffix(".exceeded.json"))
         self._indexer = indexer
         self._new_requests = Coalesced(REQUESTS_SECONDS)
@@ -184,7 +176,9 @@ class Gateway:
         self.call_in_flight = calls.counted
         self.drain = calls.drain
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
-        self.linker = Linker(lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog)
+        self.linker = Linker(
+            lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog, shared.links
+        )
         self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -443,7 +437,7 @@ class Gateway:
                 await self._asked.wait()
 
     async def connect_all(self) -> None:
-        """Connect every upstream, a few at a time; where a list can be given already, after the first is."""
+        """Connect every upstream; where a list can be given already, after the first is."""
         with anyio.move_on_after(QUIET_START):
             if self.pool.local is not None:
                 # What it can be asked is told to upstreams when they are connected.
@@ -454,17 +448,8 @@ class Gateway:
         if self.knows_tools:
             await anyio.sleep(COALESCE_SECONDS)
 
-        async def start(upstream: Upstream) -> None:
-            async with self.pool.early_starts:
-                if not upstream.connect_early():
-                    # Another gateway of this process has it, or all is known of it.
-                    return
-                with anyio.move_on_after(START_SECONDS):
-                    await upstream.settled.wait()
-
-        async with anyio.create_task_group() as tasks:
-            for upstream in self.pool.upstreams.values():
-                tasks.start_soon(start, upstream)
+        for upstream in self.pool.upstreams.values():
+            upstream.connect_early()
 
     @property
     def background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
@@ -595,8 +580,10 @@ async def open_gateway(
         open_results(settings.references, paths.results_dir, pool.workplace) as results,
         anyio.create_task_group() as tasks,
     ):
-        usage, requests = _Usage(paths.usage_file, identity), common.requests
-        indexer = Indexer(paths.cache_dir, identity, requests=requests, most_used=usage.names, indexes=common.indexes)
+        usage = _Usage(paths.usage_file, identity)
+        indexer = Indexer(
+            paths.cache_dir, identity, requests=common.requests, most_used=usage.names, indexes=common.indexes
+        )
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
@@ -604,7 +591,9 @@ async def open_gateway(
 
         def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, WantedUpstream]]:
             with collection_put_off():
-                listings = Listings(manifests, settings.naming, warden, former_ids(settings.servers))
+                listings = Listings(
+                    manifests, settings.naming, warden, former_ids(settings.servers), common.manifests, common.catalogs
+                )
                 known = listings.catalog(settings, listings.first_names, frozenset())
                 found = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
                 return usage.ranking(settings), listings, known, found
@@ -617,13 +606,11 @@ async def open_gateway(
             indexer,
             pool,
             results,
-            common.workers,
             usage.ranking,
             ranking,
             events or logged_events(),
             meta_tools,
-            requests,
-            common.file_changes,
+            common,
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed

@@ -18,9 +18,10 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from pml_gateway.catalog.model import Catalog
+from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
+from pml_gateway.gateway.made_once import MadeOnce
 from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
@@ -396,11 +397,38 @@ class _OutdatedError(Exception):
     """The catalog of the view is no longer served."""
 
 
+class SharedLinks:
+    """The links of the gateways of a process: those of the same tools are found once."""
+
+    def __init__(self, kept: int = 0) -> None:
+        """Keep so many, the latest."""
+        self._found = MadeOnce[Links](kept)
+        # Others wait here rather than in threads, of which there are few.
+        self._turn = anyio.CapacityLimiter(1)
+
+    async def find(self, tools: Sequence[CatalogTool], pause: Callable[[], None]) -> Links:
+        """What belongs together among these; `pause` raises where nobody wants to know any more."""
+
+        def build() -> Links:
+            return Links.build([linked_tool(tool) for tool in tools], pause)
+
+        return await anyio.to_thread.run_sync(self._found.get, tools, build, limiter=self._turn)
+
+
 class Linker:
     """The links of the views that somebody lists or searches."""
 
-    def __init__(self, ready: Callable[[], Awaitable[object]], is_current: Callable[[View], bool]) -> None:
-        """Find links once things are ready, which searches wait for, and only for views that are current."""
+    def __init__(
+        self,
+        ready: Callable[[], Awaitable[object]],
+        is_current: Callable[[View], bool],
+        links: SharedLinks | None = None,
+    ) -> None:
+        """Find links once things are ready, which searches wait for, and only for views that are current.
+
+        Other gateways of this process may have found the `links` of the same tools.
+        """
+        self._links = links or SharedLinks()
         self._ready = ready
         self._is_current = is_current
         self._known: WeakKeyDictionary[View, Links] = WeakKeyDictionary()
@@ -423,14 +451,11 @@ class Linker:
                 await self._ready()
                 view = next(iter(self._wanted))
                 with suppress(_OutdatedError):
-                    links = await anyio.to_thread.run_sync(self._found, view)
+                    links = await self._links.find(view.searchable, partial(self._pause, view))
                     remember(self._known, view, links, MAX_LINKED_VIEWS)
                 del self._wanted[view]
 
-    def _found(self, view: View) -> Links:
-        def pause() -> None:
-            anyio.from_thread.check_cancelled()
-            if not self._is_current(view):
-                raise _OutdatedError
-
-        return Links.build([linked_tool(tool) for tool in view.searchable], pause)
+    def _pause(self, view: View) -> None:
+        anyio.from_thread.check_cancelled()
+        if not self._is_current(view):
+            raise _OutdatedError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,11 +19,13 @@ from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition, former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
+from pml_gateway.gateway.made_once import MadeOnce, Same
 from pml_gateway.gateway.state import composites_of
 from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
+from pml_gateway.trust.identity import is_identical
 from pml_gateway.trust.warden import Warden
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import composite_listing, ownership_of, read_composites, with_composites
@@ -46,15 +49,28 @@ class Listings:
         naming: NamingSettings,
         warden: Warden,
         former: Mapping[str, str] = MappingProxyType({}),
+        read: MadeOnce[Manifest] | None = None,
+        built: MadeOnce[Catalog] | None = None,
     ) -> None:
-        """The listings on disk; `former` are ids that servers had before, each with the one of now."""
+        """The listings on disk.
+
+        Args:
+            manifests: where they lie.
+            naming: how tools are named now.
+            warden: decides what of them may be served.
+            former: ids that servers had before, each with the one of now.
+            read: manifests that other gateways of this process have read.
+            built: catalogs that other gateways of this process have built.
+        """
         self._manifests = manifests
+        self._built = built or MadeOnce[Catalog](0)
         self._file = manifests(naming)
-        self._saved = self._file.load()
+        self._saved = (read or MadeOnce[Manifest](0)).get(self._file.identity, self._file.load)
         manifest = self._saved.renamed(former)
         self._entries = dict(manifest.entries)
+        self._current: Mapping[str, ManifestEntry] = {}
+        """Those that the last catalog was built from."""
         self.warden = warden
-        """Decides what of the listings may be served."""
         warden.expect(self._entries, were_pinned=manifest.is_pinned)
         self.first_names = Catalog(
             assignments=manifest.names, former=manifest.former_names, offers=OfferTable(names=manifest.offer_names)
@@ -142,37 +158,20 @@ class Listings:
         for upstream_id, definition in settings.servers.items():
             entry = self._entries.get(upstream_id)
             if definition.enabled and entry is not None and entry.fingerprint == definition.fingerprint():
-                current[upstream_id] = entry
+                current[upstream_id] = _as_before(entry, self._current.get(upstream_id))
+        self._current = current
         admitted = self.warden.admit(current, settings.servers, settings.trust)
-        listings = []
-        offers: dict[str, Offers | None] = {}
-        variants: dict[str, Variants] = {}
-        for upstream_id, definition in settings.servers.items():
-            if not definition.enabled:
-                continue
-            entry = admitted.get(upstream_id)
-            tools: tuple[JsonObject, ...] = ()
-            offers[upstream_id] = None
-            if entry is not None:
-                tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
-                variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
-            listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
-        workflows = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
-        catalog = build_catalog(
-            [*listings, workflows] if workflows is not None else listings,
-            prefix=settings.naming.prefix,
-            max_length=settings.naming.max_length,
-            reserved=RESERVED,
-            earlier=known.names if keeps_names else {},
-            former=known.former_names if keeps_names else {},
-            previous=previous,
-            ownership=ownership_of(settings.servers, former),
+        if not keeps_names:
+            known = replace(known, names={}, former_names={})
+        key = (
+            (settings.servers, settings.naming, settings.workflows, settings.workflow),
+            [(upstream_id, _told(entry)) for upstream_id, entry in admitted.items()],
+            failed & settings.servers.keys(),
+            (known.names, known.former_names, known.offer_names),
         )
-        # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
-        catalog = with_composites(catalog, composites_of(settings, catalog), previous)
-        table = build_offers(offers, known.offer_names, catalog.ownership)
-        _warn(table, previous.offers)
-        return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
+        catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous))
+        _warn(catalog.offers, previous.offers)
+        return catalog
 
     def saving(self, catalog: Catalog) -> Callable[[], None]:
         """What writes the manifest as it is now, so that the next start knows these tools and their names."""
@@ -190,6 +189,80 @@ class Listings:
             do_without(MANIFEST, self.path.parent, error)
         except ValueError as error:
             logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
+
+
+def _as_before(entry: ManifestEntry, before: ManifestEntry | None) -> ManifestEntry:
+    """An entry in which all that a server says as before is in the objects of before, of which all is found out."""
+    if before is None or before is entry:
+        return entry
+    offers = before.offers if is_identical(_said(before.offers), _said(entry.offers)) else entry.offers
+    return replace(entry, tools=_kept(before.tools, entry.tools), offers=offers)
+
+
+def _kept(before: tuple[JsonObject, ...], now: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+    known = {str(tool.get("name")): tool for tool in before}
+    kept = tuple(
+        same if (same := known.get(str(tool.get("name")))) is not None and is_identical(same, tool) else tool
+        for tool in now
+    )
+    is_as_before = len(kept) == len(before) and all(map(operator.is_, kept, before))
+    return before if is_as_before else kept
+
+
+def _said(offers: Offers) -> object:
+    return [getattr(offers, each.name) for each in fields(offers)]
+
+
+def _told(entry: ManifestEntry) -> tuple[object, ...]:
+    """Equal for what a server has told in the very same objects."""
+    differences = [(capabilities, Same(each)) for capabilities, each in entry.differences.items()]
+    return Same(entry.tools), Same(entry.offers), differences
+
+
+def _catalog(
+    settings: Settings,
+    admitted: Mapping[str, ManifestEntry],
+    failed: frozenset[str],
+    known: Manifest,
+    previous: Catalog,
+) -> Catalog:
+    """The catalog of what is admitted.
+
+    Args:
+        settings: which servers and workflows there are, and how tools are named.
+        admitted: what the servers list.
+        failed: the upstreams whose tools are stale.
+        known: the names that are kept.
+        previous: where what did not change is taken from.
+    """
+    listings = []
+    offers: dict[str, Offers | None] = {}
+    variants: dict[str, Variants] = {}
+    for upstream_id, definition in settings.servers.items():
+        if not definition.enabled:
+            continue
+        entry = admitted.get(upstream_id)
+        tools: tuple[JsonObject, ...] = ()
+        offers[upstream_id] = None
+        if entry is not None:
+            tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
+            variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
+        listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
+    workflows = composite_listing(read_composites(settings.workflows, limits_of(settings.workflow)))
+    catalog = build_catalog(
+        [*listings, workflows] if workflows is not None else listings,
+        prefix=settings.naming.prefix,
+        max_length=settings.naming.max_length,
+        reserved=RESERVED,
+        earlier=known.names,
+        former=known.former_names,
+        previous=previous,
+        ownership=ownership_of(settings.servers, former_ids(settings.servers)),
+    )
+    # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
+    catalog = with_composites(catalog, composites_of(settings, catalog), previous)
+    table = build_offers(offers, known.offer_names, catalog.ownership)
+    return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
 
 
 def _warn(table: OfferTable, previous: OfferTable) -> None:

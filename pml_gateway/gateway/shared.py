@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import anyio
 
+from pml_gateway.catalog.manifest import Manifest
+from pml_gateway.catalog.model import Catalog
 from pml_gateway.file_changes import FileChanges
-from pml_gateway.gateway.indexing import SharedIndexes
+from pml_gateway.gateway.indexing import SharedIndexes, SharedLinks
+from pml_gateway.gateway.made_once import MadeOnce
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
@@ -21,6 +24,9 @@ from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
 KEPT = 2
 """Indexes that are kept for the next gateway with the same tools: most clients of a machine have the same ones."""
 
+MADE_KEPT = 4
+"""Catalogs and the like that are kept: of now and of before, in two ways of naming."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -30,6 +36,9 @@ class Shared:
     workers: Workers
     requests: ToolRequests
     indexes: SharedIndexes
+    manifests: MadeOnce[Manifest]
+    catalogs: MadeOnce[Catalog]
+    links: SharedLinks
     file_changes: FileChanges
 
 
@@ -57,6 +66,7 @@ async def open_shared(
         anyio.create_task_group() as tasks,
     ):
         several = local is not None and not local.is_alone
+        kept = MADE_KEPT if several else 0
         file_changes = FileChanges()
         tasks.start_soon(file_changes.run)
         yield Shared(
@@ -64,6 +74,9 @@ async def open_shared(
             workers,
             ToolRequests(RequestLibrary(paths.requests_dir)),
             SharedIndexes(KEPT if several else 0),
+            MadeOnce(kept),
+            MadeOnce(kept),
+            SharedLinks(kept),
             file_changes,
         )
         tasks.cancel_scope.cancel()

@@ -28,7 +28,6 @@ from pml_gateway.upstreams.dialogue.local_clients import union
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, OFFERS_SHARE, list_offers, list_tools
 from pml_gateway.upstreams.pool import UpstreamPool
-from pml_gateway.upstreams.session_choice import late
 from pml_gateway.upstreams.upstream import Upstream
 
 logger = get_logger(__name__)
@@ -290,21 +289,17 @@ class CapabilityListings:
             if announced_kind(method) is not None:
                 changed.set()
 
-        with anyio.CancelScope(deadline=anyio.current_time() + upstream.connect_timeout) as opening:
-            async with upstream.open_beside(Questions(client_capabilities), HANDSHAKE, on_notice) as connection:
-                opening.deadline = math.inf
-                for _ in range(MAX_LISTINGS):
-                    changed = anyio.Event()
-                    found = await self._listed(upstream, connection)
-                    if found is not None:
-                        self._note(upstream, client_capabilities.key, found)
-                        self._changed.set()
-                    with anyio.move_on_after(SETTLING_SECONDS):
-                        await changed.wait()
-                    if not changed.is_set():
-                        return
-        if opening.cancelled_caught:
-            raise late(upstream.upstream_id, "initialize", upstream.connect_timeout, "no")
+        async with upstream.open_beside(Questions(client_capabilities), HANDSHAKE, on_notice) as connection:
+            for _ in range(MAX_LISTINGS):
+                changed = anyio.Event()
+                found = await self._listed(upstream, connection)
+                if found is not None:
+                    self._note(upstream, client_capabilities.key, found)
+                    self._changed.set()
+                with anyio.move_on_after(SETTLING_SECONDS):
+                    await changed.wait()
+                if not changed.is_set():
+                    return
 
     async def _listed(self, upstream: Upstream, connection: Connection) -> Difference | None:
         limit = upstream.connect_timeout

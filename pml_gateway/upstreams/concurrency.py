@@ -70,9 +70,14 @@ class CallLimit:
         return len(self._places.waiting)
 
     @property
+    def calls(self) -> int:
+        """Calls that run or wait."""
+        return self.waiting + self._max_concurrent - self._places.free
+
+    @property
     def is_unused(self) -> bool:
         """Whether no call runs or waits."""
-        return not len(self._places.waiting) and self._places.free == self._max_concurrent
+        return not self.calls
 
     @asynccontextmanager
     async def taken(

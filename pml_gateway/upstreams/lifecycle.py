@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Hashable
@@ -46,6 +47,7 @@ from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
+from pml_gateway.upstreams.starts import Starts, Turn, Urgency
 from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
@@ -100,7 +102,14 @@ class Opener:
     logs_dir: Path
     authorization: Authorization | None
     workplace: Workplace
+    starts: Starts
     installs: Installs | None = None
+
+    async def turn(self, urgency: Urgency) -> Turn:
+        """Wait until the server may be started, where it is started here."""
+        if self.effective.definition.resolved_transport is not Transport.STDIO:
+            return Turn(self.starts)
+        return await self.starts.turn(urgency)
 
     def http_side(self) -> HttpSide:
         """What a connection is to learn of HTTP beside the messages."""
@@ -354,16 +363,36 @@ class Lifecycle:
 
     @asynccontextmanager
     async def open_beside(
-        self, questions: Questions, era: str, on_notice: OnNotice | None = None
+        self,
+        questions: Questions,
+        era: str,
+        on_notice: OnNotice | None = None,
+        *,
+        urgency: Urgency = lambda: 0,
     ) -> AsyncIterator[Connection]:
-        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        """One more connection to the same server, which its caller holds; what it asks goes to `questions`.
+
+        Raises:
+            GatewayError: it could not be opened, or not in the time that a start may take once it is its turn.
+        """
         http = self._opener.http_side()
         try:
             if await self._first_start.is_due():
                 raise self._first_start.progress()
-            async with self._open(era, questions, http, on_notice or self.take_notice) as connection:
-                await connection.has_begun()
-                yield connection
+            turn = await self._opener.turn(urgency)
+            try:
+                with anyio.CancelScope() as opening:
+                    opening.deadline = anyio.current_time() + self._effective.connect_timeout
+                    opened = self._open(era, questions, http, on_notice or self.take_notice)
+                    async with opened as connection:
+                        await connection.has_begun()
+                        opening.deadline = math.inf
+                        turn.end()
+                        yield connection
+            finally:
+                turn.end()
+            if opening.cancelled_caught:
+                raise self._no_answer()
         # Translated here, where it is known what HTTP said.
         except Exception as exc:
             # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
@@ -457,15 +486,22 @@ class Lifecycle:
         """Hold one connection until it is idle (None) or fails (why)."""
         outcome: list[GatewayError | None] = []
         established = anyio.Event()
+        turn = await self._opener.turn(lambda: self._activity.limit.calls)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hold, established, outcome)
             with anyio.move_on_after(self._effective.connect_timeout) as deadline:
-                await established.wait()
+                try:
+                    await established.wait()
+                finally:
+                    turn.end()
             if deadline.cancelled_caught:
                 tasks.cancel_scope.cancel()
         if outcome:
             return outcome[0]
         await self._first_start.doubt()
+        return self._no_answer()
+
+    def _no_answer(self) -> GatewayError:
         return UpstreamUnavailableError(
             f"{self.upstream_id}: no answer within {self._effective.connect_timeout:g} s while connecting",
             hint=f"check the server, or raise servers.{self.upstream_id}.connect_timeout",

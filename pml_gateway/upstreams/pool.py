@@ -26,6 +26,7 @@ from pml_gateway.upstreams.dialogue.habits import Habits
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, wanted_upstreams
+from pml_gateway.upstreams.starts import Starts
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
 
@@ -37,10 +38,6 @@ logger = get_logger(__name__)
 
 MOMENT_SECONDS = 0.4
 """How long upstreams may take to end before it is said which are waited for."""
-
-STARTS_AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
-"""Upstreams that are started side by side before anybody calls: twenty at once on a small machine would all be ready
-late, and none in time for the first list or call."""
 
 DRAIN_SECONDS = 10.0
 """How long the calls of an upstream that a new configuration removes may still run."""
@@ -78,13 +75,13 @@ class SharedUpstreams:
         habits: Habits,
     ) -> None:
         self.local = local
-        self.early_starts = anyio.Semaphore(STARTS_AT_ONCE)
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
         self._open_streams = open_streams
         self._installs = installs
         self._habits = habits
+        self._starts = Starts()
         self._running: dict[Hashable, Running] = {}
         self._open: dict[str, int] = {}  # also those that nobody has any more
 
@@ -134,7 +131,9 @@ class SharedUpstreams:
                 follower.on_failed(upstream)
 
         upstream = Upstream(
-            Opener(effective, self._open_streams, self._logs_dir, authorization, workplace, self._installs),
+            Opener(
+                effective, self._open_streams, self._logs_dir, authorization, workplace, self._starts, self._installs
+            ),
             remembered,
             self._habits.of(effective.definition.fingerprint()),
             local=self.local,
@@ -214,7 +213,6 @@ class UpstreamPool:
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.local = shared.local
-        self.early_starts = shared.early_starts
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_joined: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None

@@ -90,7 +90,7 @@ class Eras:
         """Ask on a connection of its own, for as long as a start may take."""
         try:
             with anyio.move_on_after(self._lifecycle.longest_start), suppress(GatewayError):
-                async with self._lifecycle.open_beside(Questions(), era) as connection:
+                async with self._lifecycle.open_beside(Questions(), era, urgency=lambda: 1) as connection:
                     if connection.era == era:
                         self._spoken.add(era)
                     else:

@@ -327,15 +327,14 @@ class Upstream:
         if self._lifecycle.settled.is_set():
             self._lifecycle.settled = anyio.Event()
 
-    def connect_early(self) -> bool:
-        """Ask for a connection before any client calls; whether one is needed, as not where all is known."""
+    def connect_early(self) -> None:
+        """Ask for a connection before any client calls, where one is needed: not where all is known."""
         if self.state is UpstreamState.READY:
-            return False
+            return
         if self._lifecycle.waits_for_calls:
             self.settled.set()
-            return False
-        self.request_connect()
-        return True
+        else:
+            self.request_connect()
 
     def request_connect(self) -> None:
         """Ask for a connection, and for a fresh listing once it stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,6 +54,30 @@ async def test_clients_of_different_folders_share_a_server_and_have_gateways_of_
         assert await a.call("up__hello") == await b.call("up__hello")
         assert len(opened.profiles.all) == 2
         assert streams.upstreams["up"].opened == 1
+
+
+async def test_gateways_of_different_folders_make_a_catalog_of_the_same_lists_once(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello"), tool("bye")])}
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(open_machine(tmp_path, upstreams, **FULL))
+        for number in range(3):
+            folder = tmp_path / f"folder{number}"
+            folder.mkdir()
+            client = await stack.enter_async_context(opened.attached(f"client{number}", folder=folder))
+            assert await client.tools() == ["up__bye", "up__hello"]
+            # What is listed is on disk by then, for the next one.
+            await opened.profiles.gateways[-1].refresh(60)
+        _, second, third = (gateway.state.catalog for gateway in opened.profiles.gateways)
+        assert second is third
+        # What a server lists anew without a change is in the catalog of before.
+        for gateway in opened.profiles.gateways:
+            await gateway.refresh(60)
+        assert opened.profiles.gateways[1].state.catalog is second
+        upstreams["up"].tools.append(tool("another"))
+        for gateway in opened.profiles.gateways:
+            await gateway.refresh(60)
+        catalogs = [gateway.state.catalog for gateway in opened.profiles.gateways]
+        assert [each.by_name("up__another") is not None for each in catalogs] == [True, True, True]
 
 
 async def test_a_server_that_is_given_a_variable_runs_once_for_each_value(tmp_path: Path) -> None:

@@ -44,8 +44,14 @@ PATIENCE = 0.25
 SHARE = 4
 """One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
 
-OpenBeside = Callable[[Questions, str, OnNotice], AbstractAsyncContextManager[Connection]]
-"""Opens one more connection to the upstream, preferably in a protocol era."""
+
+class OpenBeside(Protocol):
+    """Opens one more connection to the upstream, preferably in a protocol era."""
+
+    def __call__(
+        self, questions: Questions, era: str, on_notice: OnNotice, *, urgency: Callable[[], int]
+    ) -> AbstractAsyncContextManager[Connection]:
+        """As `Lifecycle.open_beside`."""
 
 
 class ListOwn(Protocol):
@@ -92,28 +98,17 @@ class OwnSession:
         """Whose it is."""
         return self.key.client_id
 
-    async def hold(
-        self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice, connect_timeout: float
-    ) -> None:
+    async def hold(self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice) -> None:
         """Keep the session open until its peer leaves or `closing` is set."""
         try:
-            with anyio.CancelScope() as scope:
-                scope.deadline = anyio.current_time() + connect_timeout
-                async with open_beside(self.questions, self.key.era, on_notice) as connection:
-                    scope.deadline = float("inf")
-                    self._outcome.append(connection)
-                    self._opened.set()
-                    await first_of(connection.lost, connection.ended, self.closing)
-                    # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
-                    with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
-                        await self._left.until(lambda: not self.users or connection.lost.is_set())
-            if not self._outcome:
-                self._outcome.append(
-                    UpstreamUnavailableError(
-                        f"{upstream_id}: no answer within {connect_timeout:g} s while connecting",
-                        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
-                    )
-                )
+            opened = open_beside(self.questions, self.key.era, on_notice, urgency=lambda: self.users)
+            async with opened as connection:
+                self._outcome.append(connection)
+                self._opened.set()
+                await first_of(connection.lost, connection.ended, self.closing)
+                # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
+                with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
+                    await self._left.until(lambda: not self.users or connection.lost.is_set())
         # One session's failure, of whatever kind, must not stop the others.
         except Exception as exc:  # noqa: BLE001
             error = translate(exc, upstream_id)
@@ -213,7 +208,6 @@ class OwnSessions:
         self._question_timeout = effective.defaults.question_timeout
         self._max_sessions = effective.max_sessions
         self._max_queue = effective.max_queue
-        self._connect_timeout = effective.connect_timeout
         self._idle_timeout = effective.defaults.idle_timeout
         self._per_client = effective.per_client
         self._sessions: list[OwnSession] = []
@@ -432,7 +426,7 @@ class OwnSessions:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._close_when_idle, session)
                     tasks.start_soon(self._keep_listed, session)
-                    await session.hold(self._upstream_id, self._open_beside, on_notice, self._connect_timeout)
+                    await session.hold(self._upstream_id, self._open_beside, on_notice)
                     tasks.cancel_scope.cancel()
             finally:
                 self._forget(session)

@@ -1,0 +1,63 @@
+"""What is made of the same things is made once, for all who want it at the same time or soon after."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Made = TypeVar("Made")
+
+
+class Same:
+    """Equal to what is about the same object alone, which it holds: for keys of what may be large."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+class _Entry(Generic[Made]):
+    def __init__(self, key: Sequence[object]) -> None:
+        self.key = key
+        self.making = threading.Lock()
+        self.made: list[Made] = []
+
+
+class MadeOnce(Generic[Made]):
+    """Keeps the latest of what was made. Used from threads, of which those that want the same wait for the first."""
+
+    def __init__(self, kept: int) -> None:
+        """Keep so many; none, where there is nobody to share them with."""
+        self._kept = kept
+        self._looking = threading.Lock()
+        self._entries: list[_Entry[Made]] = []
+
+    def get(self, key: Sequence[object], make: Callable[[], Made]) -> Made:
+        """What was made for an equal key, or what `make` makes now; where that fails, the next one tries.
+
+        Args:
+            key: all that it depends on.
+            make: makes what nobody changes.
+        """
+        if not self._kept:
+            return make()
+        with self._looking:
+            entry = next((each for each in self._entries if each.key == key), None)
+            if entry is None:
+                entry = _Entry(key)
+            else:
+                self._entries.remove(entry)
+            self._entries.append(entry)
+            del self._entries[: -self._kept]
+        with entry.making:
+            if not entry.made:
+                entry.made.append(make())
+            return entry.made[0]
