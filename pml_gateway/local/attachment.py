@@ -107,6 +107,10 @@ class Attachment:
         """What names its configuration."""
         return self.paths.identity(self.config_file)
 
+    def is_like(self, other: Attachment) -> bool:
+        """Whether the same is served to both, whatever the configuration says."""
+        return (self.workplace, self.options) == (other.workplace, other.options)
+
     @property
     def without_effect(self) -> tuple[str, ...]:
         """What it was started with and can have no effect, in words."""

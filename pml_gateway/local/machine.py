@@ -143,8 +143,7 @@ class Machine:
                     await lines.tell({"alone": True})
                     return
                 self._tell_spare()
-                profile, runtime = entered
-                notes = [*profile.notes, *attachment.without_effect]
+                runtime, notes = entered.runtime, [*entered.notes, *attachment.without_effect]
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
                 try:
                     await serve_session(runtime, member, rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,11 +62,6 @@ class Profile:
     def pool(self) -> UpstreamPool | None:
         """Its servers, once it is open."""
         return None if self.runtime is None else self.runtime.gateway.pool
-
-    @property
-    def notes(self) -> list[str]:
-        """What the configuration's reader should know."""
-        return [*self._loaded.warnings]
 
     @property
     def runtime(self) -> Runtime | None:
@@ -135,6 +130,7 @@ class Profiles:
         self._shared = shared
         self._profiles: list[Profile] = []
         self._logged: tuple[object, ...] = ()
+        self._logged_warnings: tuple[str, ...] = ()
         self._readers = anyio.CapacityLimiter(READ_AT_ONCE)
 
     @property
@@ -158,7 +154,7 @@ class Profiles:
         return [member for profile in self._profiles for member in profile.members]
 
     @asynccontextmanager
-    async def entered(self, member: Member) -> AsyncIterator[tuple[Profile, Runtime] | None]:
+    async def entered(self, member: Member) -> AsyncIterator[Entered | None]:
         """The gateway for a client, for the length of this context; None where it is to have one of its own.
 
         Raises:
@@ -173,17 +169,23 @@ class Profiles:
         profile = next((each for each in self._profiles if each.key == key and not each.closing.is_set()), None)
         if profile is None:
             self._set_up_logs(loaded.settings, read.owner)
-            for warning in loaded.warnings:
-                logger.warning("%s", warning)
             profile = Profile(key, loaded, read.upstreams, attachment)
             self._profiles.append(profile)
             self._tasks.start_soon(self._hold, profile)
+        self._log(loaded.warnings)
         profile.members.append(member)
         try:
-            yield profile, await profile.opened()
+            yield Entered(profile, await profile.opened(), loaded.warnings)
         finally:
             profile.members.remove(member)
             self._close_unused()
+
+    def _log(self, warnings: Sequence[str]) -> None:
+        """Each once in a row: clients that come one after the other mostly have the same settings."""
+        for warning in warnings:
+            if warning not in self._logged_warnings:
+                logger.warning("%s", warning)
+        self._logged_warnings = tuple(warnings)
 
     def _set_up_logs(self, settings: Settings, owner: Settings) -> None:
         # What is secret is looked for in every word of the servers, which most clients have in common.
@@ -209,22 +211,33 @@ class Profiles:
             profile.closing.set()
 
     def _look_again(self, profile: Profile) -> None:
-        # Nobody else enters before it is known what it serves now.
+        # Nobody else enters, nor calls, before it is known whom it serves now: its variables are those of one client.
         profile.key = object()
-        self._tasks.start_soon(self._part, profile)
+        held = [member for member in profile.members if not member.attachment.is_like(profile.first)]
+        for member in held:
+            member.hold()
+        self._tasks.start_soon(self._part, profile, held)
 
-    async def _part(self, profile: Profile) -> None:
+    async def _part(self, profile: Profile, held: Sequence[Member]) -> None:
         """After a change of the configuration, send those away to whom another gateway is to be served now."""
-        try:
-            read = await self._read(profile.first)
+        read = await self._read_or_none(profile.first)
+        if read is not None:
             profile.key = read.key
             self._set_up_logs(read.loaded.settings, read.owner)
-            for member in list(profile.members):
-                if (await self._read(member.attachment)).key != profile.key:
-                    self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
-        # A configuration that is broken again changes nothing.
+        for member in held:
+            own = await self._read_or_none(member.attachment)
+            if own is not None and own.key == profile.key:
+                member.release()
+            else:
+                self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
+
+    async def _read_or_none(self, attachment: Attachment) -> _Configuration | None:
+        try:
+            return await self._read(attachment)
+        # One that is broken again by now, or cannot be read, is its client's matter: it hears of it as it comes back.
         except Exception as error:  # noqa: BLE001
-            logger.debug("not looked at again: %s", error)
+            logger.debug("cannot be served any more: %s", error)
+            return None
 
     async def _read(self, attachment: Attachment) -> _Configuration:
         """What a client is to be served, by the files of now.
@@ -241,6 +254,15 @@ class Profiles:
             f"the settings for {attachment.workplace.folder} could not be read within {READ_SECONDS:g} s",
             hint="a file of them, or of variables of a server, is on a disk or a pipe that does not answer",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The gateway that a client has, and what it should know of its own settings."""
+
+    profile: Profile
+    runtime: Runtime
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,22 @@ class Member:
     memory: SessionMemory = field(default_factory=SessionMemory)
     unanswered: Unanswered = field(default_factory=Unanswered)
     leaving: anyio.Event = field(default_factory=anyio.Event)
+    _holds: list[anyio.Event] = field(default_factory=list)
+
+    def hold(self) -> None:
+        """Take no message of it until it is released; its bridge repeats those of a member that leaves instead."""
+        self._holds.append(anyio.Event())
+
+    def release(self) -> None:
+        """Take what it sends."""
+        for each in self._holds:
+            each.set()
+
+    async def until_released(self) -> None:
+        """Wait while it is held."""
+        while self._holds:
+            await self._holds[0].wait()
+            del self._holds[0]
 
     async def send_away(self, reason: str, seconds: float) -> bool:
         """Have the bridge hold new requests, and end the session once those in flight are answered; whether all were.
@@ -206,6 +222,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                         await member.unanswered.answered(FINISHING_SECONDS)
                         return
                     item = await _message(line)
+                    await member.until_released()
                     member.note(item)
                     await arriving.send(item)
 

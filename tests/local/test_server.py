@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.local.lines import FINISHING
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
@@ -180,6 +182,54 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
         assert await b.notice("leaving") == {"leaving": "restart"}
         assert await a.call("up__hello")
         assert ("up", str(tmp_path), "token-a-7731") in streams.workplaces
+
+
+async def test_nobody_calls_with_the_variables_of_another_client_after_an_edit(tmp_path: Path) -> None:
+    streams = Seen("up")
+    config = tmp_path / "config.yaml"
+    async with (
+        open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
+        opened.attached("a", environ={"TOKEN": "token-a-7731"}) as a,
+        opened.attached("b", environ={"TOKEN": "token-b-7731"}) as b,
+    ):
+        assert await a.tools() == await b.tools()
+        last = b.last_id
+        [gateway] = opened.profiles.gateways
+
+        def call_at_once(before: GatewayState, after: GatewayState) -> None:
+            if before.settings is after.settings:
+                return
+            # The server of now has the variables of the first client.
+            b.last_id += 1
+            params = {"name": "up__hello", "arguments": {}}
+            message = {"jsonrpc": "2.0", "id": b.last_id, "method": "tools/call", "params": params}
+            b.writer.write(json.dumps(message).encode() + b"\n")
+
+        stop = gateway.on_swap(call_at_once)
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace('"in-memory-up"', '"in-memory-up", "env": {"T": "${env:TOKEN}"}'))
+        assert await b.notice("leaving") == {"leaving": "restart"}
+        stop()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await b.next_told("no such notice")
+        assert b.last_id > last
+        assert not [each for each in b.told if each.get("id", 0) > last]
+
+
+async def test_a_client_is_told_of_its_own_settings_and_of_no_other_ones(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}))
+
+        async def notes(name: str, **environ: str) -> list[str]:
+            client = await stack.enter_async_context(opened.attached(name, introduced=False, environ=environ))
+            told: list[str] = (await client.notice("attached"))["attached"]["notes"]
+            return told
+
+        assert await notes("clean") == []
+        [wrong] = await notes("wrong", PML_BOGUS="1")
+        assert "PML_BOGUS" in wrong
+        assert await notes("clean too") == []
+        assert len(opened.profiles.all) == 1
 
 
 async def test_a_command_ends_it_and_says_what_was_not_finished(tmp_path: Path) -> None:
