@@ -13,6 +13,7 @@ import anyio.abc
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from pml_gateway.files import Signature, signature
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.signal import Coalesced
 
@@ -33,10 +34,6 @@ LOOK_SECONDS = 1.0
 
 AGAIN_SECONDS = 60.0
 """After which it is tried again to watch what could not be watched."""
-
-
-Signature = tuple[int, int, int] | None
-"""By which a file is known to be as it was; None for one that is not there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,15 +145,7 @@ def _look_at(files: Collection[Path]) -> tuple[frozenset[Path], dict[Path, Signa
 
 
 def _signatures(files: Collection[Path]) -> dict[Path, Signature]:
-    return {file: _signature(file) for file in files}
-
-
-def _signature(file: Path) -> Signature:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return {file: signature(file) for file in files}
 
 
 def _existing(folders: Collection[Path]) -> frozenset[Path]:

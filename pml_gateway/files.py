@@ -158,3 +158,16 @@ def _lock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+Signature = tuple[int, int, int] | None
+"""By which a file is known to be as it was; None for one that is not there."""
+
+
+def signature(file: Path) -> Signature:
+    """That of a file now."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pml_gateway.catalog.build import LONGEST_BEFORE, MAX_FORMER
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames
-from pml_gateway.files import locked, read_json, write_atomically
+from pml_gateway.files import locked, read_json, signature, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.types import JsonObject
@@ -129,7 +129,7 @@ class ManifestFile:
     @property
     def identity(self) -> tuple[object, ...]:
         """Equal as long as `load` gives the same."""
-        return self._path, *map(_signature, (self._path, self._before))
+        return self._path, *map(signature, (self._path, self._before))
 
     def load(self) -> Manifest:
         """The manifest on disk; an absent or damaged one is empty."""
@@ -179,14 +179,6 @@ class ManifestFile:
             merged = Manifest(entries, names, offer_names, former)
             write_atomically(self._path, _written(merged))
         return merged
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:

@@ -97,6 +97,8 @@ class SharedIndexes:
 
     def __init__(self, kept: int = 0) -> None:
         """Keep so many complete ones, the latest, for gateways that come later."""
+        self.reading = anyio.CapacityLimiter(1)
+        """One gateway after the other reads what its index is made of, as most find what the first one has read."""
         self._kept = kept
         self._entries: list[_Entry] = []
 
@@ -240,7 +242,7 @@ class Indexer:
             if self._requested is None:
                 continue
             settings, catalog = self._requested
-            texts = await anyio.to_thread.run_sync(self._documents, settings, catalog)
+            texts = await anyio.to_thread.run_sync(self._documents, settings, catalog, limiter=self._indexes.reading)
             wanted = (settings.search.model, settings.search.ranking is Ranking.LEXICAL, *texts)
             if not await anyio.to_thread.run_sync(wanted.__eq__, self._indexed):
                 self._indexed = ()

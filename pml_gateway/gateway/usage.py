@@ -171,13 +171,17 @@ class _Given:
     count: int = 0
 
 
+COUNTED_SECONDS = 2.0
+"""What a count waits: it takes time that clients want when they come, mostly several at once."""
+
+
 class ListCosts:
     """Counts each different list once, in a thread: a large one takes longer to count than to send."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
-        self._arrived = Coalesced()
+        self._arrived = Coalesced(COUNTED_SECONDS)
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_SIZES)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_SIZES)
 

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,11 +53,15 @@ def serve(
 
             from pml_gateway.local.machine import run
 
+            # What is imported late is there for the spare as well.
+            import_module("anyio._backends._asyncio")
+            import_module("uvloop")
+
             gc.freeze()
             gc.set_threshold(*COLLECTED_AFTER)
             gc.enable()
             own = os.getpid()
-            spare = fork_spare(will, (life_lock, listener.fileno())) if has_spare else None
+            spare = fork_spare(will, (life_lock, listener.fileno()), _prepare) if has_spare else None
             if isinstance(spare, Will):
                 listener.detach()
                 will, before = spare, own
@@ -72,6 +77,14 @@ def serve(
                 spare.dismiss()
         return 0
     return 0
+
+
+def _prepare() -> None:
+    """Import what every gateway comes to need once it has clients."""
+    from pml_gateway.index.models import library
+
+    for name in ("jsonschema", "faiss", "tokenizers", "onnxruntime"):
+        library(name)
 
 
 def _refuse_all(listener: socket.socket, message: str, log: str) -> None:

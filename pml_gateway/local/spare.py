@@ -9,10 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ SHORT_LIFE_SECONDS = 1.0
 
 PIPE_BYTES = 1024 * 1024
 """What a will may take before the spare reads it: the variables of a process are a tenth of that."""
+
+PREPARE_SECONDS = 5.0
+"""When the spare does what takes time: a gateway that begins, and its first clients, want the processor."""
 
 CHUNK = 65_536
 
@@ -82,7 +86,7 @@ class Spare:
         os.close(self._pipe)
 
 
-def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
+def fork_spare(will: Will, held: Collection[int], prepare: Callable[[], None]) -> Spare | Will | None:
     """Have a spare from now on; None where there can be none.
 
     Returns twice: at once in the gateway, with its spare; and in the spare once the gateway was killed, with its will.
@@ -91,6 +95,7 @@ def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
     Args:
         will: what the next gateway is to be, until the spare is told otherwise.
         held: descriptors that the gateway alone is to have.
+        prepare: what the spare does beside, so that it need not be done later.
     """
     if sys.platform != "linux":
         return None
@@ -105,7 +110,7 @@ def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
     try:
         for each in (writing, *held):
             os.close(each)
-        left = _waited(reading, will)
+        left = _waited(reading, will, prepare)
         os.close(reading)
         if left is not None:
             os.setsid()
@@ -116,14 +121,23 @@ def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
     os._exit(0)
 
 
-def _waited(reading: int, will: Will) -> Will | None:
+def _waited(reading: int, will: Will, prepare: Callable[[], None]) -> Will | None:
     """What a gateway left that was killed; None where nobody misses it, or it did not live long."""
     # Whoever signals the whole group means the gateway, and this with it.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
     _rename(b".server", b".spare ")
     began, said = time.monotonic(), b""
-    while chunk := os.read(reading, CHUNK):
+    is_prepared = False
+    while True:
+        patience = None if is_prepared else max(began + PREPARE_SECONDS - time.monotonic(), 0)
+        if not select.select([reading], [], [], patience)[0]:
+            prepare()
+            is_prepared = True
+            continue
+        chunk = os.read(reading, CHUNK)
+        if not chunk:
+            break
         *whole, said = (said + chunk).split(b"\n")
         if whole:
             will = Will(**json.loads(whole[-1]))

@@ -37,7 +37,8 @@ from pml_gateway.local.spare import Spare, Will, fork_spare
 
 module.SHORT_LIFE_SECONDS = float(sys.argv[1])
 held = os.open(os.devnull, os.O_RDONLY)
-spare = fork_spare(Will("client"), [held])
+module.PREPARE_SECONDS = float(sys.argv[2])
+spare = fork_spare(Will("client"), [held], lambda: print(json.dumps("prepared"), flush=True))
 if isinstance(spare, Will):
     try:
         os.fstat(held)
@@ -53,9 +54,9 @@ for line in sys.stdin:
 
 
 @contextmanager
-def gateway(short_life: float = 0.0) -> Iterator[Any]:
+def gateway(short_life: float = 0.0, prepares_after: float = 60.0) -> Iterator[Any]:
     """A process with a spare, that is told what it says on its stdin; all that both print is read here."""
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(short_life)]
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(short_life), str(prepares_after)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
 
@@ -75,6 +76,17 @@ def test_a_spare_goes_on_with_what_it_was_told_last_and_holds_nothing_of_the_gat
         os.kill(pid, signal.SIGKILL)
         said = json.loads(process.stdout.readline())
     assert said == ["goes on", spare, "up", False, {"port": 8765, "owner": {"environ": environ}}]
+
+
+def test_a_spare_prepares_while_nothing_is_said_and_goes_on_all_the_same() -> None:
+    with gateway(prepares_after=0.01) as process:
+        said = [json.loads(process.stdout.readline()) for _ in range(2)]
+        _, pid, spare = next(each for each in said if each != "prepared")
+        process.stdin.write(json.dumps({"started_by": "up"}) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == ["told", spare]
+        os.kill(pid, signal.SIGKILL)
+        assert json.loads(process.stdout.readline()) == ["goes on", spare, "up", False, None]
 
 
 @pytest.mark.parametrize(
