@@ -6,7 +6,6 @@ memory is the gateway's own. On Linux alone: elsewhere a process cannot go on af
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -18,6 +17,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+if sys.platform == "linux":
+    import fcntl
 
 SHORT_LIFE_SECONDS = 1.0
 """A gateway that is killed sooner after its start may be killed by what it starts with: clients decide then."""
