@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
-from pml_gateway.paths import Paths
+from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
 from pml_gateway.upstreams.sharing import WantedUpstream
@@ -123,13 +123,27 @@ class Attachment:
         )
 
     def key(self, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream]) -> Hashable:
-        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes."""
+        """What clients have in common that one gateway serves: the settings, the servers' processes, and the folder.
+
+        The folder counts where something depends on it: a project's file, or a setting that refers to what lies there.
+        """
         settings, environ = loaded.settings, self.workplace.environ
         servers = frozenset(each.key for each in upstreams.values())
         rest = settings.model_dump_json(exclude={"servers"})
-        named = {each.name for each in references(rest) if each.kind == "env"}
-        variables = frozenset((name, environ.get(name)) for name in named)
-        return self.identity, str(self.workplace.folder), settings.model_dump_json(), servers, variables
+        named = references(rest)
+        variables = frozenset((each.name, environ.get(each.name)) for each in named if each.kind == "env")
+        depends = (
+            any(file.name == PROJECT_NAME for file in loaded.files)
+            or any(each.kind == "file" for each in named)
+            or settings.references.store.startswith("disk:")
+        )
+        folder = str(self.workplace.folder) if depends else None
+        return self.identity, folder, settings.model_dump_json(), servers, variables
+
+    @property
+    def project_file(self) -> Path:
+        """The file of the project that it works in, also where there is none yet."""
+        return self.workplace.folder / PROJECT_NAME
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
         """The settings in force for it; `overrides` are options of its command line by dotted key.

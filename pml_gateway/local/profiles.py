@@ -174,11 +174,24 @@ class Profiles:
             self._tasks.start_soon(self._hold, profile)
         self._log(loaded.warnings)
         profile.members.append(member)
+        watching = anyio.CancelScope()
+        if attachment.project_file != profile.first.project_file:
+            self._tasks.start_soon(self._follow_project, profile, member, watching)
         try:
             yield Entered(profile, await profile.opened(), loaded.warnings)
         finally:
+            watching.cancel()
             profile.members.remove(member)
             self._close_unused()
+
+    async def _follow_project(self, profile: Profile, member: Member, watching: anyio.CancelScope) -> None:
+        """Send a client away whose folder gets a project file of its own: the gateway watches that of the first one."""
+        with watching:
+            async with self._shared.file_changes.of({member.attachment.project_file}) as changes:
+                async for _ in changes:
+                    own = await self._read_or_none(member.attachment)
+                    if own is not None and own.key != profile.key:
+                        await member.send_away("restart", MOVING_SECONDS)
 
     def _log(self, warnings: Sequence[str]) -> None:
         """Each once in a row: clients that come one after the other mostly have the same settings."""

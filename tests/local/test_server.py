@@ -43,10 +43,29 @@ class Seen(MemoryStreams):
             yield streams
 
 
-async def test_clients_of_different_folders_share_a_server_and_have_gateways_of_their_own(tmp_path: Path) -> None:
+async def test_clients_of_different_folders_share_all_until_one_of_them_has_a_project_file(tmp_path: Path) -> None:
     streams, one, two = Seen("up"), tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
+    async with (
+        open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
+        opened.attached("a", folder=one) as a,
+        opened.attached("b", folder=two) as b,
+    ):
+        assert await a.tools() == await b.tools() == ["up__hello"]
+        assert len(opened.profiles.all) == 1
+        (two / ".pml.yaml").write_text("gateway: {tools_exposure: meta_only}", encoding="utf-8")
+        assert await b.notice("leaving") == {"leaving": "restart"}
+        async with opened.attached("b", folder=two) as again:
+            assert "search_tools" in await again.tools()
+        assert await a.tools() == ["up__hello"]
+
+
+async def test_clients_of_projects_share_a_server_and_have_gateways_of_their_own(tmp_path: Path) -> None:
+    streams, one, two = Seen("up"), tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+        (folder / ".pml.yaml").write_text("gateway: {intent: say hello}", encoding="utf-8")
     async with (
         open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened,
         opened.attached("a", folder=one) as a,
@@ -65,6 +84,7 @@ async def test_gateways_of_different_folders_make_a_catalog_of_the_same_lists_on
         for number in range(3):
             folder = tmp_path / f"folder{number}"
             folder.mkdir()
+            (folder / ".pml.yaml").write_text(f"gateway: {{intent: number {number}}}", encoding="utf-8")
             client = await stack.enter_async_context(opened.attached(f"client{number}", folder=folder))
             assert await client.tools() == ["up__bye", "up__hello"]
             # What is listed is on disk by then, for the next one.
