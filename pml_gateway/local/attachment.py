@@ -119,13 +119,16 @@ class Attachment:
         )
 
     def key(self, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream]) -> Hashable:
-        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes."""
+        """What clients have in common that one gateway serves: the folder, the settings, and the servers' processes.
+
+        Reads the disk.
+        """
         settings, environ = loaded.settings, self.workplace.environ
         servers = frozenset(each.key for each in upstreams.values())
         rest = settings.model_dump_json(exclude={"servers"})
         named = {each.name for each in references(rest) if each.kind == "env"}
         variables = frozenset((name, environ.get(name)) for name in named)
-        return self.identity, str(self.workplace.folder), settings.model_dump_json(), servers, variables
+        return self.identity, self.workplace.folder_identity, settings.model_dump_json(), servers, variables
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
         """The settings in force for it; `overrides` are options of its command line by dotted key.

@@ -105,7 +105,7 @@ def _key(
         },
         "defaults": defaults.model_dump(mode="json"),
         "started": _started(upstream_id, definition, sharing.place),
-        "folder": None if sharing.by is SharedBy.EVERYBODY else str(workplace.folder),
+        "folder": None if sharing.by is SharedBy.EVERYBODY else workplace.folder_identity,
     }
     text = json.dumps(key, sort_keys=True, default=str)
     return ProcessKey(upstream_id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())

@@ -138,6 +138,20 @@ def test_a_server_of_single_clients_starts_in_their_folders(
     assert key(definition(**entry), one) != key(definition(**entry), two)
 
 
+@pytest.mark.parametrize("sessions", ["per_folder", "per_client"])
+def test_a_folder_that_takes_the_name_of_another_is_another(
+    places: tuple[Workplace, Workplace], sessions: str
+) -> None:
+    one, _ = places
+    entry = definition(command="x", sessions=sessions)
+    before = key(entry, one)
+    assert key(entry, one) == before
+    one.folder.rename(one.folder.with_name("moved"))
+    gone = key(entry, one)
+    one.folder.mkdir()
+    assert len({before, gone, key(entry, one)}) == 3
+
+
 def test_what_a_setting_says_of_a_server_goes_before_what_is_known_of_it(places: tuple[Workplace, Workplace]) -> None:
     shared = definition(command="npx", args=["@playwright/mcp"], sessions="shared")
     assert shared_by(shared, places[0]).by is SharedBy.EVERYBODY
