@@ -21,6 +21,7 @@ from pml_gateway.config.packages import CONTAINERS, NO_PACKAGE, behind_env, pack
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError
+from pml_gateway.mcp.network import CERTIFICATES, Network
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.secrets.judgement import ENV_FLAGS
 from pml_gateway.secrets.masking import mask_text
@@ -127,11 +128,13 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
             found = process_parameters(upstream_id, definition, place)
             reached: object = [found.command, found.args, found.env, found.cwd]
         else:
+            network = Network.of(place)
             login = [definition.auth.client_id, definition.auth.client_secret] if definition.auth else []
             reached = [
                 resolve_in(definition.url or "", place),
                 resolved_headers(definition, place),
                 [resolve_in(text or "", place) for text in login],
+                [network.proxies, network.certificates],
             ]
     except GatewayError as error:
         # Who cannot be served now may be soon, each from a place of its own.
@@ -165,6 +168,8 @@ def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[s
         if (reference := folder_reference(text)) is not None:
             yield f"{key} uses {reference}"
     if definition.resolved_transport is not Transport.STDIO:
+        named = (name for name in CERTIFICATES if is_relative(workplace.environ.get(name) or "/"))
+        yield from (f"{name} is relative" for name in named)
         return
     try:
         yield from _of_process(definition, workplace)

@@ -339,6 +339,26 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
     assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"}))
 
 
+def test_clients_of_different_proxies_or_authorities_share_no_remote_server(
+    places: tuple[Workplace, Workplace],
+) -> None:
+    one, two = places
+    remote = definition(url="https://x.example/mcp")
+    ways: list[dict[str, str]] = [
+        {},
+        {"HTTPS_PROXY": "http://p:1"},
+        {"HTTPS_PROXY": "http://p:2"},
+        {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "y.example"},
+        {"SSL_CERT_FILE": "/own.pem"},
+        {"SSL_CERT_DIR": "/own.pem"},
+    ]
+    clients = [[replace(each, environ={**each.environ, **way}) for each in places] for way in ways]
+    assert len({key(remote, client) for client, _ in clients}) == len(ways)
+    assert [key(remote, client) for client, _ in clients] == [key(remote, other) for _, other in clients]
+    relative = replace(two, environ={**one.environ, "SSL_CERT_FILE": "own.pem"})
+    assert shared_by(remote, relative).reason == "SSL_CERT_FILE is relative"
+
+
 def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Workplace]) -> None:
     """What they lack may come, and then each is to be served with its own."""
     one, _ = places
