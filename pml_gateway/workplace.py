@@ -31,6 +31,16 @@ class Workplace:
         """The home directory of whoever works here."""
         return Path(self.environ.get(HOME_VARIABLE) or Path.home())
 
+    @property
+    def folder_identity(self) -> tuple[str, int, int]:
+        """What names the folder, and none that is put in its place while something still runs in it. Reads the disk."""
+        try:
+            found = self.folder.stat()
+        except OSError:
+            # Gone, or not ours to look at: its name is all there is.
+            return str(self.folder), 0, 0
+        return str(self.folder), found.st_dev, found.st_ino
+
     def path(self, written: str | Path) -> Path:
         """A path as it is meant here: `~` is the home, and what is relative begins in the folder."""
         first, *rest = Path(written).parts or ("",)

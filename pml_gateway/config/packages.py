@@ -12,7 +12,9 @@ from pathlib import PurePath
 
 _NODE = frozenset({"npx", "bunx", "pnpx"})
 _PYTHON = frozenset({"uvx", "pipx"})
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+"""Runners whose packages are images: what they start sees nothing of the folder that it is not given."""
+
 _SUBCOMMANDS = {
     "npm": ("exec",),
     "pnpm": ("dlx",),
@@ -52,7 +54,7 @@ def package_of(command: str, args: Sequence[str]) -> Package:
     if not _runs_packages(runner, words):
         return NO_PACKAGE
     words = words[len(_SUBCOMMANDS.get(runner, ())) :]
-    if runner in _CONTAINERS:
+    if runner in CONTAINERS:
         return _image(_first_image(words))
     named = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in _NAMES_PACKAGE), None)
     text = named or _first(words, _TAKES_VALUE.__contains__)
@@ -61,10 +63,14 @@ def package_of(command: str, args: Sequence[str]) -> Package:
 
 def _after_cmd(command: str, args: Sequence[str]) -> tuple[str, list[str]]:
     """The name of a command without folder and ending, and its arguments; those behind `cmd /c`, where it is that."""
-    runner, words = PurePath(command.replace("\\", "/")).name.lower(), list(args)
-    if runner in ("cmd", "cmd.exe") and len(words) > 1 and words[0].lower() == "/c":
-        runner, words = PurePath(words[1]).name.lower(), words[2:]
-    return runner.removesuffix(".exe").removesuffix(".cmd"), words
+    runner, words = _name(command), list(args)
+    if runner == "cmd" and len(words) > 1 and words[0].lower() == "/c":
+        runner, words = _name(words[1]), words[2:]
+    return runner, words
+
+
+def _name(command: str) -> str:
+    return PurePath(command.replace("\\", "/")).name.lower().removesuffix(".exe").removesuffix(".cmd")
 
 
 def _runs_packages(runner: str, words: Sequence[str]) -> bool:
@@ -111,7 +117,16 @@ def _image(text: str) -> Package:
     return Package(head, digest or tag)
 
 
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
+_LINE_OPTIONS = {
+    **dict.fromkeys(_SHELLS, re.compile(r"-[a-z]*c|--command")),
+    "cmd": re.compile(r"/[ck]", re.IGNORECASE),
+    **dict.fromkeys(
+        ("powershell", "pwsh"), re.compile(r"-(?:c|command|commandwithargs|e|ec|encodedcommand)", re.IGNORECASE)
+    ),
+}
+"""By which option a shell is given a line to run, and not a file."""
+
 _SYNONYMS = {("npm", "x"): ("npm", "exec"), ("yarn", "exec"): ("yarn", "dlx")}
 _FAMILIES = {"npx": "npm", "pnpx": "pnpm", "bunx": "bun", "uvx": "uv"}
 """Short names of runners whose packages lie in the same place as those of the long one."""
@@ -155,8 +170,11 @@ def package_run(command: str, args: Sequence[str]) -> PackageRun | None:
     Also behind `cmd /c`, `env` and `sh -c`, where the runner is the first command.
     """
     runner, words = _after_cmd(command, args)
-    if runner == "env" or (runner in _SHELLS and len(words) > 1 and re.fullmatch(r"-[a-z]*c", words[0])):
-        inner = _first_command(words if runner == "env" else _split(words[1]))
+    if runner == "env":
+        inner = _first_command(words)
+        return package_run(inner[0], inner[1:]) if inner else None
+    if runner in _SHELLS and (line := shell_line(runner, words)):
+        inner = _first_command(_split(line[0]))
         return package_run(inner[0], inner[1:]) if inner else None
     if runner == "deno":
         # Its options take their values after `=`, and its own modules come from addresses.
@@ -168,13 +186,33 @@ def package_run(command: str, args: Sequence[str]) -> PackageRun | None:
         return None
     wanted = _SUBCOMMANDS.get(runner, ())
     words, named = words[len(wanted) :], " ".join((runner, *wanted))
-    if runner in _CONTAINERS:
+    if runner in CONTAINERS:
         packages = [_first_image(words)]
     else:
         naming = _NAMING.get(runner, frozenset({"-p", "--package"}))
         packages = _values(words, naming) or [_first(words, (_TAKES_VALUE | naming | {"-p"}).__contains__)]
         packages += _values(words, frozenset({"--with"}))
     return PackageRun(named, tuple(packages)) if packages[0] else None
+
+
+def shell_line(command: str, args: Sequence[str]) -> list[str] | None:
+    """What a shell is given to run, and what stands behind it; also a shell that another command starts.
+
+    None where there is none, or it runs a file.
+    """
+    words = [command, *args]
+    for at, word in enumerate(words):
+        if (option := _LINE_OPTIONS.get(_name(word))) is not None:
+            found = next((later for later in range(at + 1, len(words)) if option.fullmatch(words[later])), None)
+            if found is not None:
+                return words[found + 1 :]
+    return None
+
+
+def behind_env(command: str, args: Sequence[str]) -> tuple[str, list[str]]:
+    """The command that `env` starts and its arguments; the same as given where it is another command."""
+    inner = _first_command(args) if _name(command) == "env" else []
+    return (inner[0], inner[1:]) if inner else (command, list(args))
 
 
 def _first_command(words: Sequence[str]) -> list[str]:

@@ -126,6 +126,7 @@ class Attachment:
         """What clients have in common that one gateway serves: the settings, the servers' processes, and the folder.
 
         The folder counts where something depends on it: a project's file, or a setting that refers to what lies there.
+        Reads the disk.
         """
         settings, environ = loaded.settings, self.workplace.environ
         servers = frozenset(each.key for each in upstreams.values())
@@ -137,7 +138,7 @@ class Attachment:
             or any(each.kind == "file" for each in named)
             or settings.references.store.startswith("disk:")
         )
-        folder = str(self.workplace.folder) if depends else None
+        folder = self.workplace.folder_identity if depends else None
         return self.identity, folder, settings.model_dump_json(), servers, variables
 
     @property

@@ -43,13 +43,17 @@ NAMES = frozenset((
     "HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "PML_HOME",
     "VIRTUAL_ENV", "CONDA_PREFIX", "DBUS_SESSION_BUS_ADDRESS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "DYLD_FALLBACK_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SYSTEMROOT", "SYSTEMDRIVE",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SYSTEMROOT", "SYSTEMDRIVE",
     "WINDIR", "COMSPEC", "PATHEXT", "APPDATA", "LOCALAPPDATA", "USERPROFILE", "USERNAME", "PROGRAMDATA", "HOMEDRIVE",
     "HOMEPATH",
 ))
 # fmt: on
 PREFIXES = ("LC_", "XDG_", "PYTHON", "HF_", "OMP_", "MKL_", "OPENBLAS_", "ORT_", "TOKENIZERS_", "MALLOC_")
-"""What a gateway itself is started with: where it finds things, and how it computes. Nothing that is one client's."""
+"""What a gateway itself is started with: where it finds things, and how it computes. Nothing that is one client's.
+
+Proxies and certificates are for what it fetches and reports itself, as a model or telemetry; requests to servers go by
+those of the client that they are made for.
+"""
 
 
 class FailedStartError(Exception):

@@ -21,6 +21,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve_in
@@ -177,6 +178,7 @@ async def _calls(
         resolved_headers(definition, workplace),
         connection.session,
         http,
+        Network.of(workplace),
         connect_timeout=connect_timeout,
         on_notice=on_notice,
     ) as send_call:

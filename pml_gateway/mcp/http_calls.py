@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -16,7 +15,6 @@ from typing import Any, Self
 import aiohttp
 import anyio
 import anyio.abc
-import httpx2
 import mcp_types
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
@@ -28,6 +26,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
+from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.session import OnNotice, PassthroughSession
 from pml_gateway.types import JsonObject
 
@@ -376,18 +375,19 @@ async def open_http_calls(
     headers: Mapping[str, str],
     session: PassthroughSession,
     http: HttpSide,
+    network: Network,
     *,
     connect_timeout: float,
     on_notice: OnNotice,
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
     """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
-    if urllib.request.getproxies():
+    if network.has_proxy:
         yield lambda params, *, on_progress, call=None: session.send_raw(
             "tools/call", params, timeout=None, on_progress=on_progress, call=call
         )
         return
     # The same certificate authorities as the SDK's client.
-    connector = aiohttp.TCPConnector(ssl=httpx2.create_ssl_context(), limit=0)
+    connector = aiohttp.TCPConnector(ssl=network.ssl_context(), limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
     async with aiohttp.ClientSession(
         connector=connector,

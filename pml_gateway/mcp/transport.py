@@ -21,6 +21,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
 from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
+from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import TransportStreams, http_streams
 from pml_gateway.processes import npx_cache
 from pml_gateway.processes.child_log import last_words, log_path, log_size
@@ -259,6 +260,7 @@ def _http_client(
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"request": [limit], "response": [watch]},
+        **Network.of(workplace).client_options(),
     )
 
 

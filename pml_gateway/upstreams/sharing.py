@@ -9,21 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import PurePath
 from typing import Any
 
 from pml_gateway.config.document import is_there
-from pml_gateway.config.packages import NO_PACKAGE, package_of, package_run
+from pml_gateway.config.packages import CONTAINERS, NO_PACKAGE, behind_env, package_of, package_run, shell_line
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError
+from pml_gateway.mcp.network import CERTIFICATES, Network
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
+from pml_gateway.secrets.judgement import ENV_FLAGS
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import folder_reference, references, resolve_in
 from pml_gateway.text import escaped, shortened
+from pml_gateway.upstreams.relative_paths import (
+    argument_names_one,
+    is_plainly_relative,
+    is_relative,
+    module_is_there,
+    variable_names_one,
+)
 from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
@@ -105,7 +115,7 @@ def _key(
         },
         "defaults": defaults.model_dump(mode="json"),
         "started": _started(upstream_id, definition, sharing.place),
-        "folder": None if sharing.by is SharedBy.EVERYBODY else str(workplace.folder),
+        "folder": None if sharing.by is SharedBy.EVERYBODY else workplace.folder_identity,
     }
     text = json.dumps(key, sort_keys=True, default=str)
     return ProcessKey(upstream_id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
@@ -118,11 +128,13 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
             found = process_parameters(upstream_id, definition, place)
             reached: object = [found.command, found.args, found.env, found.cwd]
         else:
+            network = Network.of(place)
             login = [definition.auth.client_id, definition.auth.client_secret] if definition.auth else []
             reached = [
                 resolve_in(definition.url or "", place),
                 resolved_headers(definition, place),
                 [resolve_in(text or "", place) for text in login],
+                [network.proxies, network.certificates],
             ]
     except GatewayError as error:
         # Who cannot be served now may be soon, each from a place of its own.
@@ -156,6 +168,8 @@ def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[s
         if (reference := folder_reference(text)) is not None:
             yield f"{key} uses {reference}"
     if definition.resolved_transport is not Transport.STDIO:
+        named = (name for name in CERTIFICATES if is_relative(workplace.environ.get(name) or "/"))
+        yield from (f"{name} is relative" for name in named)
         return
     try:
         yield from _of_process(definition, workplace)
@@ -168,19 +182,22 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
     def resolved(text: str) -> str:
         return resolve_in(text, workplace)
 
-    if definition.cwd and _is_relative(resolved(definition.cwd)):
+    if definition.cwd and is_relative(resolved(definition.cwd)):
         yield f"cwd {_shown(definition.cwd)} is relative"
     if definition.cwd:
         return
-    if definition.env_file and _is_relative(resolved(definition.env_file)):
+    if definition.env_file and is_relative(resolved(definition.env_file)):
         yield f"env_file {_shown(definition.env_file)} is relative"
     command = resolved(definition.command or "")
-    if _has_folder(command) and _is_relative(command):
+    if _has_folder(command) and is_relative(command):
         yield f"command {_shown(definition.command or '')} is relative"
     if definition.sessions is None:
         yield from _of_words(definition, command, workplace, resolved)
     path = resolved(definition.env["PATH"]) if "PATH" in definition.env else workplace.environ.get("PATH", "")
-    if not _has_folder(command) and any(each and _is_relative(each) for each in path.split(os.pathsep)):
+    has_own_path = "PATH" in definition.env
+    if (has_own_path or not _has_folder(command)) and any(
+        each and is_relative(each) for each in path.split(os.pathsep)
+    ):
         yield "the command may be another one elsewhere: PATH has relative folders"
 
 
@@ -188,17 +205,35 @@ def _of_words(
     definition: UpstreamDefinition, command: str, workplace: Workplace, resolved: Callable[[str], str]
 ) -> Iterator[str]:
     """What arguments and variables say of paths; a setting overrules it, as words can be mistaken for such."""
-    for name, text in definition.env.items():
-        if _is_plainly_relative(resolved(text)):
-            yield f"env.{name} is relative"
     words = [resolved(text) for text in definition.args]
     run = package_run(command, words)
+    is_container = run is not None and run.family in CONTAINERS
+    is_installed = run is not None or ("-m" in words and PurePath(command).name.startswith("py"))
+    for name, text in definition.env.items():
+        value = resolved(text)
+        # What a container is given means something inside of it, and PATH is looked at by itself.
+        is_elsewhere = is_container or name == "PATH"
+        if is_plainly_relative(value) or (
+            not is_elsewhere and variable_names_one(name, value, workplace, is_installed=is_installed)
+        ):
+            yield f"env.{name} is relative"
+    own = words[: words.index(run.packages[0])] if is_container and run and run.packages[0] in words else words
+    line = shell_line(command, own)
+    if line is not None and (run is None or any(_MORE_THAN_A_COMMAND.search(each) for each in line)):
+        yield "the line of a shell may depend on the folder"
     no_paths = _PROJECT_COMMANDS.get(PurePath(command).name, frozenset())
     no_paths |= frozenset() if run is None else {*run.packages, *run.runner.split()}
-    for written, word, before in zip(definition.args, words, ["", *words], strict=False):
-        if word not in no_paths and _is_path(word, before, workplace):
+    for written, word, before in zip(definition.args, own, ["", *own], strict=False):
+        if is_container and (before in ENV_FLAGS or word.startswith("--env=")):
+            continue
+        if before == "-m" and not is_plainly_relative(word):
+            is_path = module_is_there(word, workplace)
+        else:
+            is_path = argument_names_one(word, workplace, no_paths, is_installed=is_installed)
+        if is_path:
             yield f"argument {_shown(written)} is relative"
-    package = package_of(command, words)
+    started = behind_env(command, words)
+    package = package_of(*started)
     if (
         run is not None
         and run.family in _LOCAL_FIRST
@@ -206,9 +241,12 @@ def _of_words(
         and _has_own(package.name, workplace)
     ):
         yield f"{_shown(package.name)} is installed in this folder"
-    if (program := _of_project(command, words)) is not None:
+    if (program := _of_project(*started)) is not None:
         yield f"{program} works on the project that it is started in"
 
+
+_MORE_THAN_A_COMMAND = re.compile(r"[;&|`\n]|\$\(")
+"""In the line of a shell: other commands, or their output."""
 
 _LOCAL_FIRST = frozenset({"npm", "bun"})
 """Runners that start the package of the project they run in, where it has that."""
@@ -229,6 +267,9 @@ _PROJECT_COMMANDS: dict[str, frozenset[str]] = {
     "go": frozenset({"run"}),
     "dotnet": frozenset({"run"}),
     "bundle": frozenset({"exec"}),
+    "docker": frozenset({"compose"}),
+    "podman": frozenset({"compose"}),
+    "docker-compose": frozenset(),
     "make": frozenset(),
     "just": frozenset(),
 }
@@ -253,28 +294,6 @@ def _of_project(command: str, words: list[str]) -> str | None:
 def _has_own(package: str, workplace: Workplace) -> bool:
     above = (workplace.folder, *workplace.folder.parents)
     return any(is_there(folder / "node_modules" / package) for folder in above)
-
-
-def _is_path(word: str, before: str, workplace: Workplace) -> bool:
-    """Whether a word of a command line means something in the folder that the command runs in."""
-    if word.startswith("-"):
-        word = word.partition("=")[2]
-    if _is_plainly_relative(word):
-        return True
-    if not word or "://" in word or word.startswith("@") or not _is_relative(word):
-        return False
-    # The home directory is where it would be looked for instead.
-    places = (workplace.folder, workplace.home)
-    module = [f"{word.replace('.', '/')}{ending}" for ending in ("", ".py")] if before == "-m" else []
-    return any(is_there(place / name) for place in places for name in (word, *module))
-
-
-def _is_plainly_relative(text: str) -> bool:
-    return text in (".", "..") or text.startswith(("./", "../", ".\\", "..\\"))
-
-
-def _is_relative(text: str) -> bool:
-    return not (text.startswith("~") or Path(text).is_absolute() or PureWindowsPath(text).is_absolute())
 
 
 def _has_folder(command: str) -> bool:

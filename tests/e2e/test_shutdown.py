@@ -17,8 +17,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.test_process import UPSTREAM, entry, is_alive, names
-from tests.support.process import GatewayProcess, environment, running_gateway, serve_alone, write_settings
+from tests.e2e.test_process import UPSTREAM, entry, names
+from tests.support.process import GatewayProcess, environment, is_alive, running_gateway, serve_alone, write_settings
 from tests.support.raw import HandshakeSession, post_modern
 from tests.support.waiting import wait_for
 

@@ -77,6 +77,21 @@ async def test_clients_of_projects_share_a_server_and_have_gateways_of_their_own
         assert streams.upstreams["up"].opened == 1
 
 
+async def test_a_client_in_a_folder_made_anew_is_not_served_from_the_one_that_was_moved_away(tmp_path: Path) -> None:
+    streams, folder = Seen("up"), tmp_path / "project"
+    folder.mkdir()
+    async with open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened:
+        async with opened.attached("a", folder=folder) as a:
+            assert await a.tools() == ["up__hello"]
+        # It stays open for whoever comes next.
+        [warm] = opened.profiles.all
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        async with opened.attached("b", folder=folder) as b:
+            assert await b.tools() == ["up__hello"]
+            assert opened.profiles.all[-1] is not warm
+
+
 async def test_gateways_of_different_folders_make_a_catalog_of_the_same_lists_once(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello"), tool("bye")])}
     async with contextlib.AsyncExitStack() as stack:

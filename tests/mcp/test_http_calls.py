@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from pml_gateway.errors import innermost
 from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.workplace import Workplace
 from tests.mcp.test_transport import gateway_to
 from tests.support.listening import listening
 from tests.support.scripted_server import ScriptedServer, tool
@@ -104,6 +105,43 @@ async def test_the_answer_is_found_among_events_whichever_line_ends_they_use(tmp
         return _events(text[:40], text[40:90], text[90:])
 
     assert (await call(tmp_path, scripted(answer)))["content"][0]["text"] == "grüezi"
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_requests_go_through_the_proxy_of_their_client_and_not_through_that_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    async def proxy(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(Request(scope, receive).headers["authorization"])
+            await Response(status_code=502)(scope, receive, send)
+
+    asked: list[str] = []
+    entry = {"url": "http://intranet.invalid/mcp", "headers": {"Authorization": "${env:TOKEN}"}, "transport": transport}
+    async with listening(proxy) as port:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        environ = {"HTTP_PROXY": f"http://127.0.0.1:{port}", "TOKEN": "of-the-client"}
+        async with gateway_to(tmp_path, entry, Workplace(tmp_path, environ)):
+            assert set(asked) == {"of-the-client"}
+
+
+@pytest.mark.parametrize("is_proxied", [True, False])
+async def test_calls_take_the_way_of_their_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_proxied: bool
+) -> None:
+    def answer(_request: Request, message: dict[str, Any]) -> Response:
+        return Response(_text(message, "arrived"), media_type="application/json")
+
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with listening(scripted(answer)) as port:
+        address = f"http://127.0.0.1:{port}"
+        workplace = Workplace(tmp_path, {"HTTP_PROXY": address} if is_proxied else {})
+        url = "http://intranet.invalid/mcp" if is_proxied else f"{address}/mcp"
+        async with gateway_to(tmp_path, {"url": url}, workplace) as (_, caller):
+            result = await caller.call(RequestScope(), "remote__t", {}, CallOptions())
+    assert result["content"][0]["text"] == "arrived"
 
 
 async def test_a_stream_that_ends_early_is_taken_up_again_at_its_last_event(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
@@ -93,6 +94,162 @@ def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
     assert key(definition(**entry), one) != key(definition(**entry), two)
 
 
+GUISES: dict[str, list[str]] = {
+    "a shell": ["sh", "-c", 'exec /srv/tool "$PWD"'],
+    "a shell that goes elsewhere": ["sh", "-c", "cd sub && /srv/tool"],
+    "a login shell": ["bash", "-lc", "exec /srv/tool ./notes.db"],
+    "a shell with options": ["/bin/zsh", "-i", "-c", "tool"],
+    "a shell of Windows": ["cmd", "/c", "tool"],
+    "another one": ["powershell.exe", "-NoProfile", "-Command", "tool"],
+    "a shell behind env": ["env", "-i", "A=1", "sh", "-c", "tool"],
+    "a package, and more": ["sh", "-c", "npx -y pkg; tool"],
+    "a package and the folder": ["sh", "-c", 'npx -y pkg "$PWD"'],
+    "a package and a file": ["sh", "-c", "npx -y pkg 'my notes.db'"],
+    "a file that is not there": ["x", "--db", "data.db"],
+    "a folder that is not there": ["x", "made/later"],
+    "a folder, said to be one": ["npx", "-y", "pkg", "data/"],
+    "a deep folder": ["npx", "-y", "pkg", "data/of/mine"],
+    "a volume": ["docker", "run", "-v", ".:/work", "image"],
+    "a mount": ["docker", "run", "--mount", "type=bind,src=.,dst=/w", "image"],
+    "a file for a container": ["docker", "run", "--env-file", ".env", "image"],
+    "compose": ["docker", "compose", "run", "tool"],
+    "glued": ["x", "-d./sub"],
+    "glued without a dot": ["x", "-dsub"],
+    "a list": ["x", "--dirs=/abs,notes.db"],
+    "a list of what is there": ["x", "--dirs=other,sub"],
+    "a list of absolute and relative ones": ["x", "/abs:./own"],
+    "a file of arguments": ["x", "@notes.db"],
+    "a form": ["x", "-F", "file=@notes.db"],
+    "a database": ["uvx", "tool", "sqlite:///notes"],
+    "one with a driver": ["uvx", "tool", "sqlite+aiosqlite:///notes"],
+    "one without slashes": ["x", "jdbc:sqlite:notes.db"],
+    "a file's address": ["x", "file:./dev"],
+    "a variable of env": ["env", "DB=./notes.db", "tool"],
+    "env": ["env", "A=1", "uv", "run", "tool"],
+    "a package in the folder": ["npx", "-y", "./tool"],
+    "an archive": ["uvx", "--from", "dist/tool.whl", "tool"],
+    "JSON": ["x", '{"root": "./sub"}'],
+    "a script": ["node", "build/index.js"],
+    "Windows": ["x", "data\\new.db"],
+}
+
+
+@pytest.mark.parametrize("line", GUISES.values(), ids=GUISES)
+def test_relative_paths_are_known_in_every_guise(places: tuple[Workplace, Workplace], line: list[str]) -> None:
+    one, two = places
+    entry = definition(command=line[0], args=line[1:])
+    assert shared_by(entry, one).by is SharedBy.FOLDER
+    assert key(entry, one) != key(entry, two)
+    assert shared_by(entry.model_copy(update={"sessions": "shared"}), one).by is SharedBy.EVERYBODY
+
+
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [
+        ("x", {"DB_PATH": "server.py"}),
+        ("x", {"DB_PATH": "data/new.db"}),
+        ("npx", {"DB_PATH": "new.db"}),
+        ("x", {"DATA_DIR": "sub"}),
+        ("x", {"DIRS": "./a:./b"}),
+        ("x", {"ROOTS": "/abs:sub"}),
+        ("x", {"URL": "sqlite:///notes"}),
+        ("x", {"ROOT": "$PWD"}),
+        ("x", {"FOLDERS": '["sub"]'}),
+        ("x", {"ROOT": "made/later"}),
+    ],
+)
+def test_relative_paths_are_known_in_variables_as_well(
+    places: tuple[Workplace, Workplace], command: str, env: dict[str, str]
+) -> None:
+    entry = definition(command=command, args=["-y", "pkg"], env=env)
+    found = shared_by(entry, places[0])
+    assert (found.by, found.reason) == (SharedBy.FOLDER, f"env.{next(iter(env))} is relative")
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "env", "made"),
+    [
+        ("x", ["--db", "data.db"], {}, "data.db"),
+        ("x", ["made/later"], {}, "made/later"),
+        ("x", [], {"DB_PATH": "data.db"}, "data.db"),
+        ("npx", ["-y", "pkg"], {"NODE_ENV": "dev", "TOOLS": "issues,docs"}, "docs"),
+        ("npx", ["-y", "chart.js"], {}, "chart.js"),
+        ("docker", ["run", "-e", "DB=data.db", "image", "--db", "data.db"], {"DB": "data.db"}, "data.db"),
+    ],
+)
+def test_what_is_made_later_changes_nothing(
+    places: tuple[Workplace, Workplace], command: str, args: list[str], env: dict[str, str], made: str
+) -> None:
+    one, _ = places
+    entry = definition(command=command, args=args, env=env)
+    before = shared_by(entry, one)
+    for folder in (one.folder, one.home):
+        (folder / made).parent.mkdir(exist_ok=True)
+        (folder / made).touch()
+        assert shared_by(entry, one) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "npx -y @modelcontextprotocol/server-github",
+        "npx -y @modelcontextprotocol/server-filesystem /srv ~/notes",
+        "npx -y mcp-remote@0.1.2 https://mcp.example.com/sse --header Authorization:Bearert0ken",
+        "npx mcp-remote http://localhost:3000/mcp --header 'Authorization: Bearer wJalrXUtnFEMI/K7/bPxRfiCYEXAMPLE=='",
+        'npx -y @smithery/cli@latest run @owner/name --config \'{"key":"v"}\'',
+        "npx -y mcp-hfspace Qwen/QVQ-72B owner/repo --model gpt-4.1 --port 8080",
+        "npx -y github:owner/repo next.js@14",
+        "npx -y chart.js",
+        "npm exec -y -- pkg --type=application/json --accept */*",
+        "pnpm dlx pkg --db mysql://u:p@db.example:3306/name",
+        "uvx mcp-server-time --local-timezone=America/Argentina/Buenos_Aires",
+        "uvx mcp-server-fetch --user-agent 'ModelContextProtocol/1.0 (plain words)'",
+        "uvx --from git+https://github.com/owner/repo.git tool --python 3.12",
+        "uvx --from mcp[cli]==1.2.3 --with httpx>=0.27 mcp",
+        "uvx tool sqlite:////abs/notes.db postgresql+psycopg://localhost/db sqlite:///:memory:",
+        "uv tool run pkg@latest",
+        "pipx run --spec pkg==1.0 tool",
+        "docker run -i --rm -e GITHUB_TOKEN ghcr.io/github/github-mcp-server stdio --toolsets repos,issues",
+        "docker run -i --rm -e DB=notes.db --name a/b -v /srv:/work:ro -v named:/data mcp/sqlite:1.0 --db data/x.db",
+        "docker run -i --mount type=bind,src=/srv,dst=/w localhost:5000/x/y@sha256:abc sh -c 'cd sub && run'",
+        "podman run -i --rm docker.io/mcp/fetch",
+        "python3 -m mcp_server_time --local-timezone Europe/Berlin --model openai/gpt-4.1",
+        "python -m package.db",
+        "deno run -A npm:pkg@1",
+        "cmd /c npx -y @scope/pkg",
+        "sh -c 'exec npx -y @scope/pkg \"$TOKEN\" 2>/dev/null'",
+        "bash -lc 'A=1 uvx pkg --tz Europe/Berlin'",
+        "bash -l -c 'npx -y pkg'",
+        "env A=1 npx -y pkg",
+        "/opt/tool/bin/server --host localhost:5432 --level info --cidr 10.0.0.0/8 -v -p 80 --size 1.5 a@b.example",
+        "/opt/tool/bin/server 'C:\\data\\x.db' D:/data/x.db ghcr.io/x/y $HOME/notes.db --",
+        "java -jar /opt/tool.jar",
+    ],
+)
+def test_words_that_are_no_paths_leave_a_server_to_everybody(places: tuple[Workplace, Workplace], line: str) -> None:
+    command, *args = shlex.split(line)
+    found = shared_by(definition(command=command, args=args), places[1])
+    assert (found.by, found.reason) == (SharedBy.EVERYBODY, "")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"EMBEDDING_MODEL": "sentence-transformers/all-MiniLM-L6-v2", "TZ": "Europe/Berlin", "LANG": "C"},
+        {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "AWS_REGION": "eu-central-1"},
+        {"HEADERS": '{"Authorization": "Bearer ntn_1", "Notion-Version": "2022-06-28"}'},
+        {"NODE_ENV": "sub", "LOG_LEVEL": "word", "TOOLSETS": "repos,sub"},
+        {"DATABASE_URL": "postgresql://u:p@db.example/name", "HOST": "db.example.com:443", "RATE": "0.5"},
+        {"DATA_DIR": "/srv/data", "CACHE": "~/cache", "PATH": "/opt/bin:/bin"},
+    ],
+)
+def test_variables_that_hold_no_paths_leave_a_server_to_everybody(
+    places: tuple[Workplace, Workplace], env: dict[str, str]
+) -> None:
+    found = shared_by(definition(command="npx", args=["-y", "pkg"], env=env), places[0])
+    assert (found.by, found.reason) == (SharedBy.EVERYBODY, "")
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -138,6 +295,18 @@ def test_a_server_of_single_clients_starts_in_their_folders(
     assert key(definition(**entry), one) != key(definition(**entry), two)
 
 
+@pytest.mark.parametrize("sessions", ["per_folder", "per_client"])
+def test_a_folder_that_takes_the_name_of_another_is_another(places: tuple[Workplace, Workplace], sessions: str) -> None:
+    one, _ = places
+    entry = definition(command="x", sessions=sessions)
+    before = key(entry, one)
+    assert key(entry, one) == before
+    one.folder.rename(one.folder.with_name("moved"))
+    gone = key(entry, one)
+    one.folder.mkdir()
+    assert len({before, gone, key(entry, one)}) == 3
+
+
 def test_what_a_setting_says_of_a_server_goes_before_what_is_known_of_it(places: tuple[Workplace, Workplace]) -> None:
     shared = definition(command="npx", args=["@playwright/mcp"], sessions="shared")
     assert shared_by(shared, places[0]).by is SharedBy.EVERYBODY
@@ -168,6 +337,26 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
     login = {"type": "client_credentials", "client_id": "a", "client_secret": "${env:TOKEN}", "issuer": "https://i.x"}
     remote = definition(url="https://x.example", auth=login)
     assert key(remote, one) != key(remote, replace(one, environ={**one.environ, "TOKEN": "an0ther-t0ken"}))
+
+
+def test_clients_of_different_proxies_or_authorities_share_no_remote_server(
+    places: tuple[Workplace, Workplace],
+) -> None:
+    one, two = places
+    remote = definition(url="https://x.example/mcp")
+    ways: list[dict[str, str]] = [
+        {},
+        {"HTTPS_PROXY": "http://p:1"},
+        {"HTTPS_PROXY": "http://p:2"},
+        {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "y.example"},
+        {"SSL_CERT_FILE": "/own.pem"},
+        {"SSL_CERT_DIR": "/own.pem"},
+    ]
+    clients = [[replace(each, environ={**each.environ, **way}) for each in places] for way in ways]
+    assert len({key(remote, client) for client, _ in clients}) == len(ways)
+    assert [key(remote, client) for client, _ in clients] == [key(remote, other) for _, other in clients]
+    relative = replace(two, environ={**one.environ, "SSL_CERT_FILE": "own.pem"})
+    assert shared_by(remote, relative).reason == "SSL_CERT_FILE is relative"
 
 
 def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Workplace]) -> None:

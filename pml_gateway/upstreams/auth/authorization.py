@@ -268,7 +268,7 @@ class Authorization:
             with anyio.CancelScope(shield=True):
                 try:
                     if login.is_renewable:
-                        return await self._save(path, await refreshed(self._upstream_id, login))
+                        return await self._save(path, await refreshed(self._upstream_id, login, self._workplace))
                 except GrantRefusedError:
                     logger.info("%s: the authorization server renews the login no more", self._upstream_id)
                 await self._save(path, login.refused())

@@ -78,14 +78,15 @@ async def log_in(
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
     auth = checked_auth(upstream_id, definition)
-    path = store.path(upstream_id, resolve_in(definition.url or "", Workplace.here()), auth, definition.formerly)
+    here = Workplace.here()
+    path = store.path(upstream_id, resolve_in(definition.url or "", here), auth, definition.formerly)
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
     except UpstreamAuthError:
         login = None
     async with store.locked(upstream_id, path):
         was_there = store.delete(path)
-    return was_there, login is not None and await revoked(upstream_id, login)
+    return was_there, login is not None and await revoked(upstream_id, login, here)
 
 
 def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefinition:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pml_gateway.config.servers import AuthDefinition, Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.http import plain
+from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import refresh_request, stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve_in
@@ -92,11 +93,11 @@ def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> S
     return login.with_tokens(tokens)
 
 
-def oauth_client(places: Places, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+def oauth_client(places: Places, workplace: Workplace, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
     """A client for one exchange with a server and its authorization server."""
     # The SDK logs whole answers of authorization servers, which hold tokens.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
-    return login_client(places, headers)
+    return login_client(places, Network.of(workplace), headers)
 
 
 def places_of(upstream_id: str, login: StoredLogin) -> Places:
@@ -104,7 +105,7 @@ def places_of(upstream_id: str, login: StoredLogin) -> Places:
     return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
 
 
-async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
+async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) -> StoredLogin:
     """The login with new tokens.
 
     Raises:
@@ -114,7 +115,7 @@ async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
     """
     try:
         request = await refresh_request(_Restored(login))
-        async with oauth_client(places_of(upstream_id, login)) as client:
+        async with oauth_client(places_of(upstream_id, login), workplace) as client:
             response = await client.send(request)
     except OAuthFlowError:
         raise GrantRefusedError from None
@@ -130,7 +131,7 @@ async def refreshed(upstream_id: str, login: StoredLogin) -> StoredLogin:
         raise _unreachable(upstream_id, "it answered without a token") from None
 
 
-async def revoked(upstream_id: str, login: StoredLogin) -> bool:
+async def revoked(upstream_id: str, login: StoredLogin, workplace: Workplace) -> bool:
     """Whether the authorization server took the tokens back; one that cannot is no reason to keep them."""
     endpoint = login.metadata.revocation_endpoint if login.metadata else None
     if login.tokens is None or endpoint is None:
@@ -141,7 +142,7 @@ async def revoked(upstream_id: str, login: StoredLogin) -> bool:
     form = {"token": token, "token_type_hint": kind, "client_id": login.client.client_id}
     try:
         form, headers = _Restored(login).context.prepare_token_auth(form, {})
-        async with oauth_client(places_of(upstream_id, login)) as client:
+        async with oauth_client(places_of(upstream_id, login), workplace) as client:
             answer = await client.post(str(endpoint), data=form, headers=headers, timeout=REVOKE_SECONDS)
     except (OAuthFlowError, UpstreamAuthError, httpx2.HTTPError, httpx2.StreamError, OSError):
         return False
@@ -218,7 +219,7 @@ async def probe(
         "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
     }
     body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
-    async with oauth_client(places, resolved_headers(definition, workplace)) as client:
+    async with oauth_client(places, workplace, resolved_headers(definition, workplace)) as client:
         client.auth = provider
         client.event_hooks["response"].append(challenge)
         async with stream_within_origin(

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import urllib.request
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from typing import Any
 
 import anyio
 import httpx2
@@ -21,6 +22,7 @@ import httpx2
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
+from pml_gateway.mcp.network import Network
 from pml_gateway.upstreams.auth.logins import login_command
 
 HTTP_SECONDS = 15.0
@@ -176,10 +178,10 @@ class Places:
 class PlacesTransport(httpx2.AsyncBaseTransport):
     """Connects to the addresses that were checked, so that no name resolves to another one in between."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, context: ssl.SSLContext) -> None:
         self._places = places
         # A connection is for one name; another name of the same address would be taken for it.
-        self._inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_keepalive_connections=0))
+        self._inner = httpx2.AsyncHTTPTransport(verify=context, limits=httpx2.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request to the first address that takes it."""
@@ -206,7 +208,7 @@ def _to(address: str, request: httpx2.Request) -> httpx2.Request:
     )
 
 
-def login_client(places: Places, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+def login_client(places: Places, network: Network, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
     """A client for one exchange with a server and its authorization server; redirects are never followed blindly.
 
     Where a proxy is configured, it makes the connections; what names resolve to here is checked all the same.
@@ -218,12 +220,15 @@ def login_client(places: Places, headers: dict[str, str] | None = None) -> httpx
     async def limit(response: httpx2.Response) -> None:
         bound(response, MAX_ANSWER_BYTES)
 
-    # `NO_PROXY` alone is among them as well, and makes no proxy.
-    has_proxy = bool(urllib.request.getproxies().keys() & {"http", "https", "all"})
+    way: dict[str, Any] = (
+        network.client_options()
+        if network.has_proxy
+        else {"transport": PlacesTransport(places, network.ssl_context()), "trust_env": False}
+    )
     return httpx2.AsyncClient(
         headers={**(headers or {}), "accept-encoding": ACCEPTED_ENCODING},
         timeout=HTTP_SECONDS,
         follow_redirects=False,
-        transport=None if has_proxy else PlacesTransport(places),
-        event_hooks={"request": [check] if has_proxy else [], "response": [limit]},
+        event_hooks={"request": [check] if network.has_proxy else [], "response": [limit]},
+        **way,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +20,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.mcp.network import Network
 from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from pml_gateway.upstreams.auth.oauth import refreshed
 from pml_gateway.upstreams.auth.places import MAX_ANSWER_BYTES, Places, PlacesTransport, Reach, login_client, reach_of
+from pml_gateway.workplace import Workplace
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.support.listening import listening
 from tests.upstreams.auth.test_oauth import call, error_of, gateway, logged_in, without_a_keyring
@@ -190,7 +193,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked_in_the_name_t
         # The first address refuses, and the next is tried.
         names = Names(login_test=["::1 127.0.0.1", METADATA])
         places = Places("s", f"http://login.test:{port}/mcp", resolve=names)
-        async with httpx2.AsyncClient(transport=PlacesTransport(places)) as client:
+        async with httpx2.AsyncClient(transport=PlacesTransport(places, ssl.create_default_context())) as client:
             response = await client.get(f"http://login.test:{port}/token")
         assert response.text == f"login.test:{port}"
         assert str(response.request.url) == f"http://login.test:{port}/token"
@@ -212,31 +215,30 @@ async def test_an_answer_without_end_is_not_taken() -> None:
 
     async with listening(app) as port:
         url = f"http://127.0.0.1:{port}/"
-        async with login_client(Places("s", url)) as client:
+        async with login_client(Places("s", url), Network.of(Workplace.here())) as client:
             with pytest.raises(httpx2.StreamError, match="larger than"):
                 await client.get(url)
 
 
 async def test_where_a_proxy_connects_what_it_is_asked_for_is_checked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("through the proxy")(scope, receive, send)
 
     async with listening(app) as port:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("no_proxy", "")
+        network = Network.of(Workplace(Path("/"), {"http_proxy": f"http://127.0.0.1:{port}"}))
         places = Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES))
-        async with login_client(places) as client:
+        async with login_client(places, network) as client:
             assert (await client.get("http://mcp.example/x")).text == "through the proxy"
             with pytest.raises(UpstreamAuthError, match=METADATA):
                 await client.get(f"http://{METADATA}/latest")
 
 
-async def test_what_needs_no_proxy_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setenv("no_proxy", "localhost")
-    async with login_client(Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES))) as client:
+async def test_what_needs_no_proxy_makes_none() -> None:
+    network = Network.of(Workplace(Path("/"), {"no_proxy": "localhost"}))
+    async with login_client(Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES)), network) as client:
         assert isinstance(client._transport, PlacesTransport)
 
 
@@ -300,7 +302,7 @@ async def test_what_the_owner_allows_is_used_and_renewed_in_the_background(tmp_p
             assert (await call(caller))["content"][0]["text"] == "did whoami"
         assert stand.server.refreshes == 1
         with pytest.raises(UpstreamAuthError, match="not encrypted") as caught:
-            await refreshed("remote", login.model_copy(update={"allowed": ()}))
+            await refreshed("remote", login.model_copy(update={"allowed": ()}), Workplace.here())
         assert caught.value.hint == f"if that is right: pml upstreams login remote --allow {stand.issuer}"
 
 
