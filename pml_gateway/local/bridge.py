@@ -445,9 +445,14 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
     if stat.S_ISREG(kind):
         return (lambda content: os.write(descriptor, content)), CHUNK
     if stat.S_ISFIFO(kind) and os.path.isdir("/proc/self/fd"):
-        # Opened anew, with flags of its own.
-        own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
-        return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
+        try:
+            # Opened anew, with flags of its own.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            # It is another user's, as where a client starts this by sudo.
+            pass
+        else:
+            return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
     return (lambda content: os.write(descriptor, content)), getattr(select, "PIPE_BUF", 512)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,22 @@ def test_messages_pass_and_the_bridge_ends_when_its_client_leaves(tmp_path: Path
         assert client.next()["result"] == {"by": 1, "echo": {"text": "ä\ud83d", "price": 1.5}}
         assert client.leave() == 0
         assert client.next() is None
+
+
+def test_a_pipe_of_another_user_is_written_to(tmp_path: Path) -> None:
+    program = """
+import os
+from pml_gateway.local.bridge import _writer
+
+reading, writing = os.pipe()
+os.fchmod(writing, 0o400)
+if os.geteuid() == 0:
+    os.setuid(65534)
+write, _ = _writer(writing)
+assert write(memoryview(b"x")) == 1
+assert os.read(reading, 2) == b"x"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_answers_in_flight_arrive_after_the_client_has_closed_its_end(tmp_path: Path) -> None:
