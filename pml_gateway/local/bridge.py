@@ -224,26 +224,26 @@ class Bridge:
     def _turn(self) -> None:
         """Wait until something can be read or written, and do so."""
         link = self._link
-        reads: list[Any] = []
-        writes: list[Any] = []
+        reads: list[int] = []
+        writes: list[int] = []
         ahead = self._to_client if link is None else link.out
         if not (self._client_left or self._session.is_restoring or ahead.is_full):
             reads.append(self._stdin)
         if link is not None and not self._to_client.is_full:
-            reads.append(link.socket)
+            reads.append(link.socket.fileno())
         if link is not None and link.out:
-            writes.append(link.socket)
+            writes.append(link.socket.fileno())
         if self._to_client:
             writes.append(self._stdout)
-        readable, writable, _ = select.select(reads, writes, [], self._patience())
+        readable, writable = _ready(reads, writes, self._patience())
         if not readable and not writable:
             self._lose("it does not answer")
             return
         if self._stdout in writable:
             self._to_client.taken(self._write(self._to_client.next(self._most)))
-        if link is not None and link.socket in writable:
+        if link is not None and link.socket.fileno() in writable:
             link.write()
-        if link is not None and link.socket in readable:
+        if link is not None and link.socket.fileno() in readable:
             self._read_gateway(link)
         if self._stdin in readable:
             self._read_client()
@@ -387,7 +387,7 @@ class Bridge:
         until = time.monotonic() + FIRST_REQUEST_SECONDS
         while not self._session.waits and not os.isatty(self._stdin):
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self._stdin], [], [], left)[0]:
+            if left <= 0 or not _ready([self._stdin], [], left)[0]:
                 break
             chunk = os.read(self._stdin, CHUNK)
             if not chunk:
@@ -396,7 +396,7 @@ class Bridge:
                 self._session.from_client(line)
         for line in self._session.give_up(error.message, error.hint):
             self._to_client.put(line)
-        while self._to_client and select.select([], [self._stdout], [], FIRST_REQUEST_SECONDS)[1]:
+        while self._to_client and _ready([], [self._stdout], FIRST_REQUEST_SECONDS)[1]:
             try:
                 self._to_client.taken(self._write(self._to_client.next(self._most)))
             except OSError:
@@ -454,6 +454,22 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
         else:
             return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
     return (lambda content: os.write(descriptor, content)), getattr(select, "PIPE_BUF", 512)
+
+
+def _ready(reads: list[int], writes: list[int], seconds: float | None) -> tuple[list[int], list[int]]:
+    """Which files can be read and which can be written, once any of them can or the time is over."""
+    if sys.platform == "win32":
+        return select.select(reads, writes, [], seconds)[:2]
+    # `select` takes no number past 1,023, which clients that leave many files open to their children come to.
+    poll = select.poll()
+    for each in {*reads, *writes}:
+        poll.register(each, (select.POLLIN if each in reads else 0) | (select.POLLOUT if each in writes else 0))
+    found = dict(poll.poll(None if seconds is None else seconds * 1000))
+    # An end or an error is told whatever was asked for, and met by reading as by writing.
+    return (
+        [each for each in reads if found.get(each, 0) & ~select.POLLOUT],
+        [each for each in writes if found.get(each, 0) & ~select.POLLIN],
+    )
 
 
 def _none_if_blocked(write: Callable[..., int], *arguments: Any) -> int:

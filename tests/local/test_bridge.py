@@ -58,6 +58,14 @@ assert os.read(reading, 2) == b"x"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_client_that_left_many_files_open_is_served(tmp_path: Path) -> None:
+    with bridged(tmp_path, "many_files") as client:
+        client.handshake()
+        client.call(1, "echo")
+        assert client.next()["result"]["by"] == 1
+        assert client.leave() == 0
+
+
 def test_answers_in_flight_arrive_after_the_client_has_closed_its_end(tmp_path: Path) -> None:
     with bridged(tmp_path) as client:
         client.handshake()
