@@ -183,8 +183,10 @@ class Bridge:
         self._session = Session()
         self._link: Link | None = None
         self._client_left = False
-        self._is_told = False
-        """Whether the client's log has what the first gateway had to say of the settings."""
+        self._told: set[str] = set()
+        """What the client's log has of what gateways had to say."""
+        self._has_replaced = False
+        """Whether one made room for this client: the next one is taken as it is, or they would be ended without end."""
         self._short_lives = 0
         self._reason: RefusedError | None = None
         """Why there is no gateway, after an attempt to have one."""
@@ -315,13 +317,14 @@ class Bridge:
             except OSError as error:
                 raise ServeAloneError(f"no gateway can be shared here: {error}") from None
             try:
-                answer = link.greet({**self._hello, "state": self._session.state})
+                hello = {**self._hello, "state": self._session.state, "replaced": self._has_replaced}
+                answer = link.greet(hello)
             except LostError:
                 answer, lost = {}, lost + 1
             if "attached" in answer:
-                if not self._is_told:
-                    self._is_told = True
-                    for note in answer["attached"].get("notes", ()):
+                for note in answer["attached"].get("notes", ()):
+                    if note not in self._told:
+                        self._told.add(note)
                         _tell(note)
                 link.pid = answer["attached"].get("pid")
                 self._link = link
@@ -333,6 +336,7 @@ class Bridge:
                 raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
             if "alone" in answer:
                 raise ServeAloneError("local.attach was switched off")
+            self._has_replaced |= answer.get("leaving") == "replaced"
             if "leaving" in answer and not gives_way:
                 gives_way = True
                 until = time.monotonic() + REPLACED_SECONDS

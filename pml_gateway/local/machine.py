@@ -131,7 +131,8 @@ class Machine:
         if self._life.ending.is_set():
             await lines.tell({"leaving": self._life.reason})
             return
-        if is_newer(attachment.version, __version__):
+        is_older = is_newer(attachment.version, __version__)
+        if is_older and not attachment.has_replaced:
             logger.info("a client of version %s came: this gateway, %s, makes room", attachment.version, __version__)
             await lines.tell({"leaving": "replaced"})
             self._life.end("replaced")
@@ -145,6 +146,11 @@ class Machine:
                 self._tell_spare()
                 profile, runtime = entered
                 notes = [*profile.notes, *attachment.without_effect]
+                if is_older:
+                    # What it started in the place of another one is this: what is installed was set back since.
+                    older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
+                    logger.warning("%s", older)
+                    notes.append(f"{older}: restart the client, or upgrade pml")
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
                 try:
                     await serve_session(runtime, member, rest)

@@ -47,7 +47,12 @@ class Served:
                 return self.notice({"refused": {"message": "broken since", "hint": "mend it", "exit": 78}})
             case "alone":
                 return self.notice({"alone": True})
-        self.notice({"attached": {"pid": os.getpid(), "version": "1"}})
+            case "older" if not hello.get("replaced"):
+                self.notice({"leaving": "replaced"})
+                self._endpoint.withdraw()
+                os._exit(0)
+        notes = [f"the gateway is older: {NUMBER}"] if hello.get("replaced") else []
+        self.notice({"attached": {"pid": os.getpid(), "version": "1", "notes": notes}})
         for line in lines:
             note("received", {"gateway": NUMBER, "line": line.decode()})
             self.take(json.loads(line))

@@ -66,6 +66,19 @@ def test_a_client_that_left_many_files_open_is_served(tmp_path: Path) -> None:
         assert client.leave() == 0
 
 
+def test_a_client_for_whom_one_gateway_made_room_takes_the_next_as_it_is(tmp_path: Path) -> None:
+    with bridged(tmp_path, "older") as client:
+        client.handshake()
+        client.call(1, "echo")
+        assert client.next()["result"]["by"] == 2
+        kill_gateway(client)
+        client.call(2, "echo")
+        assert client.next()["result"]["by"] == 3
+        assert [each["replaced"] for each in client.noted("hellos")] == [False, True, True]
+        told = (tmp_path / "bridge.stderr").read_text()
+        assert ["is older: 2" in told, "is older: 3" in told] == [True, True]
+
+
 def test_answers_in_flight_arrive_after_the_client_has_closed_its_end(tmp_path: Path) -> None:
     with bridged(tmp_path) as client:
         client.handshake()
@@ -229,7 +242,9 @@ def test_without_another_gateway_everything_is_answered_with_the_reason(
 @pytest.mark.parametrize(
     ("behaviour", "words", "code"), [("fails", "no such model", 78), ("refuses", "no such mode", 78)]
 )
-def test_a_client_that_cannot_be_served_is_told_why(tmp_path: Path, behaviour: str, words: str, code: int) -> None:
+def test_a_client_that_cannot_be_served_is_told_why_and_whether_to_try_again(
+    tmp_path: Path, behaviour: str, words: str, code: int
+) -> None:
     with bridged(tmp_path, behaviour) as client:
         client.send(id=1, method="initialize", params={})
         assert words in client.next()["error"]["message"]

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway import __version__
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.local.lines import FINISHING
 from tests.support.machine import open_machine
@@ -133,6 +134,18 @@ async def test_a_newer_client_has_the_gateway_make_room(tmp_path: Path) -> None:
         async with opened.attached("a", introduced=False, version="9.9") as client:
             assert await client.notice("leaving") == {"leaving": "replaced"}
         assert opened.life.reason == "replaced"
+
+
+async def test_a_newer_client_for_whom_one_made_room_is_served_and_told_that_this_one_is_older(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a", introduced=False, version="9.9", replaced=True) as client:
+            [note] = (await client.notice("attached"))["attached"]["notes"]
+            assert all(each in note for each in ("older", __version__, "9.9"))
+            await client.introduce()
+            assert await client.tools() == ["up__hello"]
+        async with opened.attached("a", introduced=False, replaced=True) as client:
+            assert (await client.notice("attached"))["attached"]["notes"] == []
+        assert not opened.life.reason
 
 
 async def test_a_bridge_is_told_what_it_must_know_to_answer_in_the_gateways_place(tmp_path: Path) -> None:
