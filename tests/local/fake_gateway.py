@@ -139,6 +139,8 @@ def main() -> None:
     if behaviour == "fails" or (behaviour == "fails_later" and NUMBER > 1):
         sys.stderr.write("no such model\n")
         sys.exit(78)
+    if behaviour == "is_killed" or (behaviour == "is_killed_once" and NUMBER == 1):
+        die()
     life = endpoint.take_life()
     if life is None:
         sys.exit(3)
