@@ -21,6 +21,12 @@ UNSUBSCRIBE = "resources/unsubscribe"
 LISTEN = "subscriptions/listen"
 """A request without an end: it is asked again, and nobody waits for its answer."""
 
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+"""What the gateway says first of what it is asked by `LISTEN`."""
+
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+"""Where it names the request."""
+
 CALL = "tools/call"
 
 OWN = "pml-bridge-"
@@ -43,13 +49,13 @@ _STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
 _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
 """How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
 
-_NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled)')
+_NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled|subscriptions)')
 
 
 class Request:
     """A request of the client without an answer, and what became of it."""
 
-    __slots__ = ("id", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
+    __slots__ = ("id", "is_acknowledged", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
 
     def __init__(self, request_id: Id, method: str, line: bytes | None) -> None:
         self.id = request_id
@@ -61,6 +67,8 @@ class Request:
         self.is_repeatable = True
         self.is_done = False
         """Whether a gateway had the answer."""
+        self.is_acknowledged = False
+        """Whether the client was told that its subscription is in force."""
         self.losses = 0
 
     @property
@@ -290,7 +298,18 @@ class Session:
             return line if self._generation == 1 else _line({**message, "id": json.loads(shown)})
         if message["method"] == CANCELLED:
             return self._withdrawn(message, line)
-        return line
+        return None if message["method"] == ACKNOWLEDGED and self._is_acknowledged_again(message) else line
+
+    def _is_acknowledged_again(self, message: dict[str, Any]) -> bool:
+        """Whether the client was told so before, of the same request."""
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        request_id = meta.get(SUBSCRIPTION) if isinstance(meta, dict) else None
+        request = self._requests.get(request_id) if _is_id(request_id) else None
+        if request is None:
+            return False
+        was_acknowledged, request.is_acknowledged = request.is_acknowledged, True
+        return was_acknowledged
 
     def _withdrawn(self, message: dict[str, Any], line: bytes) -> bytes | None:
         params = message.get("params")

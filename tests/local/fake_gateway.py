@@ -67,8 +67,10 @@ class Served:
             case {"method": "tools/call", "id": number, "params": {"name": name, **rest}}:
                 arguments: Any = rest.get("arguments", {})
                 self.call(number, name, arguments)
-            case {"method": "subscriptions/listen"}:
-                pass
+            case {"method": "subscriptions/listen", "id": number}:
+                meta = {"io.modelcontextprotocol/subscriptionId": number}
+                for name in ("subscriptions/acknowledged", "tools/list_changed"):
+                    self.send({"method": f"notifications/{name}", "params": {"notifications": {}, "_meta": meta}})
             case {"method": _, "id": number}:
                 self.answer(number, {})
             case {"id": question, "result": result}:

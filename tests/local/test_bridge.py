@@ -17,6 +17,9 @@ from tests.local.bridged import Bridged, bridged
 pytestmark = pytest.mark.slow
 
 
+ACKNOWLEDGED, CHANGED = "notifications/subscriptions/acknowledged", "notifications/tools/list_changed"
+
+
 def kill_gateway(client: Bridged) -> None:
     os.kill(client.noted("starts")[-1]["pid"], signal.SIGKILL)
 
@@ -177,13 +180,19 @@ def test_what_the_client_has_cancelled_is_neither_repeated_nor_answered(tmp_path
 def test_a_stateless_client_gets_its_requests_and_streams_again_and_nothing_else(tmp_path: Path) -> None:
     with bridged(tmp_path) as client:
         client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
+        assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         client.call(1, "after_sent")
         answer = client.next()
         assert error_of(answer)["details"] == {"executed": "unknown"}
         assert answer["result"]["resultType"] == "complete"
         client.call(2, "echo")
+        # The stream goes on, and is not acknowledged twice.
+        assert client.next()["method"] == CHANGED
         assert client.next()["result"]["by"] == 2
         assert [each["id"] for each in client.received(2)] == ["l", 2]
+        # Another one of the same name is.
+        client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
+        assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         assert client.leave() == 0
 
 
