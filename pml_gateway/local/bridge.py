@@ -56,6 +56,10 @@ NOT_YET = frozenset({"down", "idle"})
 """Ends on purpose after which the next gateway is started by the client's next message only."""
 
 
+LASTING = frozenset({2, 78})
+"""Exit codes of what stays wrong until somebody mends it: options and the configuration."""
+
+
 class RefusedError(Exception):
     """The gateway does not serve this client, or there is none."""
 
@@ -64,6 +68,11 @@ class RefusedError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same may succeed later by itself."""
+        return self.exit_code not in LASTING
 
 
 class ServeAloneError(Exception):
@@ -380,7 +389,9 @@ class Bridge:
             _tell(self._reason.message, self._reason.hint)
             self._retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        for line in self._session.give_up(f"there is no gateway: {self._reason.message}", self._reason.hint):
+        reason = self._reason
+        message = f"there is no gateway: {reason.message}"
+        for line in self._session.give_up(message, reason.hint, is_retryable=reason.is_retryable):
             self._to_client.put(line)
 
     # No gateway at all
@@ -398,7 +409,7 @@ class Bridge:
                 break
             for line in self._client_lines.feed(chunk):
                 self._session.from_client(line)
-        for line in self._session.give_up(error.message, error.hint):
+        for line in self._session.give_up(error.message, error.hint, is_retryable=error.is_retryable):
             self._to_client.put(line)
         while self._to_client and _ready([], [self._stdout], FIRST_REQUEST_SECONDS)[1]:
             try:

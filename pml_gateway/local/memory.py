@@ -185,11 +185,11 @@ class Session:
                 self._forget(request.id)
                 yield self._error(request, *_lost_words(request))
 
-    def give_up(self, message: str, hint: str) -> Iterator[bytes]:
+    def give_up(self, message: str, hint: str, *, is_retryable: bool) -> Iterator[bytes]:
         """The answers to all that is in flight, where there is no gateway and none can be started."""
         for request in [*self._requests.values()]:
             self._forget(request.id)
-            yield self._error(request, message, hint)
+            yield self._error(request, message, hint, is_retryable=is_retryable)
 
     def restore(self) -> Iterator[bytes]:
         """What a new gateway is sent first. A session goes on with `rest` once the gateway has answered this."""
@@ -320,18 +320,19 @@ class Session:
         del self._questions[shown]
         return line if shown == asked else _line({**message, "params": {**message["params"], "requestId": shown}})
 
-    def _error(self, request: Request, message: str, hint: str) -> bytes:
+    def _error(self, request: Request, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
         """The answer to a request that has none, in the shape that the gateway's own failures have."""
         error = {
             "code": "INTERNAL",
             "message": message,
-            "retryable": request.executed == "no",
+            "retryable": is_retryable and request.executed == "no",
             "hint": hint,
             "details": {"executed": request.executed},
         }
         if request.method != CALL:
             data = {key: value for key, value in error.items() if key != "message"}
-            shown = {"code": INTERNAL_ERROR, "message": f"{message} ({hint})", "data": data}
+            in_words = f"{message} ({hint})" if hint else message
+            shown = {"code": INTERNAL_ERROR, "message": in_words, "data": data}
             return _line({"jsonrpc": "2.0", "id": request.id, "error": shown})
         text = json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":"))
         result = {"content": [{"type": "text", "text": text}], "structuredContent": {"error": error}, "isError": True}

@@ -45,6 +45,8 @@ class Served:
                 return self.notice({"refused": {"message": "no such mode", "hint": "use one", "exit": 78}})
             case "refuses_later" if NUMBER > 1:
                 return self.notice({"refused": {"message": "broken since", "hint": "mend it", "exit": 78}})
+            case "refuses_without_hint":
+                return self.notice({"refused": {"message": "no room", "hint": "", "exit": 1}})
             case "alone":
                 return self.notice({"alone": True})
             case "older" if not hello.get("replaced"):

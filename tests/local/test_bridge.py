@@ -249,14 +249,23 @@ def test_without_another_gateway_everything_is_answered_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "words", "code"), [("fails", "no such model", 78), ("refuses", "no such mode", 78)]
+    ("behaviour", "words", "code"),
+    [
+        ("fails", "no such model", 78),
+        ("refuses", "no such mode", 78),
+        ("refuses_without_hint", "no room", 1),
+        ("is_killed", "signal 9", 1),
+    ],
 )
 def test_a_client_that_cannot_be_served_is_told_why_and_whether_to_try_again(
     tmp_path: Path, behaviour: str, words: str, code: int
 ) -> None:
     with bridged(tmp_path, behaviour) as client:
         client.send(id=1, method="initialize", params={})
-        assert words in client.next()["error"]["message"]
+        error = client.next()["error"]
+        assert words in error["message"]
+        assert "()" not in error["message"]
+        assert error["data"]["retryable"] == (code != 78)
         assert client.process.wait(30) == code
         assert words in (tmp_path / "bridge.stderr").read_text()
     with bridged(tmp_path, behaviour) as client:
