@@ -263,6 +263,24 @@ async def test_one_that_started_by_itself_ends_when_nobody_uses_it(
         assert opened.life.reason == "idle"
 
 
+async def test_one_that_could_serve_nobody_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("pml_gateway.local.machine.UNUSED_SECONDS", 0.05)
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a", introduced=False, mode="everything") as client:
+            assert await client.notice("refused")
+        opened.tasks.start_soon(opened.machine.end_when_idle)
+        with anyio.fail_after(20):
+            await opened.life.ending.wait()
+        assert opened.life.reason == "idle"
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a") as client:
+            await client.tools()
+        with anyio.move_on_after(0.3):
+            await opened.machine.end_when_idle()
+        assert not opened.life.ending.is_set()
+
+
 async def test_one_that_was_told_to_run_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local={"idle_minutes": 0.001}) as opened:
