@@ -15,7 +15,7 @@ from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.local.commands import ask, wait_for_end
+from pml_gateway.local.commands import START_SECONDS, ask, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
@@ -25,9 +25,6 @@ from pml_gateway.service.install import manager_here
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
 from pml_gateway.workplace import Workplace
-
-START_SECONDS = 20.0
-"""A gateway listens within two seconds; a machine that is busy with a login takes longer."""
 
 ANSWER_SECONDS = 5.0
 DRAIN_SECONDS = 60.0

@@ -34,7 +34,10 @@ class Options(BaseModel):
 
 
 class Hello(BaseModel):
-    """The first line of a bridge, without its variables. `state` is what the gateway gave it last, to be restored."""
+    """The first line of a bridge, without its variables. `state` is what the gateway gave it last, to be restored.
+
+    Where a gateway has made room for it, as an older one, it has `replaced` one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,6 +48,7 @@ class Hello(BaseModel):
     folder: str
     options: Options = Options()
     state: dict[str, Any] | None = None
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Attachment:
     workplace: Workplace = field(repr=False)
     options: Options
     state: dict[str, Any] | None
+    has_replaced: bool
 
     @classmethod
     def read(cls, line: bytes) -> Attachment:
@@ -90,6 +95,7 @@ class Attachment:
             workplace,
             hello.options,
             hello.state,
+            hello.replaced,
         )
 
     @property

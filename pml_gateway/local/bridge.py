@@ -56,6 +56,10 @@ NOT_YET = frozenset({"down", "idle"})
 """Ends on purpose after which the next gateway is started by the client's next message only."""
 
 
+LASTING = frozenset({2, 78})
+"""Exit codes of what stays wrong until somebody mends it: options and the configuration."""
+
+
 class RefusedError(Exception):
     """The gateway does not serve this client, or there is none."""
 
@@ -64,6 +68,11 @@ class RefusedError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same may succeed later by itself."""
+        return self.exit_code not in LASTING
 
 
 class ServeAloneError(Exception):
@@ -183,8 +192,10 @@ class Bridge:
         self._session = Session()
         self._link: Link | None = None
         self._client_left = False
-        self._is_told = False
-        """Whether the client's log has what the first gateway had to say of the settings."""
+        self._told: set[str] = set()
+        """What the client's log has of what gateways had to say."""
+        self._has_replaced = False
+        """Whether one made room for this client: the next one is taken as it is, or they would be ended without end."""
         self._short_lives = 0
         self._reason: RefusedError | None = None
         """Why there is no gateway, after an attempt to have one."""
@@ -224,26 +235,26 @@ class Bridge:
     def _turn(self) -> None:
         """Wait until something can be read or written, and do so."""
         link = self._link
-        reads: list[Any] = []
-        writes: list[Any] = []
+        reads: list[int] = []
+        writes: list[int] = []
         ahead = self._to_client if link is None else link.out
         if not (self._client_left or self._session.is_restoring or ahead.is_full):
             reads.append(self._stdin)
         if link is not None and not self._to_client.is_full:
-            reads.append(link.socket)
+            reads.append(link.socket.fileno())
         if link is not None and link.out:
-            writes.append(link.socket)
+            writes.append(link.socket.fileno())
         if self._to_client:
             writes.append(self._stdout)
-        readable, writable, _ = select.select(reads, writes, [], self._patience())
+        readable, writable = _ready(reads, writes, self._patience())
         if not readable and not writable:
             self._lose("it does not answer")
             return
         if self._stdout in writable:
             self._to_client.taken(self._write(self._to_client.next(self._most)))
-        if link is not None and link.socket in writable:
+        if link is not None and link.socket.fileno() in writable:
             link.write()
-        if link is not None and link.socket in readable:
+        if link is not None and link.socket.fileno() in readable:
             self._read_gateway(link)
         if self._stdin in readable:
             self._read_client()
@@ -315,13 +326,14 @@ class Bridge:
             except OSError as error:
                 raise ServeAloneError(f"no gateway can be shared here: {error}") from None
             try:
-                answer = link.greet({**self._hello, "state": self._session.state})
+                hello = {**self._hello, "state": self._session.state, "replaced": self._has_replaced}
+                answer = link.greet(hello)
             except LostError:
                 answer, lost = {}, lost + 1
             if "attached" in answer:
-                if not self._is_told:
-                    self._is_told = True
-                    for note in answer["attached"].get("notes", ()):
+                for note in answer["attached"].get("notes", ()):
+                    if note not in self._told:
+                        self._told.add(note)
                         _tell(note)
                 link.pid = answer["attached"].get("pid")
                 self._link = link
@@ -333,6 +345,7 @@ class Bridge:
                 raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
             if "alone" in answer:
                 raise ServeAloneError("local.attach was switched off")
+            self._has_replaced |= answer.get("leaving") == "replaced"
             if "leaving" in answer and not gives_way:
                 gives_way = True
                 until = time.monotonic() + REPLACED_SECONDS
@@ -376,7 +389,9 @@ class Bridge:
             _tell(self._reason.message, self._reason.hint)
             self._retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        for line in self._session.give_up(f"there is no gateway: {self._reason.message}", self._reason.hint):
+        reason = self._reason
+        message = f"there is no gateway: {reason.message}"
+        for line in self._session.give_up(message, reason.hint, is_retryable=reason.is_retryable):
             self._to_client.put(line)
 
     # No gateway at all
@@ -387,16 +402,16 @@ class Bridge:
         until = time.monotonic() + FIRST_REQUEST_SECONDS
         while not self._session.waits and not os.isatty(self._stdin):
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self._stdin], [], [], left)[0]:
+            if left <= 0 or not _ready([self._stdin], [], left)[0]:
                 break
             chunk = os.read(self._stdin, CHUNK)
             if not chunk:
                 break
             for line in self._client_lines.feed(chunk):
                 self._session.from_client(line)
-        for line in self._session.give_up(error.message, error.hint):
+        for line in self._session.give_up(error.message, error.hint, is_retryable=error.is_retryable):
             self._to_client.put(line)
-        while self._to_client and select.select([], [self._stdout], [], FIRST_REQUEST_SECONDS)[1]:
+        while self._to_client and _ready([], [self._stdout], FIRST_REQUEST_SECONDS)[1]:
             try:
                 self._to_client.taken(self._write(self._to_client.next(self._most)))
             except OSError:
@@ -445,10 +460,31 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
     if stat.S_ISREG(kind):
         return (lambda content: os.write(descriptor, content)), CHUNK
     if stat.S_ISFIFO(kind) and os.path.isdir("/proc/self/fd"):
-        # Opened anew, with flags of its own.
-        own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
-        return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
+        try:
+            # Opened anew, with flags of its own.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            # It is another user's, as where a client starts this by sudo.
+            pass
+        else:
+            return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
     return (lambda content: os.write(descriptor, content)), getattr(select, "PIPE_BUF", 512)
+
+
+def _ready(reads: list[int], writes: list[int], seconds: float | None) -> tuple[list[int], list[int]]:
+    """Which files can be read and which can be written, once any of them can or the time is over."""
+    if sys.platform == "win32":
+        return select.select(reads, writes, [], seconds)[:2]
+    # `select` takes no number past 1,023, which clients that leave many files open to their children come to.
+    poll = select.poll()
+    for each in {*reads, *writes}:
+        poll.register(each, (select.POLLIN if each in reads else 0) | (select.POLLOUT if each in writes else 0))
+    found = dict(poll.poll(None if seconds is None else seconds * 1000))
+    # An end or an error is told whatever was asked for, and met by reading as by writing.
+    return (
+        [each for each in reads if found.get(each, 0) & ~select.POLLOUT],
+        [each for each in writes if found.get(each, 0) & ~select.POLLIN],
+    )
 
 
 def _none_if_blocked(write: Callable[..., int], *arguments: Any) -> int:

@@ -12,6 +12,10 @@ from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, NobodyListensErro
 from pml_gateway.types import JsonObject
 
 CONNECT_SECONDS = 2.0
+START_SECONDS = 20.0
+"""What a gateway may take from its start to its first answer: two seconds, and more on a machine that is busy with a
+login."""
+
 BREATH_SECONDS = 1.0
 """How often whoever waits is told that it still does."""
 
@@ -30,20 +34,22 @@ def ask(
     Args:
         endpoint: where it listens.
         command: what it is to do.
-        seconds: what it may take.
+        seconds: what it may take. One that has just been started is waited for until it should have.
         arguments: of the command.
         waiting: told every second how many are left.
 
     Raises:
         GatewayError: it cannot be reached, does not answer in time, or says what is wrong.
     """
+    began = time.monotonic()
     try:
         answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting)
     except NobodyListensError:
         return None
     except OSError as error:
         # The system says of a limit nothing that a person would read.
-        what = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        waited = max(seconds, round(time.monotonic() - began))
+        what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         if error.filename is not None:
             what = f"{error.filename}: {what}"
         living = endpoint.living()
@@ -64,9 +70,10 @@ def _asked(endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[flo
             try:
                 part = connection.recv(65_536)
             except TimeoutError:
-                if time.monotonic() >= until:
+                left = until - time.monotonic()
+                if left <= 0 and not _is_starting(endpoint):
                     raise
-                waiting(until - time.monotonic())
+                waiting(max(left, 0))
                 continue
             if not part:
                 raise ConnectionResetError("it left without an answer")
@@ -76,6 +83,13 @@ def _asked(endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[flo
     except ValueError:
         raise ConnectionError("its answer is no JSON") from None
     return answer if isinstance(answer, dict) else {"error": "its answer is no object"}
+
+
+def _is_starting(endpoint: Endpoint) -> bool:
+    """Whether a gateway may still be loading what it answers with: it listens before."""
+    age = endpoint.age()
+    # One that is younger than nothing has had the clock set back since.
+    return age is not None and 0 <= age < START_SECONDS
 
 
 def wait_for_end(endpoint: Endpoint, seconds: float) -> bool:

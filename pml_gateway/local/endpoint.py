@@ -218,6 +218,13 @@ class Endpoint:
         except (OSError, ValueError):
             return 0
 
+    def age(self) -> float | None:
+        """How many seconds ago, by the clock, the gateway began that lives here; None where none does."""
+        try:
+            return None if self.living() is None else time.time() - os.path.getmtime(self.life_lock)
+        except OSError:
+            return None
+
     def _note_bound(self) -> None:
         self._bound = _identity(self.socket)
 

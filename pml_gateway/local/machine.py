@@ -37,6 +37,7 @@ from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.runtime import TURN_SECONDS, refresh_on_hangup
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
+from pml_gateway.text import span
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
@@ -63,6 +64,10 @@ EXHAUSTED_SECONDS = 0.1
 LOOK_SECONDS = 5.0
 """How often it is looked whether a gateway that started by itself is used."""
 
+UNUSED_SECONDS = 10.0
+"""How long one that started by itself waits for a client that it can serve, as where the configuration is wrong: who
+tries once more within it need not start another one."""
+
 
 @dataclass(slots=True)
 class Life:
@@ -76,6 +81,7 @@ class Life:
     http: Mapping[str, Any] | None = None
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
+    has_served: bool = False
     reason: str = ""
     ending: anyio.Event = field(default_factory=anyio.Event)
 
@@ -131,7 +137,8 @@ class Machine:
         if self._life.ending.is_set():
             await lines.tell({"leaving": self._life.reason})
             return
-        if is_newer(attachment.version, __version__):
+        is_older = is_newer(attachment.version, __version__)
+        if is_older and not attachment.has_replaced:
             logger.info("a client of version %s came: this gateway, %s, makes room", attachment.version, __version__)
             await lines.tell({"leaving": "replaced"})
             self._life.end("replaced")
@@ -142,8 +149,14 @@ class Machine:
                 if entered is None:
                     await lines.tell({"alone": True})
                     return
+                self._life.has_served = True
                 self._tell_spare()
                 runtime, notes = entered.runtime, [*entered.notes, *attachment.without_effect]
+                if is_older:
+                    # What it started in the place of another one is this: what is installed was set back since.
+                    older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
+                    logger.warning("%s", older)
+                    notes.append(f"{older}: restart the client, or upgrade pml")
                 await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
                 try:
                     await serve_session(runtime, member, rest)
@@ -256,13 +269,19 @@ class Machine:
             if self._profiles.members or self._life.started_by != "client":
                 self._life.used = time.monotonic()
                 continue
-            # As the client that left last had it, and by every edit since: its gateway is kept open.
-            settings = self._profiles.settings
-            if settings is None:
-                settings = await anyio.to_thread.run_sync(user_settings_or_defaults, self._paths)
-            if time.monotonic() - self._life.used >= settings.local.idle_minutes * 60:
-                logger.info("no client for %g minutes: ending", settings.local.idle_minutes)
+            seconds = await self._idle_seconds()
+            if time.monotonic() - self._life.used >= seconds:
+                logger.info("no client for %s: ending", span(seconds))
                 self._life.end("idle")
+
+    async def _idle_seconds(self) -> float:
+        if not self._life.has_served:
+            return UNUSED_SECONDS
+        # As the client that left last had it, and by every edit since: its gateway is kept open.
+        settings = self._profiles.settings
+        if settings is None:
+            settings = await anyio.to_thread.run_sync(user_settings_or_defaults, self._paths)
+        return settings.local.idle_minutes * 60
 
 
 def _refusal(error: BaseException) -> JsonObject:

@@ -21,6 +21,12 @@ UNSUBSCRIBE = "resources/unsubscribe"
 LISTEN = "subscriptions/listen"
 """A request without an end: it is asked again, and nobody waits for its answer."""
 
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+"""What the gateway says first of what it is asked by `LISTEN`."""
+
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+"""Where it names the request."""
+
 CALL = "tools/call"
 
 OWN = "pml-bridge-"
@@ -43,13 +49,13 @@ _STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
 _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
 """How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
 
-_NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled)')
+_NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled|subscriptions)')
 
 
 class Request:
     """A request of the client without an answer, and what became of it."""
 
-    __slots__ = ("id", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
+    __slots__ = ("id", "is_acknowledged", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
 
     def __init__(self, request_id: Id, method: str, line: bytes | None) -> None:
         self.id = request_id
@@ -61,6 +67,8 @@ class Request:
         self.is_repeatable = True
         self.is_done = False
         """Whether a gateway had the answer."""
+        self.is_acknowledged = False
+        """Whether the client was told that its subscription is in force."""
         self.losses = 0
 
     @property
@@ -177,11 +185,11 @@ class Session:
                 self._forget(request.id)
                 yield self._error(request, *_lost_words(request))
 
-    def give_up(self, message: str, hint: str) -> Iterator[bytes]:
+    def give_up(self, message: str, hint: str, *, is_retryable: bool) -> Iterator[bytes]:
         """The answers to all that is in flight, where there is no gateway and none can be started."""
         for request in [*self._requests.values()]:
             self._forget(request.id)
-            yield self._error(request, message, hint)
+            yield self._error(request, message, hint, is_retryable=is_retryable)
 
     def restore(self) -> Iterator[bytes]:
         """What a new gateway is sent first. A session goes on with `rest` once the gateway has answered this."""
@@ -290,7 +298,18 @@ class Session:
             return line if self._generation == 1 else _line({**message, "id": json.loads(shown)})
         if message["method"] == CANCELLED:
             return self._withdrawn(message, line)
-        return line
+        return None if message["method"] == ACKNOWLEDGED and self._is_acknowledged_again(message) else line
+
+    def _is_acknowledged_again(self, message: dict[str, Any]) -> bool:
+        """Whether the client was told so before, of the same request."""
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, dict) else None
+        request_id = meta.get(SUBSCRIPTION) if isinstance(meta, dict) else None
+        request = self._requests.get(request_id) if _is_id(request_id) else None
+        if request is None:
+            return False
+        was_acknowledged, request.is_acknowledged = request.is_acknowledged, True
+        return was_acknowledged
 
     def _withdrawn(self, message: dict[str, Any], line: bytes) -> bytes | None:
         params = message.get("params")
@@ -301,18 +320,19 @@ class Session:
         del self._questions[shown]
         return line if shown == asked else _line({**message, "params": {**message["params"], "requestId": shown}})
 
-    def _error(self, request: Request, message: str, hint: str) -> bytes:
+    def _error(self, request: Request, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
         """The answer to a request that has none, in the shape that the gateway's own failures have."""
         error = {
             "code": "INTERNAL",
             "message": message,
-            "retryable": request.executed == "no",
+            "retryable": is_retryable and request.executed == "no",
             "hint": hint,
             "details": {"executed": request.executed},
         }
         if request.method != CALL:
             data = {key: value for key, value in error.items() if key != "message"}
-            shown = {"code": INTERNAL_ERROR, "message": f"{message} ({hint})", "data": data}
+            in_words = f"{message} ({hint})" if hint else message
+            shown = {"code": INTERNAL_ERROR, "message": in_words, "data": data}
             return _line({"jsonrpc": "2.0", "id": request.id, "error": shown})
         text = json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":"))
         result = {"content": [{"type": "text", "text": text}], "structuredContent": {"error": error}, "isError": True}

@@ -125,9 +125,16 @@ def _connect(endpoint: Endpoint) -> socket.socket | None:
 
 
 def _start(
-    endpoint: Endpoint, command: Sequence[str], deadline: float, environ: Mapping[str, str]
+    endpoint: Endpoint,
+    command: Sequence[str],
+    deadline: float,
+    environ: Mapping[str, str],
+    *,
+    is_second: bool = False,
 ) -> socket.socket | None:
     """The connection to a gateway that this process starts; None where another one came first after all.
+
+    One that a signal ends is started once more: nothing need be wrong with it.
 
     Raises:
         FailedStartError: it ended, or does not listen in time.
@@ -145,8 +152,11 @@ def _start(
                 if endpoint.living() is not None:
                     # Of a starter that was killed: ours has ended because that one lives.
                     return None
+                if ended < 0 and not is_second:
+                    return _start(endpoint, command, deadline, environ, is_second=True)
                 words = _last_words(endpoint.log, said_before)
-                raise _failed(endpoint, f"the gateway ended with exit code {ended} as it started", words, ended)
+                how = f"was ended by signal {-ended}, twice," if ended < 0 else f"ended with exit code {ended}"
+                raise _failed(endpoint, f"the gateway {how} as it started", words, ended)
             if time.monotonic() > deadline:
                 started.kill()
                 words = _last_words(endpoint.log, said_before)
@@ -303,14 +313,15 @@ def _last_words(path: str, before: int) -> str:
 
 
 def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> FailedStartError:
-    """The error of a failed start, also written down for those that wait beside."""
+    """The error of a failed start, also written down for those that wait beside, unless a signal ended it."""
     error = FailedStartError(
         f"{message}: {words}" if words else message,
         f"its log is {endpoint.log}; `pml doctor` checks the configuration, `pml serve --alone` does without it",
         exit_code if 0 < exit_code < 128 else 1,
     )
-    told = {"message": error.message, "hint": error.hint, "exit": error.exit_code}
-    write_owned(endpoint.failure, json.dumps(told).encode())
+    if exit_code > 0:
+        told = {"message": error.message, "hint": error.hint, "exit": error.exit_code}
+        write_owned(endpoint.failure, json.dumps(told).encode())
     return error
 
 

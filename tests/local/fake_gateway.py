@@ -45,9 +45,16 @@ class Served:
                 return self.notice({"refused": {"message": "no such mode", "hint": "use one", "exit": 78}})
             case "refuses_later" if NUMBER > 1:
                 return self.notice({"refused": {"message": "broken since", "hint": "mend it", "exit": 78}})
+            case "refuses_without_hint":
+                return self.notice({"refused": {"message": "no room", "hint": "", "exit": 1}})
             case "alone":
                 return self.notice({"alone": True})
-        self.notice({"attached": {"pid": os.getpid(), "version": "1"}})
+            case "older" if not hello.get("replaced"):
+                self.notice({"leaving": "replaced"})
+                self._endpoint.withdraw()
+                os._exit(0)
+        notes = [f"the gateway is older: {NUMBER}"] if hello.get("replaced") else []
+        self.notice({"attached": {"pid": os.getpid(), "version": "1", "notes": notes}})
         for line in lines:
             note("received", {"gateway": NUMBER, "line": line.decode()})
             self.take(json.loads(line))
@@ -62,8 +69,10 @@ class Served:
             case {"method": "tools/call", "id": number, "params": {"name": name, **rest}}:
                 arguments: Any = rest.get("arguments", {})
                 self.call(number, name, arguments)
-            case {"method": "subscriptions/listen"}:
-                pass
+            case {"method": "subscriptions/listen", "id": number}:
+                meta = {"io.modelcontextprotocol/subscriptionId": number}
+                for name in ("subscriptions/acknowledged", "tools/list_changed"):
+                    self.send({"method": f"notifications/{name}", "params": {"notifications": {}, "_meta": meta}})
             case {"method": _, "id": number}:
                 self.answer(number, {})
             case {"id": question, "result": result}:
@@ -134,6 +143,8 @@ def main() -> None:
     if behaviour == "fails" or (behaviour == "fails_later" and NUMBER > 1):
         sys.stderr.write("no such model\n")
         sys.exit(78)
+    if behaviour == "is_killed" or (behaviour == "is_killed_once" and NUMBER == 1):
+        die()
     life = endpoint.take_life()
     if life is None:
         sys.exit(3)

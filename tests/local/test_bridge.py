@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 from tests.local.bridged import Bridged, bridged
 
 pytestmark = pytest.mark.slow
+
+
+ACKNOWLEDGED, CHANGED = "notifications/subscriptions/acknowledged", "notifications/tools/list_changed"
 
 
 def kill_gateway(client: Bridged) -> None:
@@ -38,6 +43,43 @@ def test_messages_pass_and_the_bridge_ends_when_its_client_leaves(tmp_path: Path
         assert client.next()["result"] == {"by": 1, "echo": {"text": "ä\ud83d", "price": 1.5}}
         assert client.leave() == 0
         assert client.next() is None
+
+
+def test_a_pipe_of_another_user_is_written_to(tmp_path: Path) -> None:
+    program = """
+import os
+from pml_gateway.local.bridge import _writer
+
+reading, writing = os.pipe()
+os.fchmod(writing, 0o400)
+if os.geteuid() == 0:
+    os.setuid(65534)
+write, _ = _writer(writing)
+assert write(memoryview(b"x")) == 1
+assert os.read(reading, 2) == b"x"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_client_that_left_many_files_open_is_served(tmp_path: Path) -> None:
+    with bridged(tmp_path, "many_files") as client:
+        client.handshake()
+        client.call(1, "echo")
+        assert client.next()["result"]["by"] == 1
+        assert client.leave() == 0
+
+
+def test_a_client_for_whom_one_gateway_made_room_takes_the_next_as_it_is(tmp_path: Path) -> None:
+    with bridged(tmp_path, "older") as client:
+        client.handshake()
+        client.call(1, "echo")
+        assert client.next()["result"]["by"] == 2
+        kill_gateway(client)
+        client.call(2, "echo")
+        assert client.next()["result"]["by"] == 3
+        assert [each["replaced"] for each in client.noted("hellos")] == [False, True, True]
+        told = (tmp_path / "bridge.stderr").read_text()
+        assert ["is older: 2" in told, "is older: 3" in told] == [True, True]
 
 
 def test_answers_in_flight_arrive_after_the_client_has_closed_its_end(tmp_path: Path) -> None:
@@ -138,13 +180,19 @@ def test_what_the_client_has_cancelled_is_neither_repeated_nor_answered(tmp_path
 def test_a_stateless_client_gets_its_requests_and_streams_again_and_nothing_else(tmp_path: Path) -> None:
     with bridged(tmp_path) as client:
         client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
+        assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         client.call(1, "after_sent")
         answer = client.next()
         assert error_of(answer)["details"] == {"executed": "unknown"}
         assert answer["result"]["resultType"] == "complete"
         client.call(2, "echo")
+        # The stream goes on, and is not acknowledged twice.
+        assert client.next()["method"] == CHANGED
         assert client.next()["result"]["by"] == 2
         assert [each["id"] for each in client.received(2)] == ["l", 2]
+        # Another one of the same name is.
+        client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
+        assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         assert client.leave() == 0
 
 
@@ -201,12 +249,23 @@ def test_without_another_gateway_everything_is_answered_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "words", "code"), [("fails", "no such model", 78), ("refuses", "no such mode", 78)]
+    ("behaviour", "words", "code"),
+    [
+        ("fails", "no such model", 78),
+        ("refuses", "no such mode", 78),
+        ("refuses_without_hint", "no room", 1),
+        ("is_killed", "signal 9", 1),
+    ],
 )
-def test_a_client_that_cannot_be_served_is_told_why(tmp_path: Path, behaviour: str, words: str, code: int) -> None:
+def test_a_client_that_cannot_be_served_is_told_why_and_whether_to_try_again(
+    tmp_path: Path, behaviour: str, words: str, code: int
+) -> None:
     with bridged(tmp_path, behaviour) as client:
         client.send(id=1, method="initialize", params={})
-        assert words in client.next()["error"]["message"]
+        error = client.next()["error"]
+        assert words in error["message"]
+        assert "()" not in error["message"]
+        assert error["data"]["retryable"] == (code != 78)
         assert client.process.wait(30) == code
         assert words in (tmp_path / "bridge.stderr").read_text()
     with bridged(tmp_path, behaviour) as client:

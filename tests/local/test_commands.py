@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,37 @@ def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path)
     with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in 0\.05 s") as caught:
         ask(endpoint, "status", 0.05)
     assert endpoint.log in caught.value.hint
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    monkeypatch.setattr("pml_gateway.local.commands.BREATH_SECONDS", 0.01)
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    told: list[float] = []
+    life = endpoint.take_life()
+    assert life is not None
+    if not is_new:
+        an_hour_ago = time.time() - 3600
+        os.utime(endpoint.life_lock, (an_hour_ago, an_hour_ago))
+    with endpoint.listen() as listener:
+
+        def tell(left: float) -> None:
+            told.append(left)
+            if len(told) == 10:
+                accepted, _ = listener.accept()
+                accepted.sendall(b'{"pid": 1}\n')
+                accepted.close()
+
+        if is_new:
+            assert ask(endpoint, "status", 0.03, waiting=tell) == {"pid": 1}
+            assert min(told) >= 0
+        else:
+            with pytest.raises(GatewayError, match=r"no answer in 0\.03 s"):
+                ask(endpoint, "status", 0.03, waiting=tell)
+    endpoint.leave(life)
 
 
 def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

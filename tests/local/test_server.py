@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway import __version__
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.local.lines import FINISHING
@@ -170,6 +171,18 @@ async def test_a_newer_client_has_the_gateway_make_room(tmp_path: Path) -> None:
         async with opened.attached("a", introduced=False, version="9.9") as client:
             assert await client.notice("leaving") == {"leaving": "replaced"}
         assert opened.life.reason == "replaced"
+
+
+async def test_a_newer_client_for_whom_one_made_room_is_served_and_told_that_this_one_is_older(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        async with opened.attached("a", introduced=False, version="9.9", replaced=True) as client:
+            [note] = (await client.notice("attached"))["attached"]["notes"]
+            assert all(each in note for each in ("older", __version__, "9.9"))
+            await client.introduce()
+            assert await client.tools() == ["up__hello"]
+        async with opened.attached("a", introduced=False, replaced=True) as client:
+            assert (await client.notice("attached"))["attached"]["notes"] == []
+        assert not opened.life.reason
 
 
 async def test_a_bridge_is_told_what_it_must_know_to_answer_in_the_gateways_place(tmp_path: Path) -> None:
@@ -333,6 +346,24 @@ async def test_one_that_started_by_itself_ends_when_nobody_uses_it(
         with anyio.fail_after(20):
             await opened.life.ending.wait()
         assert opened.life.reason == "idle"
+
+
+async def test_one_that_could_serve_nobody_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("pml_gateway.local.machine.UNUSED_SECONDS", 0.05)
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a", introduced=False, mode="everything") as client:
+            assert await client.notice("refused")
+        opened.tasks.start_soon(opened.machine.end_when_idle)
+        with anyio.fail_after(20):
+            await opened.life.ending.wait()
+        assert opened.life.reason == "idle"
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached("a") as client:
+            await client.tools()
+        with anyio.move_on_after(0.3):
+            await opened.machine.end_when_idle()
+        assert not opened.life.ending.is_set()
 
 
 async def test_one_that_was_told_to_run_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

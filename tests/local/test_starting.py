@@ -7,30 +7,62 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.local.starting import reach
+from pml_gateway.local.starting import FailedStartError, reach
 from tests.local import fake_gateway
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+PATIENCE = 20.0
+
+
+@contextmanager
+def reached(home: Path, behaviour: str = "") -> Iterator[Endpoint]:
+    """The endpoint of a gateway that was started; all that were are ended at the end."""
+    config = home / "config.yaml"
+    endpoint = Endpoint.of(home, config)
+    command = [sys.executable, fake_gateway.__file__, str(home), str(config), behaviour]
+    environ = {**os.environ, "PYTHONPATH": str(Path(fake_gateway.__file__).parents[2])}
+    try:
+        with reach(endpoint, command, time.monotonic() + PATIENCE, environ):
+            yield endpoint
+    finally:
+        for pid in started(home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def started(home: Path) -> list[int]:
+    """The process ids of the gateways that were started."""
+    return [json.loads(line)["pid"] for line in (home / "starts").read_text().splitlines()]
+
+
 def test_a_limit_of_open_files_without_end_holds_no_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "config.yaml"
-    endpoint = Endpoint.of(tmp_path, config)
-    command = [sys.executable, fake_gateway.__file__, str(tmp_path), str(config), ""]
     # Where one system call does not close them all, as many would be closed one by one.
     monkeypatch.setattr(os, "sysconf", lambda _: 2**63 - 1)
     reading, inherited = os.pipe()
     os.set_inheritable(inherited, True)
-    environ = {**os.environ, "PYTHONPATH": str(Path(fake_gateway.__file__).parents[2])}
     try:
-        with reach(endpoint, command, time.monotonic() + 20, environ):
+        with reached(tmp_path):
             os.close(inherited)
             assert os.read(reading, 1) == b"", "the gateway has no file of its client's"
     finally:
         os.close(reading)
-        for line in (tmp_path / "starts").read_text().splitlines():
-            os.kill(json.loads(line)["pid"], signal.SIGKILL)
+
+
+def test_one_that_a_signal_ends_before_it_listens_is_started_once_more(tmp_path: Path) -> None:
+    with reached(tmp_path, "is_killed_once") as endpoint:
+        assert endpoint.living() == started(tmp_path)[1]
+
+
+def test_one_that_signals_end_again_is_no_failure_of_the_starts_of_others(tmp_path: Path) -> None:
+    with pytest.raises(FailedStartError, match="signal 9"), reached(tmp_path, "is_killed"):
+        pass
+    assert len(started(tmp_path)) == 2
+    assert not [*(tmp_path / "run").glob("*.failure")]

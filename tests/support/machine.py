@@ -151,6 +151,7 @@ class TestMachine:
         environ: Mapping[str, str] | None = None,
         version: str = __version__,
         state: Mapping[str, Any] | None = None,
+        replaced: bool = False,
         introduced: bool = True,
         **options: str,
     ) -> AsyncIterator[Attached]:
@@ -164,6 +165,7 @@ class TestMachine:
             "environ": {"PML_HOME": str(self.home), "HOME": str(self.home), "PATH": "/usr/bin", **(environ or {})},
             "options": options,
             "state": state,
+            "replaced": replaced,
         }
         async with self.connected(hello) as client:
             if introduced:
