@@ -7,12 +7,12 @@ from typing import Protocol
 
 
 class Delivery(Protocol):
-    """Told of each round of one request that goes to a server, in order."""
+    """Told of each round of one request that goes to a server, in order. It keeps nobody waiting."""
 
-    async def sending(self, *, repeatable: bool) -> None:
+    def sending(self, *, repeatable: bool) -> None:
         """A server is sent something next; `repeatable` says that it may be sent twice."""
 
-    async def answered(self) -> None:
+    def answered(self) -> None:
         """The server has answered, so that it has done what it was asked."""
 
 
