@@ -15,6 +15,9 @@ class Delivery(Protocol):
     def answered(self) -> None:
         """The server has answered, so that it has done what it was asked."""
 
+    def finished(self) -> None:
+        """The request has its answer, which is more than one of its rounds where it is a plan of several calls."""
+
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("pml_gateway_delivery", default=None)
 """Set where somebody outlives this process who answers the client then."""

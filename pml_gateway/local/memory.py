@@ -39,6 +39,8 @@ LOST_WITH_IT = (
     "make the calls again that they came from"
 )
 
+UNKNOWN = f"whether it was executed, or a part of it, is unknown: look before you repeat it; {LOST_WITH_IT}"
+
 _STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
 _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
 """How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
@@ -60,7 +62,7 @@ class Request:
         """Whether a server was sent it, or part of it, by any gateway."""
         self.is_repeatable = True
         self.is_done = False
-        """Whether a gateway had the answer."""
+        """Whether a gateway had the answer to all of it."""
         self.losses = 0
 
     @property
@@ -327,8 +329,7 @@ def _lost_words(request: Request) -> tuple[str, str]:
     if request.executed == "yes":
         return "the gateway was lost with the answer to this call", f"it was executed; {LOST_WITH_IT}"
     if request.executed == "unknown":
-        message = "the gateway was lost after it had sent this to the server"
-        return message, f"whether it was executed is unknown: look before you repeat it; {LOST_WITH_IT}"
+        return "the gateway was lost after it had sent this, or a part of it, to a server", UNKNOWN
     if request.line is None:
         size = f"{MAX_KEPT // 1024 // 1024} MiB"
         return (

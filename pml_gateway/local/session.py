@@ -148,7 +148,7 @@ class _Progress:
         self._is_repeatable = True
         self._is_sent = False
         self._unanswered = 0
-        """Rounds that are under way, side by side where the request is a plan of several calls."""
+        """Rounds that are under way or failed; there are several where the request is a plan of calls."""
 
     def sending(self, *, repeatable: bool) -> None:
         """Tell before the server is sent anything, unless that is known."""
@@ -160,11 +160,12 @@ class _Progress:
         self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
 
     def answered(self) -> None:
-        """Tell what must not be done again. A round that failed is never known to be done."""
+        """Take note of it: there may be another round."""
         self._unanswered -= 1
+
+    def finished(self) -> None:
+        """Tell what must not be done again. Where a round failed, it is not known whether all of it was done."""
         if not self._is_repeatable and not self._unanswered:
-            # What is sent after this is another step of the same request.
-            self._is_sent = False
             self._connection.tell({"done": self._request_id})
 
 

@@ -71,6 +71,7 @@ def test_a_request_that_was_sent_is_repeated_only_if_it_may_be(tmp_path: Path) -
         assert error["details"] == {"executed": "unknown"}
         assert not error["retryable"]
         assert "references" in error["hint"]
+        assert "a part of it" in error["message"]
         client.call(2, "echo")
         assert client.next()["result"]["by"] == 2
         assert "after_sent" not in str(client.received(2))

@@ -146,6 +146,29 @@ async def test_a_bridge_is_told_what_it_must_know_to_answer_in_the_gateways_plac
         assert not [notice for notice in client.notices if "done" in notice]
 
 
+async def test_a_plan_is_done_only_when_all_of_it_is(tmp_path: Path) -> None:
+    goes_on = anyio.Event()
+
+    async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if call["name"] == "two":
+            await goes_on.wait()
+        return {"content": [{"type": "text", "text": "ok"}]}
+
+    upstreams = {"up": ScriptedServer([tool("one"), tool("two")], answer)}
+    async with open_machine(tmp_path, upstreams) as opened, opened.attached("a") as client:
+        steps = [
+            {"id": "one", "tool": "up__one", "arguments": {}},
+            {"id": "two", "tool": "up__two", "arguments": {}, "depends_on": ["one"]},
+        ]
+        plan = await client.begin("tools/call", {"name": "execute_workflow", "arguments": {"steps": steps}})
+        await until(lambda: len(upstreams["up"].calls) == 2)
+        await client.request("ping")
+        assert [notice for notice in client.notices if "done" in notice] == []
+        goes_on.set()
+        await client.answer(plan)
+        assert [notice for notice in client.notices if "done" in notice] == [{"done": plan}]
+
+
 async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello"), tool("other")])}
     async with open_machine(tmp_path, upstreams) as opened:
