@@ -34,6 +34,9 @@ MAX_KEPT = 64 * 1024 * 1024
 
 INTERNAL_ERROR = -32603
 
+STATE_UNKNOWN = b'"invalid_request_state"'
+"""In the error of a gateway that knows no question to which a request brings the answers."""
+
 LOST_WITH_IT = (
     "results that it kept in memory (references), and runs that waited for an answer, are lost with it: "
     "make the calls again that they came from"
@@ -51,16 +54,18 @@ _NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notification
 class Request:
     """A request of the client without an answer, and what became of it."""
 
-    __slots__ = ("id", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
+    __slots__ = ("goes_on", "id", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
 
-    def __init__(self, request_id: Id, method: str, line: bytes | None) -> None:
+    def __init__(self, request_id: Id, method: str, line: bytes | None, *, goes_on: bool) -> None:
         self.id = request_id
         self.method = method
         self.line = line
         """As it came; None where it was too large to be kept."""
-        self.is_sent = False
+        self.goes_on = goes_on
+        """Whether it goes on with an earlier request, whose question it answers, and which one gateway keeps."""
+        self.is_sent = goes_on
         """Whether a server was sent it, or part of it, by any gateway."""
-        self.is_repeatable = True
+        self.is_repeatable = not goes_on
         self.is_done = False
         """Whether a gateway had the answer to all of it."""
         self.losses = 0
@@ -120,8 +125,16 @@ class Session:
             return line, False
         method, message_id = message.get("method"), message.get("id")
         if isinstance(method, str):
+            params = message.get("params")
             if _is_id(message_id):
-                self._remember(Request(message_id, method, line))
+                self._remember(
+                    Request(
+                        message_id,
+                        method,
+                        line,
+                        goes_on=isinstance(params, dict) and params.get("requestState") is not None,
+                    )
+                )
                 return line, True
             self._note(method, message, line)
             return line, False
@@ -262,8 +275,12 @@ class Session:
                 self._awaited = None
             return None
         request = self._forget(request_id)
-        if request is not None and is_result and request.line is not None:
+        if request is None:
+            return line
+        if is_result and request.line is not None:
             self._grant(request.method, request.line)
+        if not is_result and request.goes_on and self._generation > 1 and STATE_UNKNOWN in line:
+            return self._error(request, "the gateway that asked this was lost, and the call with it", UNKNOWN)
         return line
 
     def _grant(self, method: str, line: bytes) -> None:

@@ -19,10 +19,10 @@ def kill_gateway(client: Bridged) -> None:
     os.kill(client.noted("starts")[-1]["pid"], signal.SIGKILL)
 
 
-def fresh(path: Path) -> Path:
+def fresh(path: Path, name: str = "other") -> Path:
     """Another home."""
-    (path / "other").mkdir()
-    return path / "other"
+    (path / name).mkdir()
+    return path / name
 
 
 def error_of(answer: Any) -> Any:
@@ -147,6 +147,22 @@ def test_a_stateless_client_gets_its_requests_and_streams_again_and_nothing_else
         assert client.next()["result"]["by"] == 2
         assert [each["id"] for each in client.received(2)] == ["l", 2]
         assert client.leave() == 0
+
+
+def test_a_call_that_goes_on_after_a_question_is_never_given_to_another_gateway(tmp_path: Path) -> None:
+    for name in ("before_sent", "echo"):
+        with bridged(fresh(tmp_path, name)) as client:
+            client.call(1, "asks_later")
+            state = client.next()["result"]["requestState"]
+            if name == "echo":
+                # The answers come when the gateway that asked is gone.
+                kill_gateway(client)
+            client.send(id=2, method="tools/call", params={"name": name, "requestState": state})
+            answer = client.next()
+            assert error_of(answer)["details"] == {"executed": "unknown"}, name
+            assert "lost with it" in error_of(answer)["hint"]
+            client.call(3, "echo")
+            assert client.next()["result"]["by"] == 2
 
 
 @pytest.mark.parametrize("reason", ["restart", "replaced"])

@@ -11,9 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.local.lines import FINISHING
+from tests.support.asking import asking
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
 from tests.support.scripted_server import ScriptedServer, tool
@@ -167,6 +169,28 @@ async def test_a_plan_is_done_only_when_all_of_it_is(tmp_path: Path) -> None:
         goes_on.set()
         await client.answer(plan)
         assert [notice for notice in client.notices if "done" in notice] == [{"done": plan}]
+
+
+async def test_a_bridge_is_told_of_the_request_that_brings_the_answers_to_questions(tmp_path: Path) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": LATEST_MODERN_VERSION,
+        "io.modelcontextprotocol/clientInfo": {"name": "modern", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    }
+    call = {"name": "up__ask", "arguments": {"text": "who"}, "_meta": meta}
+    async with (
+        open_machine(tmp_path, {"up": asking()}, **FULL) as opened,
+        opened.attached("a", introduced=False) as client,
+    ):
+        asked = await client.request("tools/call", call)
+        assert await client.notice("sent") == {"sent": client.last_id, "repeatable": False}
+        answers = {key: {"action": "accept", "content": {"answer": "me"}} for key in asked["inputRequests"]}
+        again = {**call, "inputResponses": answers, "requestState": asked["requestState"]}
+        assert (await client.request("tools/call", again))["content"][0]["text"] == "me"
+        assert [notice for notice in client.notices if {"sent", "done"} & notice.keys()] == [
+            {"sent": client.last_id, "repeatable": False},
+            {"done": client.last_id},
+        ]
 
 
 async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
