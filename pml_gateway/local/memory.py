@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeGuard
 
-    Id = str | int | float
+    Id = str | int
 
 INITIALIZE = "initialize"
 INITIALIZED = "notifications/initialized"
@@ -126,16 +126,12 @@ class Session:
         method, message_id = message.get("method"), message.get("id")
         if isinstance(method, str):
             params = message.get("params")
-            if _is_id(message_id):
+            if _is_id(message_id) and message.get("jsonrpc") == "2.0" and isinstance(params, dict | None):
                 self._remember(
-                    Request(
-                        message_id,
-                        method,
-                        line,
-                        goes_on=isinstance(params, dict) and params.get("requestState") is not None,
-                    )
+                    Request(message_id, method, line, goes_on=(params or {}).get("requestState") is not None)
                 )
                 return line, True
+            # What the gateway does not take for a request is never answered, nor asked for again.
             self._note(method, message, line)
             return line, False
         if _is_id(message_id):
@@ -358,7 +354,7 @@ def _lost_words(request: Request) -> tuple[str, str]:
 
 
 def _is_id(value: object) -> TypeGuard[Id]:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _uri(line: bytes) -> str:

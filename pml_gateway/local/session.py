@@ -16,6 +16,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCRequest
 
+from pml_gateway.foreign_json import repaired
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.lines import FINISHING, MAX_LINE
@@ -279,6 +280,6 @@ async def _message(line: bytes | Oversized) -> SessionMessage | Exception:
     if isinstance(line, Oversized):
         return ValueError(f"a message of {line.size} bytes; at most {MAX_LINE} are read")
     try:
-        return SessionMessage(await read_message(line))
+        return SessionMessage(await read_message(repaired(line)))
     except ValueError as error:
         return error

@@ -59,6 +59,10 @@ class Served:
             case {"method": "initialize", "id": number, "params": params}:
                 self.answer(number, {"protocolVersion": params["protocolVersion"], "capabilities": {}})
                 self.notice({"state": {"of": NUMBER}})
+            case {"method": str(), "id": float() | True} | {"method": _, "params": [*_]}:
+                pass
+            case {"method": str()} if "jsonrpc" not in message:
+                pass
             case {"id": number, "params": {"requestState": state, "name": "echo"}} if state != NUMBER:
                 fault = {"code": -32602, "message": "Invalid", "data": {"reason": "invalid_request_state"}}
                 self.send({"id": number, "error": fault})

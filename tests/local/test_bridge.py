@@ -165,6 +165,21 @@ def test_a_call_that_goes_on_after_a_question_is_never_given_to_another_gateway(
             assert client.next()["result"]["by"] == 2
 
 
+def test_what_a_gateway_does_not_take_for_a_request_is_not_asked_for_again(tmp_path: Path) -> None:
+    with bridged(tmp_path) as client:
+        client.handshake()
+        for line in (
+            b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+            b'{"jsonrpc":"2.0","id":true,"method":"ping"}',
+            b'{"id":7,"method":"ping"}',
+            b'{"jsonrpc":"2.0","id":8,"method":"ping","params":[1]}',
+        ):
+            client.write(line + b"\n")
+        assert client.leave() == 0
+        assert client.next() is None
+        assert len(client.noted("starts")) == 1
+
+
 @pytest.mark.parametrize("reason", ["restart", "replaced"])
 def test_a_gateway_that_is_replaced_is_followed_at_once(tmp_path: Path, reason: str) -> None:
     with bridged(tmp_path) as client:

@@ -193,6 +193,12 @@ async def test_a_bridge_is_told_of_the_request_that_brings_the_answers_to_questi
         ]
 
 
+async def test_a_call_with_half_a_character_is_answered(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        assert await client.call("up__hello", text="\ud83d")
+
+
 async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello"), tool("other")])}
     async with open_machine(tmp_path, upstreams) as opened:
