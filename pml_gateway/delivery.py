@@ -7,13 +7,16 @@ from typing import Protocol
 
 
 class Delivery(Protocol):
-    """Told of each round of one request that goes to a server, in order."""
+    """Told of each round of one request that goes to a server, in order. It keeps nobody waiting."""
 
-    async def sending(self, *, repeatable: bool) -> None:
+    def sending(self, *, repeatable: bool) -> None:
         """A server is sent something next; `repeatable` says that it may be sent twice."""
 
-    async def answered(self) -> None:
+    def answered(self) -> None:
         """The server has answered, so that it has done what it was asked."""
+
+    def finished(self) -> None:
+        """The request has its answer, which is more than one of its rounds where it is a plan of several calls."""
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("pml_gateway_delivery", default=None)

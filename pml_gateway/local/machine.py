@@ -121,9 +121,9 @@ class Machine:
                 if isinstance(first, Oversized):
                     # Read to its end: who still writes would not hear why.
                     message = f"a first line of {first.size} bytes: at most {MAX_HELLO} are read"
-                    await lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
+                    lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
                 elif b'"command"' in first[:40]:
-                    await lines.write(json.dumps(await self._execute(first)).encode())
+                    lines.write(json.dumps(await self._execute(first)).encode())
                 else:
                     lines.allow_messages()
                     await self._attach(first, lines, each)
@@ -132,22 +132,22 @@ class Machine:
         try:
             attachment = await anyio.to_thread.run_sync(Attachment.read, hello)
         except ValueError as error:
-            await lines.tell({"refused": {"message": str(error), "hint": "", "exit": 1}})
+            lines.tell({"refused": {"message": str(error), "hint": "", "exit": 1}})
             return
         if self._life.ending.is_set():
-            await lines.tell({"leaving": self._life.reason})
+            lines.tell({"leaving": self._life.reason})
             return
         is_older = is_newer(attachment.version, __version__)
         if is_older and not attachment.has_replaced:
             logger.info("a client of version %s came: this gateway, %s, makes room", attachment.version, __version__)
-            await lines.tell({"leaving": "replaced"})
+            lines.tell({"leaving": "replaced"})
             self._life.end("replaced")
             return
         try:
             member = Member(attachment, lines, memory=restored(attachment.state))
             async with self._profiles.entered(member) as entered:
                 if entered is None:
-                    await lines.tell({"alone": True})
+                    lines.tell({"alone": True})
                     return
                 self._life.has_served = True
                 self._tell_spare()
@@ -157,7 +157,7 @@ class Machine:
                     older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
                     logger.warning("%s", older)
                     notes.append(f"{older}: restart the client, or upgrade pml")
-                await lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
+                lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
                 try:
                     await serve_session(runtime, member, rest)
                 finally:
@@ -167,7 +167,7 @@ class Machine:
                     if attachment.client not in others:
                         end_local_client(runtime.gateway, attachment.client.id)
         except Exception as raised:  # noqa: BLE001
-            await lines.tell({"refused": _refusal(innermost(raised))})
+            lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
             self._tell_spare()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeGuard
 
-    Id = str | int | float
+    Id = str | int
 
 INITIALIZE = "initialize"
 INITIALIZED = "notifications/initialized"
@@ -40,10 +40,15 @@ MAX_KEPT = 64 * 1024 * 1024
 
 INTERNAL_ERROR = -32603
 
+STATE_UNKNOWN = b'"invalid_request_state"'
+"""In the error of a gateway that knows no question to which a request brings the answers."""
+
 LOST_WITH_IT = (
     "results that it kept in memory (references), and runs that waited for an answer, are lost with it: "
     "make the calls again that they came from"
 )
+
+UNKNOWN = f"whether it was executed, or a part of it, is unknown: look before you repeat it; {LOST_WITH_IT}"
 
 _STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
 _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
@@ -55,18 +60,30 @@ _NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notification
 class Request:
     """A request of the client without an answer, and what became of it."""
 
-    __slots__ = ("id", "is_acknowledged", "is_done", "is_repeatable", "is_sent", "line", "losses", "method")
+    __slots__ = (
+        "goes_on",
+        "id",
+        "is_acknowledged",
+        "is_done",
+        "is_repeatable",
+        "is_sent",
+        "line",
+        "losses",
+        "method",
+    )
 
-    def __init__(self, request_id: Id, method: str, line: bytes | None) -> None:
+    def __init__(self, request_id: Id, method: str, line: bytes | None, *, goes_on: bool) -> None:
         self.id = request_id
         self.method = method
         self.line = line
         """As it came; None where it was too large to be kept."""
-        self.is_sent = False
+        self.goes_on = goes_on
+        """Whether it goes on with an earlier request, whose question it answers, and which one gateway keeps."""
+        self.is_sent = goes_on
         """Whether a server was sent it, or part of it, by any gateway."""
-        self.is_repeatable = True
+        self.is_repeatable = not goes_on
         self.is_done = False
-        """Whether a gateway had the answer."""
+        """Whether a gateway had the answer to all of it."""
         self.is_acknowledged = False
         """Whether the client was told that its subscription is in force."""
         self.losses = 0
@@ -126,9 +143,13 @@ class Session:
             return line, False
         method, message_id = message.get("method"), message.get("id")
         if isinstance(method, str):
-            if _is_id(message_id):
-                self._remember(Request(message_id, method, line))
+            params = message.get("params")
+            if _is_id(message_id) and message.get("jsonrpc") == "2.0" and isinstance(params, dict | None):
+                self._remember(
+                    Request(message_id, method, line, goes_on=(params or {}).get("requestState") is not None)
+                )
                 return line, True
+            # What the gateway does not take for a request is never answered, nor asked for again.
             self._note(method, message, line)
             return line, False
         if _is_id(message_id):
@@ -268,8 +289,12 @@ class Session:
                 self._awaited = None
             return None
         request = self._forget(request_id)
-        if request is not None and is_result and request.line is not None:
+        if request is None:
+            return line
+        if is_result and request.line is not None:
             self._grant(request.method, request.line)
+        if not is_result and request.goes_on and self._generation > 1 and STATE_UNKNOWN in line:
+            return self._error(request, "the gateway that asked this was lost, and the call with it", UNKNOWN)
         return line
 
     def _grant(self, method: str, line: bytes) -> None:
@@ -347,8 +372,7 @@ def _lost_words(request: Request) -> tuple[str, str]:
     if request.executed == "yes":
         return "the gateway was lost with the answer to this call", f"it was executed; {LOST_WITH_IT}"
     if request.executed == "unknown":
-        message = "the gateway was lost after it had sent this to the server"
-        return message, f"whether it was executed is unknown: look before you repeat it; {LOST_WITH_IT}"
+        return "the gateway was lost after it had sent this, or a part of it, to a server", UNKNOWN
     if request.line is None:
         size = f"{MAX_KEPT // 1024 // 1024} MiB"
         return (
@@ -360,7 +384,7 @@ def _lost_words(request: Request) -> tuple[str, str]:
 
 
 def _is_id(value: object) -> TypeGuard[Id]:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _uri(line: bytes) -> str:

@@ -16,17 +16,21 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCRequest
 
+from pml_gateway.foreign_json import repaired
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.lines import FINISHING, MAX_LINE
+from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import create_context_streams
 from pml_gateway.processes.framing import Lines, Oversized, read_message
 from pml_gateway.serve.clients import client_name
 from pml_gateway.serve.finished_list import over_stdio
 from pml_gateway.serve.runtime import Runtime
-from pml_gateway.serve.stdio import Unanswered
+from pml_gateway.serve.stdio import Unanswered, is_momentary
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
 
 MAX_HELLO = 16 * 1024 * 1024
 """Bytes of the first line of whoever connects: several times what a system gives a process as its variables."""
@@ -38,6 +42,13 @@ FINISHING_SECONDS = 60.0
 
 LAST_SECONDS = 2.0
 """What a client is given to take what it was written last."""
+
+MAX_UNREAD_NOTICES = 4 * 1024 * 1024
+"""Bytes that wait for a client, from which on it is told nothing that counts for the moment only: more than a client
+that reads ever leaves, but for large answers."""
+
+MAX_UNREAD = MAX_LINE
+"""Bytes that wait for a client, past which it is cut off: no single message is larger."""
 
 BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
@@ -61,8 +72,18 @@ class LineStream:
                 for line in self._lines.feed(chunk):
                     yield line
 
-    async def write(self, line: bytes) -> None:
-        """Write one line, which has no end yet, and wait while the other side reads too little.
+    @property
+    def unread(self) -> int:
+        """Bytes that the other side has yet to take."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def taken(self) -> None:
+        """Wait until the other side has taken nearly all, or left."""
+        with suppress(OSError):
+            await self._writer.drain()
+
+    def write(self, line: bytes) -> None:
+        """Write one line, which has no end yet. What the other side does not read is kept: nobody waits for it here.
 
         Raises:
             OSError: the other side has left.
@@ -71,20 +92,19 @@ class LineStream:
             raise BrokenPipeError(errno.EPIPE, "the connection is closed")
         line += b"\n"
         # Now rather than when the event loop comes to it: what follows must not be done before this is known.
-        written = 0 if self._writer.transport.get_write_buffer_size() else self._written(line)
+        written = 0 if self.unread else self._written(line)
         if written < len(line):
             self._writer.write(line[written:])
-        await self._writer.drain()
 
     def _written(self, line: bytes) -> int:
         with suppress(BlockingIOError):
             return os.write(self._descriptor, line)
         return 0
 
-    async def tell(self, notice: JsonObject) -> None:
+    def tell(self, notice: JsonObject) -> None:
         """Write a notice for the bridge itself; one that has left need not know."""
         with suppress(OSError):
-            await self.write(b"!" + json.dumps(notice).encode())
+            self.write(b"!" + json.dumps(notice).encode())
 
 
 @asynccontextmanager
@@ -129,24 +149,25 @@ class _Progress:
         self._is_repeatable = True
         self._is_sent = False
         self._unanswered = 0
-        """Rounds that are under way, side by side where the request is a plan of several calls."""
+        """Rounds that are under way or failed; there are several where the request is a plan of calls."""
 
-    async def sending(self, *, repeatable: bool) -> None:
+    def sending(self, *, repeatable: bool) -> None:
         """Tell before the server is sent anything, unless that is known."""
         self._unanswered += 1
         if self._is_sent and (repeatable or not self._is_repeatable):
             return
         self._is_sent = True
         self._is_repeatable = self._is_repeatable and repeatable
-        await self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
+        self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
 
-    async def answered(self) -> None:
-        """Tell what must not be done again. A round that failed is never known to be done."""
+    def answered(self) -> None:
+        """Take note of it: there may be another round."""
         self._unanswered -= 1
+
+    def finished(self) -> None:
+        """Tell what must not be done again. Where a round failed, it is not known whether all of it was done."""
         if not self._is_repeatable and not self._unanswered:
-            # What is sent after this is another step of the same request.
-            self._is_sent = False
-            await self._connection.tell({"done": self._request_id})
+            self._connection.tell({"done": self._request_id})
 
 
 @dataclass(slots=True)
@@ -179,18 +200,24 @@ class Member:
             del self._holds[0]
 
     async def send_away(self, reason: str, seconds: float) -> bool:
-        """Have the bridge hold new requests, and end the session once those in flight are answered; whether all were.
+        """Have the bridge hold new requests, and end the session once it has the answers to those in flight; whether
+        it has all.
 
         Args:
             reason: `down`, `restart`, `replaced` or `idle`.
             seconds: what requests in flight are given.
         """
-        # One that reads nothing is not waited for any longer than one that answers nothing.
-        with anyio.move_on_after(seconds):
-            await self.lines.tell({"leaving": reason})
-            await self.unanswered.answered(seconds)
+        self.lines.tell({"leaving": reason})
+        has_all = await self.settled(seconds)
         self.leaving.set()
-        return not self.unanswered
+        return has_all
+
+    async def settled(self, seconds: float) -> bool:
+        """Wait until every request is answered and the answers are taken, at most so long; whether it came to that."""
+        with anyio.move_on_after(seconds) as patience:
+            await self.unanswered.answered(seconds)
+            await self.lines.taken()
+        return not (self.unanswered or patience.cancelled_caught)
 
     def note(self, item: SessionMessage | Exception) -> None:
         """Take note of what the client says of itself, and of its calls."""
@@ -219,7 +246,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
             with suppress(*BROKEN):
                 async for line in lines:
                     if line == FINISHING:
-                        await member.unanswered.answered(FINISHING_SECONDS)
+                        await member.settled(FINISHING_SECONDS)
                         return
                     item = await _message(line)
                     await member.until_released()
@@ -230,7 +257,18 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
         async with outgoing:
             with suppress(*BROKEN):
                 async for item in outgoing:
-                    await member.lines.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                    if member.lines.unread > MAX_UNREAD:
+                        logger.warning(
+                            "%s (process %d) leaves %d bytes unread: it is cut off",
+                            member.name or "a client",
+                            member.attachment.pid,
+                            member.lines.unread,
+                        )
+                        member.leaving.set()
+                        return
+                    if member.lines.unread > MAX_UNREAD_NOTICES and is_momentary(item):
+                        continue
+                    member.lines.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
     known: JsonObject | None = None
 
@@ -238,7 +276,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
         nonlocal known
         if (state := as_state(member.memory)) != known:
             known = state
-            await member.lines.tell({"state": state})
+            member.lines.tell({"state": state})
 
     async with anyio.create_task_group() as tasks:
 
@@ -259,6 +297,6 @@ async def _message(line: bytes | Oversized) -> SessionMessage | Exception:
     if isinstance(line, Oversized):
         return ValueError(f"a message of {line.size} bytes; at most {MAX_LINE} are read")
     try:
-        return SessionMessage(await read_message(line))
+        return SessionMessage(await read_message(repaired(line)))
     except ValueError as error:
         return error

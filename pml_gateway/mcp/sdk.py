@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx2
@@ -116,7 +116,7 @@ class TappedSend(ContextSendStream[SessionMessage]):
         super().__init__(stream._inner)
         self._note = note
 
-    async def __aenter__(self) -> TappedSend:
+    async def __aenter__(self) -> Self:
         return self
 
     async def send(self, item: SessionMessage) -> None:

@@ -28,7 +28,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CONNECTION, Context, scoped
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
 from pml_gateway.policy.client import Client
-from pml_gateway.telemetry.events import PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
+from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
 from pml_gateway.types import JsonObject
@@ -128,6 +128,8 @@ class Dispatch:
                 is_traced = self._spans is not None or bool(in_meta)
                 result = await (self._in_span(request, serve) if is_traced else serve(request))
             code = trace.code or outcome_of(result)
+            if followed is not None and outcome_of(result) != INPUT_REQUIRED:
+                followed.finished()
             return result
         except MCPError:
             code = trace.code or PROTOCOL_ERROR

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import anyio
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, TappedSend
+from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive
 from pml_gateway.serve.finished_list import ListsSent, over_stdio
 from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
@@ -18,6 +19,38 @@ from pml_gateway.serve.signals import first_signal
 
 DRAIN_SECONDS = 5.0
 """How long calls in flight may go on after a signal; children then get their own grace."""
+
+
+MOMENTARY = frozenset({"notifications/progress", "notifications/message"})
+"""Notices that count for the moment only."""
+
+MAX_WAITING = 1000
+"""Messages that wait for a client, from which on it is told nothing momentary: more than servers write in one go."""
+
+
+def is_momentary(item: SessionMessage) -> bool:
+    """Whether a client that reads nothing can do without it."""
+    return isinstance(item.message, JSONRPCNotification) and item.message.method in MOMENTARY
+
+
+class Outgoing(ListsSent):
+    """What a client is sent, without what is momentary while much waits for it."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self, stream: ContextSendStream[SessionMessage], note: Callable[[SessionMessage], None]) -> None:
+        super().__init__(stream, note)
+        self.waiting = 0
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send one message."""
+        if self.waiting >= MAX_WAITING and is_momentary(item):
+            return
+        self.waiting += 1
+        try:
+            await super().send(item)
+        finally:
+            self.waiting -= 1
 
 
 class Unanswered:
@@ -43,9 +76,9 @@ class Unanswered:
         """The stream of what the client sends."""
         return TappedReceive(stream, self._note_request)
 
-    def write(self, stream: ContextSendStream[SessionMessage]) -> TappedSend:
+    def write(self, stream: ContextSendStream[SessionMessage]) -> Outgoing:
         """The stream of what it is sent."""
-        return ListsSent(stream, self._note_answer)
+        return Outgoing(stream, self._note_answer)
 
     def _note_request(self, item: SessionMessage | Exception) -> None:
         match item.message if isinstance(item, SessionMessage) else None:

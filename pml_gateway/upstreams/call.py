@@ -115,18 +115,18 @@ class Calls:
         delivery = DELIVERY.get()
         for _ in range(2):
             connection = borrowed or await self._lifecycle.live()
+            if delivery is not None:
+                delivery.sending(repeatable=self.is_repeatable(request))
             ticket.sent = True
             # One lost session fails all its calls; over HTTP, each fails for itself.
             ticket.incident = connection if connection.send_call is None else None
             try:
-                if delivery is not None:
-                    await delivery.sending(repeatable=self.is_repeatable(request))
                 with self._activity.sent():
                     result = await connection.request(
                         request.method, request.params, on_progress=request.on_progress, call=call
                     )
                 if delivery is not None:
-                    await delivery.answered()
+                    delivery.answered()
                 return result
             except SessionUnknownError:
                 # The server did not know the session, so it executed nothing: the one safe retry.

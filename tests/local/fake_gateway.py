@@ -66,6 +66,13 @@ class Served:
             case {"method": "initialize", "id": number, "params": params}:
                 self.answer(number, {"protocolVersion": params["protocolVersion"], "capabilities": {}})
                 self.notice({"state": {"of": NUMBER}})
+            case {"method": str(), "id": float() | True} | {"method": _, "params": [*_]}:
+                pass
+            case {"method": str()} if "jsonrpc" not in message:
+                pass
+            case {"id": number, "params": {"requestState": state, "name": "echo"}} if state != NUMBER:
+                fault = {"code": -32602, "message": "Invalid", "data": {"reason": "invalid_request_state"}}
+                self.send({"id": number, "error": fault})
             case {"method": "tools/call", "id": number, "params": {"name": name, **rest}}:
                 arguments: Any = rest.get("arguments", {})
                 self.call(number, name, arguments)
@@ -95,6 +102,8 @@ class Served:
             case "in_a_question" if first:
                 self.ask(number)
                 die()
+            case "asks_later":
+                self.answer(number, {"resultType": "input_required", "requestState": NUMBER})
             case "asks" | "in_a_question":
                 self.ask(number)
             case "leaves" if first:

@@ -24,10 +24,10 @@ def kill_gateway(client: Bridged) -> None:
     os.kill(client.noted("starts")[-1]["pid"], signal.SIGKILL)
 
 
-def fresh(path: Path) -> Path:
+def fresh(path: Path, name: str = "other") -> Path:
     """Another home."""
-    (path / "other").mkdir()
-    return path / "other"
+    (path / name).mkdir()
+    return path / name
 
 
 def error_of(answer: Any) -> Any:
@@ -113,6 +113,7 @@ def test_a_request_that_was_sent_is_repeated_only_if_it_may_be(tmp_path: Path) -
         assert error["details"] == {"executed": "unknown"}
         assert not error["retryable"]
         assert "references" in error["hint"]
+        assert "a part of it" in error["message"]
         client.call(2, "echo")
         assert client.next()["result"]["by"] == 2
         assert "after_sent" not in str(client.received(2))
@@ -194,6 +195,37 @@ def test_a_stateless_client_gets_its_requests_and_streams_again_and_nothing_else
         client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
         assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         assert client.leave() == 0
+
+
+def test_a_call_that_goes_on_after_a_question_is_never_given_to_another_gateway(tmp_path: Path) -> None:
+    for name in ("before_sent", "echo"):
+        with bridged(fresh(tmp_path, name)) as client:
+            client.call(1, "asks_later")
+            state = client.next()["result"]["requestState"]
+            if name == "echo":
+                # The answers come when the gateway that asked is gone.
+                kill_gateway(client)
+            client.send(id=2, method="tools/call", params={"name": name, "requestState": state})
+            answer = client.next()
+            assert error_of(answer)["details"] == {"executed": "unknown"}, name
+            assert "lost with it" in error_of(answer)["hint"]
+            client.call(3, "echo")
+            assert client.next()["result"]["by"] == 2
+
+
+def test_what_a_gateway_does_not_take_for_a_request_is_not_asked_for_again(tmp_path: Path) -> None:
+    with bridged(tmp_path) as client:
+        client.handshake()
+        for line in (
+            b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+            b'{"jsonrpc":"2.0","id":true,"method":"ping"}',
+            b'{"id":7,"method":"ping"}',
+            b'{"jsonrpc":"2.0","id":8,"method":"ping","params":[1]}',
+        ):
+            client.write(line + b"\n")
+        assert client.leave() == 0
+        assert client.next() is None
+        assert len(client.noted("starts")) == 1
 
 
 @pytest.mark.parametrize("reason", ["restart", "replaced"])

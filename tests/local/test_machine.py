@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from pml_gateway.local import profiles
+from pml_gateway.local import profiles, session
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.machine import accept
 from pml_gateway.local.session import MAX_HELLO
@@ -125,6 +125,60 @@ async def test_a_client_that_reads_nothing_keeps_no_other_waiting(tmp_path: Path
         async with opened.attached("b") as client:
             for _ in range(5):
                 assert await client.call("up__hello") == "done"
+
+
+async def test_a_call_of_a_client_that_reads_nothing_holds_no_place_at_its_server(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    servers = {"up": {"command": "in-memory-up", "max_concurrent": 1}}
+    async with (
+        open_machine(tmp_path, upstreams, servers=servers, **FULL) as opened,
+        opened.attached("a") as stuck,
+    ):
+        await stuck.call("up__hello")
+        await fill(opened, stuck)
+        await stuck.begin("tools/call", {"name": "up__hello", "arguments": {}})
+        async with opened.attached("b") as client:
+            await client.call("up__hello")
+        await until(lambda: len(upstreams["up"].calls) == 3)
+
+
+async def test_a_client_that_reads_nothing_loses_notices_and_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        for number in range(500):
+            await ctx.session.report_progress(number, 500, "x" * 1000)
+        return {"content": [{"type": "text", "text": "done"}]}
+
+    monkeypatch.setattr(session, "MAX_UNREAD_NOTICES", 100_000)
+    upstreams = {"up": ScriptedServer([tool("hello")], handler=answer)}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        await client.tools()
+        [member] = opened.profiles.members
+        while member.lines.unread < 1_000_000:
+            member.lines.write(b"{}".ljust(400_000))
+        before = member.lines.unread
+        call = {"name": "up__hello", "arguments": {}, "_meta": {"progressToken": 1}}
+        request_id = await client.begin("tools/call", call)
+        await until(lambda: upstreams["up"].calls)
+        await until(lambda: not member.unanswered)
+        assert member.lines.unread < before + 10_000
+        assert (await client.answer(request_id))["content"][0]["text"] == "done"
+        await client.request("tools/call", call)
+        await client.next_told("notifications/progress")
+
+
+async def test_a_client_that_leaves_too_much_unread_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "MAX_UNREAD", 1_000_000)
+    monkeypatch.setattr(session, "LAST_SECONDS", 0.05)
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        await fill(opened, client)
+        await client.begin("tools/list")
+        await until(lambda: not opened.profiles.members)
+    assert "bytes unread: it is cut off" in capsys.readouterr().err
 
 
 async def test_gateways_that_watch_files_take_no_thread_from_work(tmp_path: Path) -> None:
@@ -282,10 +336,4 @@ async def fill(opened: TestMachine, client: Attached) -> None:
     for _ in range(100):
         await client.begin("tools/list")
 
-    async def write() -> None:
-        with suppress(OSError):
-            await member.lines.write(b"x" * 16_000_000)
-
-    opened.tasks.start_soon(write)
-    await client.begin("tools/list")
-    await until(lambda: member.unanswered)
+    member.lines.write(b"x" * 16_000_000)

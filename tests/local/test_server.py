@@ -12,11 +12,13 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway import __version__
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.local.lines import FINISHING
+from tests.support.asking import asking
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
 from tests.support.scripted_server import ScriptedServer, tool
@@ -194,6 +196,57 @@ async def test_a_bridge_is_told_what_it_must_know_to_answer_in_the_gateways_plac
         await client.call("up__look")
         assert await client.notice("sent") == {"sent": client.last_id, "repeatable": True}
         assert not [notice for notice in client.notices if "done" in notice]
+
+
+async def test_a_plan_is_done_only_when_all_of_it_is(tmp_path: Path) -> None:
+    goes_on = anyio.Event()
+
+    async def answer(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if call["name"] == "two":
+            await goes_on.wait()
+        return {"content": [{"type": "text", "text": "ok"}]}
+
+    upstreams = {"up": ScriptedServer([tool("one"), tool("two")], answer)}
+    async with open_machine(tmp_path, upstreams) as opened, opened.attached("a") as client:
+        steps = [
+            {"id": "one", "tool": "up__one", "arguments": {}},
+            {"id": "two", "tool": "up__two", "arguments": {}, "depends_on": ["one"]},
+        ]
+        plan = await client.begin("tools/call", {"name": "execute_workflow", "arguments": {"steps": steps}})
+        await until(lambda: len(upstreams["up"].calls) == 2)
+        await client.request("ping")
+        assert [notice for notice in client.notices if "done" in notice] == []
+        goes_on.set()
+        await client.answer(plan)
+        assert [notice for notice in client.notices if "done" in notice] == [{"done": plan}]
+
+
+async def test_a_bridge_is_told_of_the_request_that_brings_the_answers_to_questions(tmp_path: Path) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": LATEST_MODERN_VERSION,
+        "io.modelcontextprotocol/clientInfo": {"name": "modern", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+    }
+    call = {"name": "up__ask", "arguments": {"text": "who"}, "_meta": meta}
+    async with (
+        open_machine(tmp_path, {"up": asking()}, **FULL) as opened,
+        opened.attached("a", introduced=False) as client,
+    ):
+        asked = await client.request("tools/call", call)
+        assert await client.notice("sent") == {"sent": client.last_id, "repeatable": False}
+        answers = {key: {"action": "accept", "content": {"answer": "me"}} for key in asked["inputRequests"]}
+        again = {**call, "inputResponses": answers, "requestState": asked["requestState"]}
+        assert (await client.request("tools/call", again))["content"][0]["text"] == "me"
+        assert [notice for notice in client.notices if {"sent", "done"} & notice.keys()] == [
+            {"sent": client.last_id, "repeatable": False},
+            {"done": client.last_id},
+        ]
+
+
+async def test_a_call_with_half_a_character_is_answered(tmp_path: Path) -> None:
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
+        assert await client.call("up__hello", text="\ud83d")
 
 
 async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
+from pml_gateway.delivery import DELIVERY, Delivery
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
 from pml_gateway.mcp.elicitation import Audience, Capabilities
@@ -228,15 +229,19 @@ class SuspendedCalls:
                 hint=f"send the same request within {self._question_timeout:g} s and once; else start it anew",
             )
         self._forget(state)
+        delivery = DELIVERY.get()
+        if delivery is not None:
+            # The call itself goes on in the context of the request that began it.
+            delivery.sending(repeatable=False)
         call.attach(audience, on_progress, responses)
-        return await self._follow(call)
+        return await self._follow(call, delivery)
 
     def end_client(self, client_id: str) -> None:
         """Give up the calls that wait for a client which does not come back."""
         for state in [state for state, call in self._waiting.items() if call.client_id == client_id]:
             self._forget(state).give_up()
 
-    async def _follow(self, call: SuspendedCall) -> JsonObject:
+    async def _follow(self, call: SuspendedCall, delivery: Delivery | None = None) -> JsonObject:
         try:
             result = await call.next()
         except anyio.get_cancelled_exc_class():
@@ -244,6 +249,8 @@ class SuspendedCalls:
             call.give_up()
             raise
         if result is not None:
+            if delivery is not None:
+                delivery.answered()
             return result
         state = secrets.token_urlsafe(24)
         self._waiting[state] = call
