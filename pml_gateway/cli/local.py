@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ import typer
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
+from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, innermost
 from pml_gateway.local.commands import ask, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
@@ -30,6 +33,9 @@ START_SECONDS = 20.0
 """A gateway listens within two seconds; a machine that is busy with a login takes longer."""
 
 ANSWER_SECONDS = 5.0
+LISTEN_SECONDS = 25.0
+"""The gateway gives up after 20."""
+
 DRAIN_SECONDS = 60.0
 """What running calls may take."""
 
@@ -43,8 +49,6 @@ HostOption = Annotated[str | None, typer.Option("--host", help="Address to liste
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
 ]
-ListenAt = tuple[str | None, int | None]
-"""Address and port; None where the settings say them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,31 @@ class _Machine:
             raise GatewayError(error.message, hint=error.hint) from error
         except OSError as error:
             raise GatewayError(f"no gateway can be started: {error}") from error
-        if stays and self.ask("status")["started_by"] == "client":
+        # It listens before it has imported what it answers with.
+        if self.ask("status", seconds=START_SECONDS)["started_by"] == "client" and stays:
             self.ask("keep")
         return before is None
 
-    def ask(self, command: str, **arguments: object) -> JsonObject:
+    def ask(
+        self, command: str, arguments: Mapping[str, object] = MappingProxyType({}), seconds: float = ANSWER_SECONDS
+    ) -> JsonObject:
         """The answer of one that runs.
 
         Raises:
             GatewayError: it does not answer, or has ended since.
         """
-        answer = ask(self.endpoint, command, ANSWER_SECONDS, arguments)
+        answer = ask(self.endpoint, command, seconds, arguments)
         if answer is None:
             raise GatewayError("the gateway of this machine has just ended", hint=f"look at {self.endpoint.log}")
         return answer
+
+    def listen(self, http: Mapping[str, object]) -> None:
+        """Have it listen, for its owner.
+
+        Raises:
+            GatewayError: it cannot, or does elsewhere.
+        """
+        self.ask("http", http, LISTEN_SECONDS)
 
     def first_status(self) -> JsonObject:
         """What one says that is being started, as soon as it listens.
@@ -149,24 +164,46 @@ def up(
     command = Command(config, as_json=as_json)
     machine = _Machine(command)
     try:
-        command.load()
-        at = (host, port) if http else None
+        settings = command.load().settings
+        owned = {"host": host, "port": port, "owner": _owner(command)} if http else None
         if foreground:
-            raise typer.Exit(_serve_here(machine, at, started_by="service" if by_service else "up"))
+            if http:
+                _check_port(machine, settings.http, host, port)
+            raise typer.Exit(_serve_here(machine, owned, started_by="service" if by_service else "up"))
         with messages().status("starting the gateway"):
-            is_new = machine.start()
-            status = _listening(machine, at)
+            # One that cannot listen is not kept.
+            is_new = machine.start(stays=not http)
+        if owned is not None:
+            _listen(machine, owned, is_new=is_new)
+        status = machine.ask("status")
     except GatewayError as error:
         fail(error, as_json=as_json)
     _tell(machine, status, is_new=is_new)
 
 
-def _listening(machine: _Machine, at: ListenAt | None) -> JsonObject:
-    """The status of the gateway, once it listens where it is to."""
-    if at is not None:
-        host, port = at
-        machine.ask("http", host=host, port=port, owner=_owner(machine.command))
-    return machine.ask("status")
+def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> None:
+    try:
+        machine.listen(owned)
+    except GatewayError:
+        if is_new:
+            machine.end("down")
+        raise
+
+
+def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, port: int | None) -> None:
+    """Find out that the port is free, before a gateway ends for another one; its own is free then.
+
+    Raises:
+        GatewayError: somebody else has it.
+    """
+    # The server stack takes 0.7 s to import, which other ways of `pml up` never need.
+    from pml_gateway.serve.http import check_port
+
+    given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    wanted = settings.model_copy(update=given)
+    url = (ask(machine.endpoint, "status", ANSWER_SECONDS) or {}).get("url")
+    if url is None or urlsplit(url).port != wanted.port:
+        check_port(wanted)
 
 
 def _owner(command: Command) -> JsonObject:
@@ -183,7 +220,7 @@ def _owner(command: Command) -> JsonObject:
     }
 
 
-def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> int:
+def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started_by: str) -> int:
     """Be the gateway, in the place of one that runs; the exit code.
 
     Raises:
@@ -195,7 +232,6 @@ def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> i
     try:
         machine.end("restart")
         command = machine.command
-        http = None if at is None else {"host": at[0], "port": at[1], "owner": _owner(command)}
         # What it reads for itself is in the same file.
         paths = Paths.from_environ({**os.environ, "PML_CONFIG": command.identity})
         return serve(paths, command.config_file, started_by, http)
@@ -255,6 +291,9 @@ def _tell_unfinished(unfinished: int) -> None:
 def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and start it again as it was started; clients stay connected.
 
+    It listens where it did, with the folder and variables of the shell that had it listen. One of `pml up --foreground`
+    goes on in the background, as after `pml up`.
+
     Example: pml restart
     """
     command = Command(config, as_json=as_json)
@@ -263,7 +302,6 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         # A configuration that cannot be read would leave nothing running.
         command.load()
         before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
-        url = urlsplit(before["url"]) if before.get("url") else None
         if before.get("started_by") == "service":
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             manager_here(os.environ).start(is_changed=True)
@@ -272,7 +310,9 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         else:
             ended = machine.end("restart")
             machine.start(stays=before.get("started_by") != "client")
-            status = _listening(machine, (url.hostname, url.port) if url else None)
+            if ended is not None and (http := ended.get("http")):
+                machine.listen(http)
+            status = machine.ask("status")
     except GatewayError as error:
         fail(error, as_json=as_json)
     if not as_json:

@@ -179,8 +179,10 @@ class Machine:
                 seconds = request.get("seconds", DRAIN_SECONDS)
                 if not isinstance(seconds, int | float):
                     return {"error": f"seconds: {seconds!r} is no number"}
+                # Of the next one, which whoever restarts it starts.
+                left = {"http": self._life.http} if reason == "restart" else {}
                 self._life.end(reason)
-                return {"ended": True, "unfinished": await self._send_away(reason, seconds)}
+                return {"ended": True, "unfinished": await self._send_away(reason, seconds), **left}
             case command:
                 return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -108,6 +109,38 @@ def test_up_has_it_listen_where_the_settings_or_options_say(home: Path) -> None:
     assert "--http" in pml("up", "--port", "9000", code=2).stderr
 
 
+def test_a_port_that_is_taken_fails_before_a_gateway_ends_for_it(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with scripted_machine(home, {"status": {**STATUS, "url": "http://127.0.0.1:1/mcp"}}) as machine:
+            failed = pml("up", "--foreground", "--http", "--port", str(port), code=1)
+            assert machine.asked == [{"command": "status"}]
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
+
+
+@pytest.mark.slow
+def test_one_that_cannot_listen_is_not_left_behind(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        words = ("up", "--http", "--port", str(other.getsockname()[1]))
+        assert "Address already in use" in pml(*words, code=1).stderr
+        assert answer("status")["machine"] is None
+        first = answer("up")
+        assert "Address already in use" in pml(*words, code=1).stderr
+        assert answer("status")["machine"]["pid"] == first["pid"]
+    answer("down")
+
+
+@pytest.mark.slow
+def test_a_restart_keeps_the_variables_and_the_folder_for_http(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PML_GATEWAY__TOOLS_EXPOSURE", "full_proxy")
+    first = answer("up", "--http", "--port", "0")
+    monkeypatch.delenv("PML_GATEWAY__TOOLS_EXPOSURE")
+    second = answer("restart")
+    assert (second["url"], second["pid"] != first["pid"]) == (first["url"], True)
+    assert [each["mode"] for each in answer("status")["gateways"]] == ["full_proxy"]
+    answer("down")
+
+
 def test_what_the_gateway_refuses_is_said(home: Path) -> None:
     refusal = {"error": "port 9000 is taken"}
     with scripted_machine(home, {"status": STATUS, "keep": {}, "http": refusal}):
@@ -155,6 +188,7 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
 def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Path) -> None:
     config = str(home / "config.yaml")
     reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
+    assert wait_until(lambda: answer("status")["machine"])
     assert answer("status")["machine"]["started_by"] == "client"
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
