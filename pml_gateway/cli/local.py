@@ -18,7 +18,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.local.commands import ask, wait_for_end
+from pml_gateway.local.commands import StuckGatewayError, ask, kill, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
@@ -118,7 +118,8 @@ class _Machine:
         """Have it end once its calls are done, and wait for that; None where none runs.
 
         Raises:
-            GatewayError: it does not end.
+            StuckGatewayError: it does not answer, or does not end.
+            GatewayError: it cannot be reached.
         """
         with messages().status("") as shown:
 
@@ -128,11 +129,8 @@ class _Machine:
 
             answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
             if answer is not None and not wait_for_end(self.endpoint, END_SECONDS):
-                living = self.endpoint.living()
-                raise GatewayError(
-                    f"the gateway of this machine (process {living}) has not ended in {END_SECONDS:g} s",
-                    hint=f"end it: kill {living}; its log is {self.endpoint.log}",
-                )
+                living = self.endpoint.living() or 0
+                raise StuckGatewayError(self.endpoint, living, f"has not ended in {END_SECONDS:g} s")
         return answer
 
 
@@ -264,18 +262,25 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
 def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
 
-    Clients stay: the next message of one of them starts the gateway again.
+    Clients stay: the next message of one of them starts the gateway again. One that hangs is killed after that time.
 
     Example: pml down
     """
     machine = _Machine(Command(config, as_json=as_json))
+    killed: int | None = None
     try:
         answer = machine.end("down")
+    except StuckGatewayError as error:
+        if not (error.process and kill(machine.endpoint, error.process)):
+            fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
+        killed, answer = error.process, {}
     except GatewayError as error:
         fail(error, as_json=as_json)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:
-        print_json({"ended": answer is not None, "unfinished": unfinished})
+        print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})
+    elif killed is not None:
+        warn(f"process {killed} did not end by itself and was killed, with its servers; clients start another gateway")
     elif answer is None:
         note("no gateway of this machine runs")
     else:

@@ -6,7 +6,6 @@ memory is the gateway's own. On Linux alone: elsewhere a process cannot go on af
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -18,6 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+if sys.platform != "win32":
+    import fcntl
+
 SHORT_LIFE_SECONDS = 1.0
 """A gateway that is killed sooner after its start may be killed by what it starts with: clients decide then."""
 
@@ -25,6 +27,9 @@ PIPE_BYTES = 1024 * 1024
 """What a will may take before the spare reads it: the variables of a process are a tenth of that."""
 
 CHUNK = 65_536
+
+NAME = b"pml_gateway.local.spare"
+"""In its command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,16 @@ def fork_spare(will: Will, held: Collection[int]) -> Spare | Will | None:
     except BaseException as error:  # noqa: BLE001
         os.write(2, f"the spare of the gateway ended: {error!r}\n".encode())
     os._exit(0)
+
+
+def spare_of(gateway: int) -> int | None:
+    """The spare of a gateway that cannot be asked, by its name and parent; None where the system shows none."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parent = int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent == gateway and NAME in (process / "cmdline").read_bytes():
+                return int(process.name)
+    return None
 
 
 def _waited(reading: int, will: Will) -> Will | None:

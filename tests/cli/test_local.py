@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.cli import local as local_command
 from pml_gateway.cli import status as status_command
+from pml_gateway.local import commands
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.machine import STARTS
@@ -23,6 +26,7 @@ from pml_gateway.local.starting import reach
 from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
+from tests.support.process import is_alive
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
 
@@ -153,6 +157,7 @@ def test_down_says_what_was_cut_off_and_waits_until_nothing_is_left(home: Path) 
         assert machine.asked == [{"command": "down", "seconds": 60.0}]
         assert machine.endpoint.living() is None
     assert "has ended" in shown.stdout
+    assert "killed" not in shown.output
     assert "2 clients had calls that did not finish in 60 s" in shown.stderr
 
 
@@ -179,7 +184,7 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
     with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONWARNINGS": ""}) as process:
         assert wait_until(lambda: (answer("status")["machine"] or {}).get("url"))
         assert answer("status")["machine"]["pid"] == process.pid
-        assert answer("down") == {"ended": True, "unfinished": 0}
+        assert answer("down") == {"ended": True, "unfinished": 0, "killed": None}
         assert process.wait(30) == 0
     assert not [*(home / "run").iterdir()]
 
@@ -204,7 +209,70 @@ def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:
 
 def test_down_is_content_where_none_runs() -> None:
     assert "no gateway of this machine runs" in pml("down").stderr
-    assert answer("down") == {"ended": False, "unfinished": 0}
+    assert answer("down") == {"ended": False, "unfinished": 0, "killed": None}
+
+
+STUCK = """
+import os, signal, sys
+from pml_gateway.local.endpoint import Endpoint
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+endpoint = Endpoint.of(sys.argv[1], sys.argv[2])
+endpoint.prepare()
+life, listener = endpoint.take_life(), endpoint.listen()
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(local_command, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(local_command, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "KILL_SECONDS", 0.5)
+
+
+def test_one_that_does_not_answer_is_named_and_ended_by_force(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_impatient(monkeypatch)
+    command = [sys.executable, "-c", STUCK, str(home), str(home / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        shown = pml("status", code=1).stdout
+        said = " ".join(shown.split())
+        assert f"(process {process.pid}) runs and does not answer: no answer in 0.2 s" in said
+        assert "`pml down` ends it" in said
+        assert "no gateway runs" not in said
+        told = answer("status", code=1)["machine"]
+        assert (told["pid"], "does not answer" in told["error"]) == (process.pid, True)
+        assert f"process {process.pid} did not end by itself and was killed" in pml("down").stderr
+        assert process.wait(10) == -signal.SIGKILL
+    assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_a_spare_does_not_take_the_place_of_one_that_is_ended_by_force(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer("up")
+    machine = answer("status")["machine"]
+    be_impatient(monkeypatch)
+    os.kill(machine["pid"], signal.SIGSTOP)
+    assert answer("down") == {"ended": True, "unfinished": 0, "killed": machine["pid"]}
+    assert not any(map(is_alive, (machine["pid"], machine["spare"])))
+    assert not [*(home / "run").iterdir()]
+
+
+def test_a_broken_configuration_does_not_hide_the_gateway(home: Path) -> None:
+    (home / "config.yaml").write_text("servers: [", encoding="utf-8")
+    with scripted_machine(home, {"status": STATUS}):
+        shown = pml("status", code=78)
+        assert shown.stdout.startswith("gateway of this machine 4711")
+        assert "broken YAML" in shown.stderr
+        report = answer("status", code=78)
+    assert (report["machine"]["pid"], len(report["errors"])) == (4711, 1)
+    assert "no gateway runs" in pml("status", code=78).stdout
 
 
 def test_another_configuration_has_a_gateway_of_its_own(home: Path, tmp_path: Path) -> None:
