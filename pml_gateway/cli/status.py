@@ -165,12 +165,13 @@ def _show(command: Command, found: _Found) -> None:
     own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
     for report in own:
         _say_indented(_gateway(report))
+    if found.machine is None and not any(report["pid"] is not None for report in found.reports):
+        none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
+        last_known = [] if found.broken is not None else ["its servers as they were last known:"]
+        say("; ".join([*none_runs, *last_known]))
     if found.broken is not None:
         tell(found.broken)
         return
-    if not any(report["pid"] is not None for report in (found.machine, *found.reports) if report is not None):
-        none_runs = "" if found.stuck is not None else f"no gateway runs with {command.paths.home}; "
-        say(f"{none_runs}its servers as they were last known:")
     say()
     print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
     if found.reports and found.reports[0]["pid"] is None:
