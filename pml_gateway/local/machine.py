@@ -230,7 +230,7 @@ class Machine:
             "memory_bytes": memory_of(os.getpid()),
             "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
-            "servers": server_rows(self._shared.upstreams.running, self._profiles.all),
+            "servers": server_rows(self._shared.upstreams, self._profiles.all),
         }
 
     async def end(self) -> None:
