@@ -14,10 +14,9 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import short_folder, show_machine
+from pml_gateway.cli.machine import short_folder, show_machine, version_of
 from pml_gateway.cli.output import (
     INDENT,
     ExitCode,
@@ -202,8 +201,7 @@ async def reported(command: Command) -> list[JsonObject]:
 
 def _gateway(report: JsonObject) -> str:
     """One running gateway in a line; earlier versions do not say how they are reached."""
-    version = report["version"] + ("" if report["version"] == __version__ else f" (not {__version__}: start it anew)")
-    parts = [f"gateway {report['pid']}", f"version {version}"]
+    parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
     if "transport" in report:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
         parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway import __version__
 from pml_gateway.cli import local as local_command
 from pml_gateway.cli import status as status_command
 from pml_gateway.local import commands
@@ -23,6 +24,8 @@ from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.machine import STARTS
 from pml_gateway.local.starting import reach
+from pml_gateway.local.status import OTHERS
+from pml_gateway.serve.reload import APPLIED
 from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
@@ -50,6 +53,7 @@ def client(home: Path, **values: object) -> JsonObject:
         "folder": str(home.parent / "work"),
         "mode": "meta_only",
         "calls": 1234,
+        "memory_bytes": 10_000_000,
         "since_seconds": 60.0,
     }
     return {**told, **values}
@@ -58,7 +62,11 @@ def client(home: Path, **values: object) -> JsonObject:
 def busy(home: Path) -> JsonObject:
     """A gateway with clients in two projects, one of them far down, and servers of every kind."""
     far = "/srv/projects/of/the/whole/company/backend/services/payment"
-    everybody = {"pid": 1001, "memory_bytes": 61_000_000, "for": "everybody", "why": "it depends on nothing"}
+    everybody = {"pid": 1001, "memory_bytes": 61_000_000, "clients": 2, "for": "everybody", "why": ""}
+    one, several = (
+        {**everybody, "clients": 1},
+        "client claude-code 2.1.330 (101), cursor 1.10 (102), zed 0.2 (103) and 4 more",
+    )
     return {
         **STATUS,
         "started_by": "up",
@@ -69,8 +77,8 @@ def busy(home: Path) -> JsonObject:
             {
                 "server": "playwright",
                 "processes": [
-                    {**everybody, "pid": 1002, "for": "client claude-code (101)", "why": "sessions: per_client"},
-                    {**everybody, "pid": 1003, "for": "client cursor (102)", "why": "sessions: per_client"},
+                    {**one, "pid": 1002, "for": "client claude-code (101)", "why": "sessions: per_client"},
+                    {**one, "pid": 1003, "for": "client cursor (102)", "why": "sessions: per_client"},
                 ],
                 "state": "ready",
                 "calls": 1217,
@@ -78,10 +86,17 @@ def busy(home: Path) -> JsonObject:
             },
             {
                 "server": "lint",
-                "processes": [{**everybody, "pid": 1004, "for": f"folder {far}", "why": "its argument ./rules"}],
+                "processes": [{**one, "pid": 1004, "for": f"folder {far}", "why": "its argument ./rules"}],
                 "state": "not_running",
                 "calls": 0,
                 "clients": 0,
+            },
+            {
+                "server": "github",
+                "processes": [{**one, "pid": 1005, "for": several, "why": OTHERS}],
+                "state": "ready",
+                "calls": 3,
+                "clients": 7,
             },
         ],
     }
@@ -323,11 +338,17 @@ def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
 def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_processes(home: Path) -> None:
     with scripted_machine(home, {"status": busy(home)}):
         runs, several = of_the_machine(home)
-    assert runs == ("ok", "gateway 4711 runs, for 3 min, 190 MB, 2 clients")
+    saved = "sharing saves 1 gateway and 1 process of a server, about 231 MB"
+    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients; {saved}")
     assert several == ("ok", "playwright has 2 processes")
     with scripted_machine(home, {"status": {**STATUS, "version": "0.0.1"}}):
         [(severity, what)] = of_the_machine(home)
-    assert (severity, "0.0.1, and not" in what, what.endswith("pml restart")) == ("warning", True, True)
+    assert (severity, "0.0.1, is older" in what, what.endswith("pml restart")) == ("warning", True, True)
+    with scripted_machine(home, {"status": {**STATUS, "version": "99.0"}}):
+        [(severity, what)] = of_the_machine(home)
+        shown = " ".join(pml("status").stdout.split())
+    assert (severity, "99.0, and this pml is older" in what, "pml restart" in what) == ("warning", True, False)
+    assert f"version 99.0 (this pml is older: {__version__})" in shown
     assert of_the_machine(home)[0] == ("ok", "not running; the first client over stdio starts it")
 
 
@@ -347,6 +368,23 @@ def test_doctor_says_what_is_in_its_way_and_removes_what_killed_ones_left(home: 
     assert (logged[0], "1 error in its log" in logged[1]) == ("note", True)
     of_the_machine(home, "--fix")
     assert not [*Path(endpoint.folder).iterdir()]
+
+
+def test_doctor_quotes_what_went_wrong_since_the_configuration_was_read_anew(home: Path) -> None:
+    endpoint = Endpoint.of(home, home / "config.yaml")
+    endpoint.prepare()
+    lines = ["17:18:42 ERROR a: rejected", f"17:18:43 INFO pml_gateway.serve.reload: {APPLIED}"]
+    Path(endpoint.log).write_text("\n".join(lines), encoding="utf-8")
+    assert "in its log" not in str(of_the_machine(home))
+    Path(endpoint.log).write_text("\n".join([*lines, f"17:18:44 ERROR b: {'word ' * 50}"]), encoding="utf-8")
+    shown = run_here(home, "doctor").stdout
+    assert "1 error in its log" in shown
+    assert "| 17:18:44 ERROR b: word" in shown
+    assert max(len(line) for line in shown.splitlines() if " | " in line) <= 80
+
+
+def test_alone_is_refused_for_http() -> None:
+    assert "is for stdio" in pml("serve", "--alone", "--http", code=2).stderr
 
 
 def test_doctor_says_who_shares_no_gateway(home: Path) -> None:
