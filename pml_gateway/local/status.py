@@ -16,7 +16,8 @@ from pml_gateway.upstreams.pool import Follower, Running, SharedUpstreams
 from pml_gateway.upstreams.sharing import SharedBy
 from pml_gateway.upstreams.upstream import Upstream
 
-OTHERS = "started with other variables or another PATH than for the rest"
+OTHERS = "other variables or PATH"
+"""Why a process is not that of the others: with these it was started."""
 
 MAX_NAMED = 3
 """Clients that a process is said to be for, by their names."""
@@ -116,7 +117,7 @@ def _reason(running: Running, clients: Sequence[Member], *, is_split: bool) -> t
     sharing = running.wanted.sharing
     match sharing.by:
         case SharedBy.FOLDER if is_split:
-            return f"folder {sharing.place.folder}", f"{sharing.reason}; for {_named(clients)} {OTHERS}"
+            return f"folder {sharing.place.folder}", f"{sharing.reason}; {OTHERS} for {_named(clients)}"
         case SharedBy.FOLDER:
             return f"folder {sharing.place.folder}", sharing.reason
         case SharedBy.CLIENT:

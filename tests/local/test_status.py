@@ -63,8 +63,8 @@ async def test_two_processes_of_one_folder_are_told_apart(tmp_path: Path) -> Non
             await client.call("up__hello")
         told = [(each["for"], each["why"]) for each in row(opened)["processes"]]
     assert told == [
-        (f"folder {tmp_path}", f"sessions: per_folder; for client a 1 (1) {OTHERS}"),
-        (f"folder {tmp_path}", f"sessions: per_folder; for client b 1 (1) {OTHERS}"),
+        (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client a 1 (1)"),
+        (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client b 1 (1)"),
         (f"folder {other}", "sessions: per_folder"),
     ]
 
