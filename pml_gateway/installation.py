@@ -1,4 +1,4 @@
-"""This installation: the command that adds to it what was left out."""
+"""This installation: the command that adds to it what was left out, and how old it is beside others."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def adding(*requirements: str) -> str:
     if find_spec("pip") is None:  # uv makes environments without
         return shlex.join(["uv", "pip", "install", "--python", sys.executable, *requirements])
     return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
+
+
+def is_newer(one: str, other: str) -> bool:
+    """Whether a version is strictly newer; what cannot be read is not."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one) > Version(other)
+    # What has too many digits is no version either, and says so in another way.
+    except (InvalidVersion, ValueError):
+        return False

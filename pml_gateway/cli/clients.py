@@ -100,8 +100,10 @@ def clients(
     else:
         _show(found, sharing, show_all=show_all)
         for status, _ in found:
-            if status.is_pinned is not None and status.is_pinned is not _pins(settings):
-                note(f"{status.file.path}: run `pml connect {status.file.client.name}` again, for the mode has changed")
+            client = status.file.client
+            if does := status.odd_loading(pins=_pins(settings)):
+                wanted = "loaded" if _pins(settings) else "deferred"
+                note(f"{client.name} {does}; `pml connect {client.name}` again to have them {wanted}")
     if any(status.state == "broken" for status, _ in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
 

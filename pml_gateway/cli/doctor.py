@@ -161,7 +161,8 @@ def _show_finding(finding: Finding) -> None:
     for line in rest:
         say(f"{INDENT}{line}")
     for line in finding.details[:MAX_DETAILS]:
-        say(f"{INDENT}| {line}", style="dim")
+        for part in wrapped(line, reserved=len(INDENT) + 2):
+            say(f"{INDENT}| {part}", style="dim")
     if len(finding.details) > MAX_DETAILS:
         say(f"{INDENT}| and {len(finding.details) - MAX_DETAILS} more (--json has them)", style="dim")
     if finding.fix and not finding.is_fixed:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -14,8 +16,9 @@ import typer
 from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
+from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.local.commands import START_SECONDS, ask, wait_for_end
+from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
@@ -27,6 +30,9 @@ from pml_gateway.types import JsonObject
 from pml_gateway.workplace import Workplace
 
 ANSWER_SECONDS = 5.0
+LISTEN_SECONDS = 25.0
+"""The gateway gives up after 20."""
+
 DRAIN_SECONDS = 60.0
 """What running calls may take."""
 
@@ -40,8 +46,6 @@ HostOption = Annotated[str | None, typer.Option("--host", help="Address to liste
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
 ]
-ListenAt = tuple[str | None, int | None]
-"""Address and port; None where the settings say them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +72,31 @@ class _Machine:
             raise GatewayError(error.message, hint=error.hint) from error
         except OSError as error:
             raise GatewayError(f"no gateway can be started: {error}") from error
-        if stays and self.ask("status")["started_by"] == "client":
+        # It listens before it has imported what it answers with.
+        if self.ask("status", seconds=START_SECONDS)["started_by"] == "client" and stays:
             self.ask("keep")
         return before is None
 
-    def ask(self, command: str, **arguments: object) -> JsonObject:
+    def ask(
+        self, command: str, arguments: Mapping[str, object] = MappingProxyType({}), seconds: float = ANSWER_SECONDS
+    ) -> JsonObject:
         """The answer of one that runs.
 
         Raises:
             GatewayError: it does not answer, or has ended since.
         """
-        answer = ask(self.endpoint, command, ANSWER_SECONDS, arguments)
+        answer = ask(self.endpoint, command, seconds, arguments)
         if answer is None:
             raise GatewayError("the gateway of this machine has just ended", hint=f"look at {self.endpoint.log}")
         return answer
+
+    def listen(self, http: Mapping[str, object]) -> None:
+        """Have it listen, for its owner.
+
+        Raises:
+            GatewayError: it cannot, or does elsewhere.
+        """
+        self.ask("http", http, LISTEN_SECONDS)
 
     def first_status(self) -> JsonObject:
         """What one says that is being started, as soon as it listens.
@@ -100,7 +115,8 @@ class _Machine:
         """Have it end once its calls are done, and wait for that; None where none runs.
 
         Raises:
-            GatewayError: it does not end.
+            StuckGatewayError: it does not answer, or does not end.
+            GatewayError: it cannot be reached.
         """
         with messages().status("") as shown:
 
@@ -110,11 +126,8 @@ class _Machine:
 
             answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
             if answer is not None and not wait_for_end(self.endpoint, END_SECONDS):
-                living = self.endpoint.living()
-                raise GatewayError(
-                    f"the gateway of this machine (process {living}) has not ended in {END_SECONDS:g} s",
-                    hint=f"end it: kill {living}; its log is {self.endpoint.log}",
-                )
+                living = self.endpoint.living() or 0
+                raise StuckGatewayError(self.endpoint, living, f"has not ended in {END_SECONDS:g} s")
         return answer
 
 
@@ -146,24 +159,46 @@ def up(
     command = Command(config, as_json=as_json)
     machine = _Machine(command)
     try:
-        command.load()
-        at = (host, port) if http else None
+        settings = command.load().settings
+        owned = {"host": host, "port": port, "owner": _owner(command)} if http else None
         if foreground:
-            raise typer.Exit(_serve_here(machine, at, started_by="service" if by_service else "up"))
+            if http:
+                _check_port(machine, settings.http, host, port)
+            raise typer.Exit(_serve_here(machine, owned, started_by="service" if by_service else "up"))
         with messages().status("starting the gateway"):
-            is_new = machine.start()
-            status = _listening(machine, at)
+            # One that cannot listen is not kept.
+            is_new = machine.start(stays=not http)
+        if owned is not None:
+            _listen(machine, owned, is_new=is_new)
+        status = machine.ask("status")
     except GatewayError as error:
         fail(error, as_json=as_json)
     _tell(machine, status, is_new=is_new)
 
 
-def _listening(machine: _Machine, at: ListenAt | None) -> JsonObject:
-    """The status of the gateway, once it listens where it is to."""
-    if at is not None:
-        host, port = at
-        machine.ask("http", host=host, port=port, owner=_owner(machine.command))
-    return machine.ask("status")
+def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> None:
+    try:
+        machine.listen(owned)
+    except GatewayError:
+        if is_new:
+            machine.end("down")
+        raise
+
+
+def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, port: int | None) -> None:
+    """Find out that the port is free, before a gateway ends for another one; its own is free then.
+
+    Raises:
+        GatewayError: somebody else has it.
+    """
+    # The server stack takes 0.7 s to import, which other ways of `pml up` never need.
+    from pml_gateway.serve.http import check_port
+
+    given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    wanted = settings.model_copy(update=given)
+    url = (ask(machine.endpoint, "status", ANSWER_SECONDS) or {}).get("url")
+    if url is None or urlsplit(url).port != wanted.port:
+        check_port(wanted)
 
 
 def _owner(command: Command) -> JsonObject:
@@ -180,7 +215,7 @@ def _owner(command: Command) -> JsonObject:
     }
 
 
-def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> int:
+def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started_by: str) -> int:
     """Be the gateway, in the place of one that runs; the exit code.
 
     Raises:
@@ -192,7 +227,6 @@ def _serve_here(machine: _Machine, at: ListenAt | None, *, started_by: str) -> i
     try:
         machine.end("restart")
         command = machine.command
-        http = None if at is None else {"host": at[0], "port": at[1], "owner": _owner(command)}
         # What it reads for itself is in the same file.
         paths = Paths.from_environ({**os.environ, "PML_CONFIG": command.identity})
         return serve(paths, command.config_file, started_by, http)
@@ -225,18 +259,25 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
 def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
 
-    Clients stay: the next message of one of them starts the gateway again.
+    Clients stay: the next message of one of them starts the gateway again. One that hangs is killed after that time.
 
     Example: pml down
     """
     machine = _Machine(Command(config, as_json=as_json))
+    killed: int | None = None
     try:
         answer = machine.end("down")
+    except StuckGatewayError as error:
+        if not (error.process and kill(machine.endpoint, error.process)):
+            fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
+        killed, answer = error.process, {}
     except GatewayError as error:
         fail(error, as_json=as_json)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:
-        print_json({"ended": answer is not None, "unfinished": unfinished})
+        print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})
+    elif killed is not None:
+        warn(f"process {killed} did not end by itself and was killed, with its servers; clients start another gateway")
     elif answer is None:
         note("no gateway of this machine runs")
     else:
@@ -252,6 +293,9 @@ def _tell_unfinished(unfinished: int) -> None:
 def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and start it again as it was started; clients stay connected.
 
+    It listens where it did, with the folder and variables of the shell that had it listen. One of `pml up --foreground`
+    goes on in the background, as after `pml up`.
+
     Example: pml restart
     """
     command = Command(config, as_json=as_json)
@@ -260,7 +304,6 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         # A configuration that cannot be read would leave nothing running.
         command.load()
         before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
-        url = urlsplit(before["url"]) if before.get("url") else None
         if before.get("started_by") == "service":
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             manager_here(os.environ).start(is_changed=True)
@@ -269,7 +312,9 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         else:
             ended = machine.end("restart")
             machine.start(stays=before.get("started_by") != "client")
-            status = _listening(machine, (url.hostname, url.port) if url else None)
+            if ended is not None and (http := ended.get("http")):
+                machine.listen(http)
+            status = machine.ask("status")
     except GatewayError as error:
         fail(error, as_json=as_json)
     if not as_json:

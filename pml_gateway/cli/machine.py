@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pml_gateway import __version__
 from pml_gateway.cli.output import INDENT, print_table, say, wrapped
+from pml_gateway.installation import is_newer
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
 
@@ -35,11 +36,20 @@ def show_machine(machine: JsonObject) -> None:
         print_table(("process of", "pid", "memory", "for", "why"), reasons)
 
 
+def version_of(gateway: JsonObject, remedy: str) -> str:
+    """A gateway's version, and which is older where this `pml` has another: one that is newer is better left alone."""
+    version = gateway["version"]
+    if version == __version__:
+        return f"version {version}"
+    if is_newer(version, __version__):
+        return f"version {version} (this pml is older: {__version__})"
+    return f"version {version} (older than this pml, {__version__}: {remedy})"
+
+
 def _in_words(machine: JsonObject) -> str:
-    version = machine["version"]
     parts = [
         f"gateway of this machine {machine['pid']}",
-        f"version {version}" + ("" if version == __version__ else f" (not {__version__}: pml restart)"),
+        version_of(machine, "pml restart"),
         *([machine["url"]] if machine.get("url") else []),
         f"for {span(machine['age_seconds'])}",
         _STARTED.get(machine["started_by"], machine["started_by"]),

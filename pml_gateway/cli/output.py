@@ -199,8 +199,17 @@ def exit_code(error: GatewayError) -> ExitCode:
     return ExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else ExitCode.FAILED
 
 
+def tell(error: GatewayError) -> None:
+    """Print `error: ...` with its remedy."""
+    messages().print(
+        f"[bold red]error:[/bold red] {escape(printable(without_known_secrets(error.message)))}", soft_wrap=True
+    )
+    if error.hint:
+        messages().print(f"  {escape(printable(without_known_secrets(error.hint)))}", soft_wrap=True)
+
+
 def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
-    """Print `error: ...` with its remedy and leave with its exit code.
+    """Tell an error and leave with its exit code.
 
     Raises:
         typer.Exit: always.
@@ -208,11 +217,7 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json(error_object(error))
     else:
-        messages().print(
-            f"[bold red]error:[/bold red] {escape(printable(without_known_secrets(error.message)))}", soft_wrap=True
-        )
-        if error.hint:
-            messages().print(f"  {escape(printable(without_known_secrets(error.hint)))}", soft_wrap=True)
+        tell(error)
     raise typer.Exit(exit_code(error))
 
 

@@ -56,6 +56,8 @@ def serve(
     """
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
+    if http and alone:
+        raise typer.BadParameter("is for stdio: over HTTP every gateway is one of its own", param_hint="--alone")
     overrides: dict[str, Any] = _log_options(log_level, log_format)
     if host is not None:
         overrides["http.host"] = host

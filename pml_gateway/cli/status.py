@@ -14,14 +14,25 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import short_folder, show_machine
-from pml_gateway.cli.output import INDENT, answers, note, print_json, print_json_line, print_lines, say, warn, wrapped
+from pml_gateway.cli.machine import short_folder, show_machine, version_of
+from pml_gateway.cli.output import (
+    INDENT,
+    ExitCode,
+    answers,
+    note,
+    print_json,
+    print_json_line,
+    print_lines,
+    say,
+    tell,
+    warn,
+    wrapped,
+)
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
-from pml_gateway.local.commands import ask
+from pml_gateway.local.commands import StuckGatewayError, ask
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted, span
 
@@ -57,7 +68,7 @@ def status(
             print_json(_as_json(found))
         else:
             _show(command, found)
-        return
+        raise typer.Exit(_exit_code(found))
     with suppress(KeyboardInterrupt), ExitStack() as shown:
         live = (
             shown.enter_context(Live(console=answers(), auto_refresh=False))
@@ -77,26 +88,51 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the gateways said of themselves: the one of this machine, all others, and why some said nothing."""
+    """What the gateways said of themselves: the one of this machine, all others, and why some said nothing.
+
+    Of one of this machine that is `stuck` nothing else is known; what is `broken` is the configuration, without which
+    nothing is known of servers that no gateway has.
+    """
 
     machine: JsonObject | None
     reports: list[JsonObject]
     errors: list[str]
+    stuck: StuckGatewayError | None = None
+    broken: ConfigurationError | None = None
 
 
 def _look(command: Command) -> _Found:
     errors: list[str] = []
     machine: JsonObject | None = None
+    stuck: StuckGatewayError | None = None
+    broken: ConfigurationError | None = None
     try:
         machine = ask(endpoint_of(command), "status", ANSWER_SECONDS)
+    except StuckGatewayError as error:
+        stuck = error
     except GatewayError as error:
         errors.append(str(error))
-    reports = command.run(lambda: reported(command))
+
+    async def look() -> list[JsonObject]:
+        nonlocal broken
+        try:
+            return await reported(command)
+        except ConfigurationError as error:
+            broken = error
+            return []
+
+    reports = command.run(look)
     answered = [report for report in reports if "error" not in report]
     errors += [str(report["error"]) for report in reports if "error" in report]
     if any(report["pid"] is not None for report in answered):
         errors += _broken(command)
-    return _Found(machine, answered, errors)
+    return _Found(machine, answered, errors, stuck, broken)
+
+
+def _exit_code(found: _Found) -> ExitCode:
+    if found.broken is not None:
+        return ExitCode.CONFIGURATION
+    return ExitCode.FAILED if found.stuck is not None else ExitCode.OK
 
 
 def _broken(command: Command) -> list[str]:
@@ -104,7 +140,10 @@ def _broken(command: Command) -> list[str]:
     try:
         command.load()
     except ConfigurationError as error:
-        return [f"{error.message}; until it is mended, the configuration before it is served"]
+        return [
+            f"{error.message}; until it is mended, clients that are there are served by the configuration before it, "
+            "and others are refused"
+        ]
     return []
 
 
@@ -120,16 +159,27 @@ def _show(command: Command, found: _Found) -> None:
         warn(error)
     if found.machine is not None:
         show_machine(found.machine)
+    if found.stuck is not None:
+        _say_indented(str(found.stuck))
     own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
     for report in own:
-        first, *more = wrapped(_gateway(report), INDENT)
-        say("\n".join([first, *(" " * INDENT + line for line in more)]))
+        _say_indented(_gateway(report))
     if found.machine is None and not any(report["pid"] is not None for report in found.reports):
-        say(f"no gateway runs with {command.paths.home}; its servers as they were last known:")
+        none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
+        last_known = [] if found.broken is not None else ["its servers as they were last known:"]
+        say("; ".join([*none_runs, *last_known]))
+    if found.broken is not None:
+        tell(found.broken)
+        return
     say()
     print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
     if found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
+
+
+def _say_indented(text: str) -> None:
+    first, *more = wrapped(text, INDENT)
+    say("\n".join([first, *(" " * INDENT + line for line in more)]))
 
 
 def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
@@ -151,8 +201,7 @@ async def reported(command: Command) -> list[JsonObject]:
 
 def _gateway(report: JsonObject) -> str:
     """One running gateway in a line; earlier versions do not say how they are reached."""
-    version = report["version"] + ("" if report["version"] == __version__ else f" (not {__version__}: start it anew)")
-    parts = [f"gateway {report['pid']}", f"version {version}"]
+    parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
     if "transport" in report:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
         parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]
@@ -191,15 +240,19 @@ def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, s
     return sorted(listed, key=lambda each: each[1] is None)
 
 
+def _stuck(error: StuckGatewayError) -> JsonObject:
+    return {"pid": error.process or None, "error": str(error)}
+
+
 def _as_json(found: _Found) -> JsonObject:
     from pml_gateway.reports.status import need_of
 
     told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "clients")
     running = [report for report in found.reports if report["pid"] is not None]
     return {
-        "machine": found.machine,
+        "machine": found.machine if found.stuck is None else _stuck(found.stuck),
         "gateways": [{key: report.get(key) for key in told} for report in running],
-        "errors": found.errors,
+        "errors": [*found.errors, *([str(found.broken)] if found.broken is not None else [])],
         "servers": [
             {
                 "server": row["server"],

@@ -288,6 +288,8 @@ def connected(
     """
     known = connections.get(file)
     name = next(iter(_own_names(base, http)), None) or _free_name(base)
+    if own is not None:
+        own = own.keeping(next((file.entries[each] for each in _own_names(file, http)), None))
     entries = {name: own.values} if own is not None else {}
     removed = tuple(entry for entry in base.entries if entry in served)
     kept = tuple(other for other in base.entries if other not in {*removed, *entries})

@@ -236,6 +236,13 @@ class ClientStatus:
     is_pinned: bool | None = None
     is_alone: bool = False
 
+    def odd_loading(self, *, pins: bool) -> str:
+        """What it does with the gateway's tools, where that is not what `pml connect` would have it do."""
+        # Who wrote --alone wrote the entry, and knows why.
+        if self.is_pinned is None or self.is_pinned is pins or self.is_alone:
+            return ""
+        return "defers the gateway's tools" if pins else "loads all of the gateway's tools at once"
+
 
 def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
     """The state of one file."""

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -30,14 +30,8 @@ def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
     """How a client's entry leads to this gateway, if it does."""
     if not isinstance(raw, dict):
         return None
-    command, args = raw.get("command"), raw.get("args") or ()
-    match command:
-        case dict(nested):
-            command, args = nested.get("path"), nested.get("args") or ()
-        case [first, *rest]:
-            command, args = first, rest
-    if isinstance(command, str) and isinstance(args, list | tuple):
-        words = [str(item) for item in args]
+    command, words = _command_line(raw)
+    if command is not None:
         return "stdio" if _is_pml(command, words) and "serve" in words else None
     url = next((raw[key] for key in ("url", "httpUrl", "serverUrl") if isinstance(raw.get(key), str)), None)
     return "http" if url is not None and _is_endpoint(url, http) else None
@@ -45,9 +39,26 @@ def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
 
 def serves_alone(raw: Any) -> bool:
     """Whether an entry of a client starts a gateway for this client alone."""
+    return "--alone" in _command_line(raw)[1]
+
+
+def own_words(raw: Any) -> list[str]:
+    """The options that somebody gave `pml serve` in an entry that starts it."""
+    words = _command_line(raw)[1]
+    return words[words.index("serve") + 1 :]
+
+
+def _command_line(raw: Any) -> tuple[str | None, list[str]]:
+    """The command of an entry and its arguments, in any of the shapes that clients have for them."""
     command, args = raw.get("command"), raw.get("args") or ()
-    words = [command.get("args"), args] if isinstance(command, dict) else [command, args]
-    return any(isinstance(each, list | tuple) and "--alone" in each for each in words)
+    match command:
+        case dict(nested):
+            command, args = nested.get("path"), nested.get("args") or ()
+        case [first, *rest]:
+            command, args = first, rest
+    if isinstance(command, str) and isinstance(args, list | tuple):
+        return command, [str(item) for item in args]
+    return None, []
 
 
 def _is_pml(command: str, words: list[str]) -> bool:
@@ -97,6 +108,12 @@ class OwnEntry:
     kind: ConnectionKind
     values: dict[str, Any] = field(repr=False)
     secret: str = field(default="", repr=False)
+
+    def keeping(self, before: Any) -> OwnEntry:
+        """The entry with the options of the one that it replaces, where both start the gateway."""
+        if self.kind != "stdio" or before is None or "serve" not in _command_line(before)[1]:
+            return self
+        return replace(self, values={**self.values, "args": [*self.values["args"], *own_words(before)]})
 
 
 def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *, pin: bool) -> OwnEntry:

@@ -258,7 +258,9 @@ class UpstreamDefinition(BaseModel):
     )
     env_file: str | None = Field(default=None, description="NAME=value lines, read when the server starts; env wins")
     cwd: str | None = Field(
-        default=None, description="the folder it runs in; without it, the client's, which `${cwd}` stands for"
+        default=None,
+        description="the folder it runs in; without it, the client's, which `${cwd}` stands for, or the home directory "
+        "where all clients share it",
     )
     url: str | None = Field(default=None, description="the address of an HTTP or SSE server")
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, NobodyListensError
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, NobodyListensError, UnsafeEndpointError, remove
+from pml_gateway.local.spare import spare_of
 from pml_gateway.types import JsonObject
 
 CONNECT_SECONDS = 2.0
@@ -20,6 +25,20 @@ BREATH_SECONDS = 1.0
 """How often whoever waits is told that it still does."""
 
 MAX_ANSWER = 16 * 1024 * 1024
+
+KILL_SECONDS = 5.0
+"""What a gateway that hangs may take to end after SIGTERM, which it may hear all the same, and then after SIGKILL."""
+
+
+class StuckGatewayError(GatewayError):
+    """A gateway lives, and does not answer or end; `process` is 0 where the system does not show it."""
+
+    def __init__(self, endpoint: Endpoint, process: int, what: str) -> None:
+        who = f" (process {process})" if process else ""
+        super().__init__(
+            f"the gateway of this machine{who} runs and {what}", hint=f"`pml down` ends it; its log is {endpoint.log}"
+        )
+        self.process = process
 
 
 def ask(
@@ -39,7 +58,8 @@ def ask(
         waiting: told every second how many are left.
 
     Raises:
-        GatewayError: it cannot be reached, does not answer in time, or says what is wrong.
+        StuckGatewayError: it does not answer in time.
+        GatewayError: it cannot be reached, or says what is wrong.
     """
     began = time.monotonic()
     try:
@@ -52,9 +72,10 @@ def ask(
         what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         if error.filename is not None:
             what = f"{error.filename}: {what}"
-        living = endpoint.living()
-        hint = f"look at {endpoint.log}" + (f", or end process {living}" if living else "")
-        raise GatewayError(f"the gateway of this machine: {what}", hint=hint) from error
+        living = None if isinstance(error, UnsafeEndpointError) else endpoint.living()
+        if living is not None:
+            raise StuckGatewayError(endpoint, living, f"does not answer: {what}") from error
+        raise GatewayError(f"the gateway of this machine: {what}", hint=f"look at {endpoint.log}") from error
     if "error" in answer:
         raise GatewayError(f"the gateway of this machine: {answer['error']}")
     return answer
@@ -100,3 +121,37 @@ def wait_for_end(endpoint: Endpoint, seconds: float) -> bool:
             return False
         time.sleep(POLL_SECONDS)
     return True
+
+
+def kill(endpoint: Endpoint, process: int) -> bool:
+    """Whether a gateway that hangs could be ended; its servers end with it.
+
+    Its spare goes first, which would take its place.
+    """
+    spare = spare_of(process)
+    if spare is not None:
+        _send(spare, signal.SIGKILL)
+    for number in (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGKILL):
+        _send(process, number)
+        until = time.monotonic() + KILL_SECONDS
+        while endpoint.living() == process:
+            if time.monotonic() >= until:
+                break
+            time.sleep(POLL_SECONDS)
+        else:
+            _tidy(endpoint)
+            return True
+    return False
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _tidy(endpoint: Endpoint) -> None:
+    """Leave nothing of a gateway that was killed, unless another one lives by now."""
+    life = endpoint.take_life()
+    if life is not None:
+        remove(endpoint.socket)
+        endpoint.leave(life)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from pml_gateway import __version__
+from pml_gateway.clients.own import pml_command
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
+from pml_gateway.installation import is_newer
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
 from pml_gateway.local.machine import STARTS
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.serve.reload import APPLIED
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
 
@@ -24,6 +28,8 @@ ANSWER_SECONDS = 5.0
 
 LOG_BYTES = 64 * 1024
 """The end of the log, where what is wrong now would stand."""
+
+PROCESSES = "processes of servers"
 
 MAX_LINE = 200
 MAX_LINES = 3
@@ -59,13 +65,35 @@ def _state(machine: JsonObject | None, *, is_wanted: bool) -> Finding:
     size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine.get("memory_bytes") else []
     runs = ["runs", f"for {span(machine['age_seconds'])}", *size, counted(len(machine["clients"]), "client")]
     what = ", ".join(runs)
+    if is_newer(machine["version"], __version__):
+        what += f"; its version is {machine['version']}, and this pml is older: {__version__}"
+        return Finding(Area.MACHINE, Severity.WARNING, subject, what, f"upgrade {shlex.join(pml_command())}")
     if machine["version"] != __version__:
-        what += f"; its version is {machine['version']}, and not {__version__}"
+        what += f"; its version, {machine['version']}, is older than this pml, {__version__}"
         return Finding(Area.MACHINE, Severity.WARNING, subject, what, "pml restart")
     if not is_wanted:
         what += "; local.attach is false, and clients that start from now on do not use it"
         return Finding(Area.MACHINE, Severity.NOTE, subject, what, "pml down")
-    return Finding(Area.MACHINE, Severity.OK, subject, what)
+    return Finding(Area.MACHINE, Severity.OK, subject, "; ".join(filter(None, (what, _saved(machine)))))
+
+
+def _saved(machine: JsonObject) -> str:
+    """What its clients would have beside this, each with a gateway of its own; "" for one client alone."""
+    clients = machine["clients"]
+    if len(clients) < 2:
+        return ""
+    gateways = len(clients) - 1
+    shared = [(each.get("clients", 0) - 1, each) for server in machine["servers"] for each in server["processes"]]
+    shared = [(spared, each) for spared, each in shared if spared > 0]
+    spared_memory = [
+        gateways * (machine.get("memory_bytes") or 0),
+        *(spared * (each.get("memory_bytes") or 0) for spared, each in shared),
+        # What they start instead.
+        *(-(client.get("memory_bytes") or 0) for client in clients),
+    ]
+    processes = sum(spared for spared, _ in shared)
+    saved = f"sharing saves {counted(gateways, 'gateway')} and {counted(processes, 'process of a server', PROCESSES)}"
+    return f"{saved}, about {sum(spared_memory) / 1e6:,.0f} MB" if machine.get("memory_bytes") else saved
 
 
 def _unreachable(error: GatewayError) -> Finding:
@@ -142,7 +170,8 @@ def _logged(log: Path) -> Iterator[Finding]:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return
-    begins = max((at for at, line in enumerate(lines) if STARTS in line), default=0)
+    # What was wrong before then has been put right, or is said again.
+    begins = max((at for at, line in enumerate(lines) if STARTS in line or APPLIED in line), default=0)
     errors = [*dict.fromkeys(shortened(line, MAX_LINE) for line in lines[begins:] if _ERROR.search(line))]
     if errors:
         what = f"{counted(len(errors), 'error')} in its log {log}, the last of them:"

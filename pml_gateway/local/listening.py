@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -38,11 +39,17 @@ class Listening:
         """Listen, and give the URL; where this process listens already, that one.
 
         Raises:
-            GatewayError: the configuration cannot be served over HTTP, or not there.
+            GatewayError: the configuration cannot be served over HTTP, or not there; or it is served elsewhere.
         """
         async with self._turns:
             if self.url is None:
                 self.url = await self._begun(owner, {"http.host": host, "http.port": port})
+            elif not _is_at(self.url, host, port):
+                wanted = " ".join(filter(None, (host, f"port {port}" if port else "")))
+                raise GatewayError(
+                    f"it listens on {self.url} already, and not on {wanted}",
+                    hint="pml down ends it, and the same command starts it there",
+                )
             return self.url
 
     async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
@@ -105,3 +112,10 @@ class Listening:
             raise outcome[0]
         given_up.cancel()
         raise UpstreamTimeoutError(f"nothing listens after {START_SECONDS:g} s", hint="look into the log: pml status")
+
+
+def _is_at(url: str, host: str | None, port: int | None) -> bool:
+    """Whether a URL has this address and port, as far as they are given; 0 is any port."""
+    found = urlsplit(url)
+    address = "127.0.0.1" if host == "localhost" else host and host.strip("[]")
+    return address in (None, found.hostname) and port in (None, 0, found.port)

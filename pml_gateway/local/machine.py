@@ -23,6 +23,7 @@ from pml_gateway.config.load import user_settings_or_defaults
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.installation import is_newer
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
@@ -191,8 +192,10 @@ class Machine:
                 seconds = request.get("seconds", DRAIN_SECONDS)
                 if not isinstance(seconds, int | float):
                     return {"error": f"seconds: {seconds!r} is no number"}
+                # Of the next one, which whoever restarts it starts.
+                left = {"http": self._life.http} if reason == "restart" else {}
                 self._life.end(reason)
-                return {"ended": True, "unfinished": await self._send_away(reason, seconds)}
+                return {"ended": True, "unfinished": await self._send_away(reason, seconds), **left}
             case command:
                 return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
 
@@ -240,7 +243,7 @@ class Machine:
             "memory_bytes": memory_of(os.getpid()),
             "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
-            "servers": server_rows(self._shared.upstreams.running, self._profiles.all),
+            "servers": server_rows(self._shared.upstreams, self._profiles.all),
         }
 
     async def end(self) -> None:
@@ -290,17 +293,6 @@ def _refusal(error: BaseException) -> JsonObject:
         return {"message": error.message, "hint": error.hint or "", "exit": code}
     logger.error("a client could not be served", exc_info=error)
     return {"message": f"the gateway could not serve this client ({type(error).__name__})", "hint": "", "exit": 1}
-
-
-def is_newer(one: str, other: str) -> bool:
-    """Whether a version is strictly newer; what cannot be read is not."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(one) > Version(other)
-    # What has too many digits is no version either, and says so in another way.
-    except (InvalidVersion, ValueError):
-        return False
 
 
 async def run(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pml_gateway.local.profiles import Profile
 from pml_gateway.local.session import Member
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.pool import Follower, Running
+from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.pool import Follower, Running, SharedUpstreams
 from pml_gateway.upstreams.sharing import SharedBy
-from pml_gateway.upstreams.upstream import Session
+from pml_gateway.upstreams.upstream import Upstream
 
-OTHERS = "started with other variables or another PATH than for the rest"
+OTHERS = "other variables or PATH"
+"""Why a process is not that of the others: with these it was started."""
+
+MAX_NAMED = 3
+"""Clients that a process is said to be for, by their names."""
 
 
 def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
@@ -24,24 +29,26 @@ def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
     return [_client(profile, member) for profile, member in sorted(found, key=lambda each: each[1].since)]
 
 
-def server_rows(running: Iterable[Running], profiles: Iterable[Profile]) -> list[JsonObject]:
+def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list[JsonObject]:
     """Every server that somebody has, with its processes and for whom each runs; memory in bytes."""
     members: dict[Follower | None, list[Member]] = {profile.pool: profile.members for profile in profiles}
-    names = {member.attachment.client.id: _whose(member) for each in members.values() for member in each}
     by_server: dict[str, list[Running]] = {}
-    for each in running:
+    for each in upstreams.running:
         by_server.setdefault(each.upstream.upstream_id, []).append(each)
     rows = []
     for server, found in sorted(by_server.items()):
-        upstreams = [each.upstream for each in found]
-        clients = {id(member) for each in found for pool in each.followers for member in members.get(pool, ())}
+        whose = [[member for pool in each.followers for member in members.get(pool, ())] for each in found]
         rows.append(
             {
                 "server": server,
-                "state": max(upstreams, key=lambda each: each.calls).state.value,
-                "calls": sum(each.calls for each in upstreams),
-                "clients": len(clients),
-                "processes": [row for each in found for row in _processes(each, names, several=len(found) > 1)],
+                "state": _state([each.upstream for each in found]).value,
+                "calls": upstreams.calls(server),
+                "clients": sum(map(len, whose)),
+                "processes": [
+                    row
+                    for each, clients in zip(found, whose, strict=True)
+                    for row in _processes(each, clients, is_split=_is_split(each, found))
+                ],
             }
         )
     return rows
@@ -65,29 +72,64 @@ def _client(profile: Profile, member: Member) -> JsonObject:
         "folder": str(member.attachment.workplace.folder),
         "mode": runtime.gateway.state.settings.gateway.tools_exposure.value if runtime is not None else None,
         "calls": member.calls,
+        "memory_bytes": memory_of(member.attachment.pid),
         "since_seconds": round(time.monotonic() - member.since, 3),
     }
 
 
-def _whose(member: Member) -> str:
-    return f"client {member.name or 'not known yet'} ({member.attachment.pid})"
+def _state(upstreams: Sequence[Upstream]) -> UpstreamState:
+    """That of the one that is used most; a server without a session for all may have those of single clients."""
+    state = max(upstreams, key=lambda each: each.calls).state
+    if state is UpstreamState.IDLE and any(each.sessions() for each in upstreams):
+        return UpstreamState.READY
+    return state
 
 
-def _processes(running: Running, names: dict[str, str], *, several: bool) -> Iterator[JsonObject]:
-    for session in running.upstream.sessions():
-        if session.pid is not None:
-            whose, why = _reason(running, session, names, several=several)
-            yield {"pid": session.pid, "memory_bytes": memory_of(session.pid), "for": whose, "why": why}
-
-
-def _reason(running: Running, session: Session, names: dict[str, str], *, several: bool) -> tuple[str, str]:
+def _is_split(running: Running, found: Sequence[Running]) -> bool:
+    """Whether others of the same server differ from it in more than their folder."""
     sharing = running.wanted.sharing
-    if not session.is_shared:
-        return names.get(session.client_id, "a client over HTTP"), session.why
+    others = (each.wanted.sharing for each in found if each is not running)
+    return any(sharing.by is not SharedBy.FOLDER or each.place.folder == sharing.place.folder for each in others)
+
+
+def _processes(running: Running, clients: Sequence[Member], *, is_split: bool) -> Iterator[JsonObject]:
+    sessions = running.upstream.sessions()
+    own = {session.client_id for session in sessions if not session.is_shared}
+    for session in sessions:
+        if session.pid is None:
+            continue
+        if session.is_shared:
+            served = [member for member in clients if member.attachment.client.id not in own]
+            whose, why = _reason(running, served, is_split=is_split)
+        else:
+            served = [member for member in clients if member.attachment.client.id == session.client_id]
+            whose, why = _named(served), session.why
+        yield {
+            "pid": session.pid,
+            "memory_bytes": memory_of(session.pid),
+            "clients": len(served),
+            "for": whose,
+            "why": why,
+        }
+
+
+def _reason(running: Running, clients: Sequence[Member], *, is_split: bool) -> tuple[str, str]:
+    sharing = running.wanted.sharing
     match sharing.by:
+        case SharedBy.FOLDER if is_split:
+            return f"folder {sharing.place.folder}", f"{sharing.reason}; {OTHERS} for {_named(clients)}"
         case SharedBy.FOLDER:
             return f"folder {sharing.place.folder}", sharing.reason
         case SharedBy.CLIENT:
             return "lists", "clients have sessions of their own"
         case SharedBy.EVERYBODY:
-            return ("some", OTHERS) if several else ("everybody", "")
+            return (_named(clients), OTHERS) if is_split else ("everybody", "")
+
+
+def _named(clients: Sequence[Member]) -> str:
+    """Whose a process is; of those over HTTP it is not known which."""
+    if not clients:
+        return "clients over HTTP"
+    names = [f"{each.name or 'not known yet'} ({each.attachment.pid})" for each in clients[:MAX_NAMED]]
+    more = f" and {len(clients) - MAX_NAMED} more" if len(clients) > MAX_NAMED else ""
+    return f"client {', '.join(names)}{more}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import HttpSettings, Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.hosts import KnownHosts
@@ -360,6 +361,15 @@ def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> N
         check_exposure(host, settings.clients)
 
 
+def check_port(settings: HttpSettings) -> None:
+    """Find out whether anybody can listen there now.
+
+    Raises:
+        GatewayError: the port is taken; ConfigurationError: it can be nobody's.
+    """
+    _bind(settings).close()
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers, because calls in flight are drained first, and with word of its start."""
 
@@ -445,7 +455,9 @@ def _bind(settings: HttpSettings) -> socket.socket:
         listener.bind((settings.host.strip("[]"), settings.port))
     except OSError as error:
         listener.close()
-        raise ConfigurationError(
+        # Whoever has a port may leave it: nothing is wrong with the configuration then.
+        kind = GatewayError if error.errno == errno.EADDRINUSE else ConfigurationError
+        raise kind(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             hint="choose another port with --port, or 0 for a free one",
         ) from error

@@ -17,6 +17,9 @@ logger = get_logger(__name__)
 
 LoadSettings = Callable[[], LoadedSettings]
 
+APPLIED = "the configuration was read anew and is served"
+"""Where in the log nothing more is to be put right of the configuration before."""
+
 
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
     """Load again after every change of a watched file, for as long as the owner's task group lives.
@@ -50,4 +53,5 @@ async def reload(gateway: Gateway, load: LoadSettings) -> str | None:
     for warning in fresh.warnings:
         logger.warning("%s", warning)
     await gateway.reload(fresh.settings)
+    logger.info(APPLIED)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,8 @@ class SharedUpstreams:
         self._habits = habits
         self._starts = Starts()
         self._running: dict[Hashable, Running] = {}
-        self._open: dict[str, int] = {}  # also those that nobody has any more
+        self._open: list[Upstream] = []  # also those that nobody has any more
+        self._ended_calls: Counter[str] = Counter()
 
     def follow(
         self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: Remembered, follower: Follower
@@ -111,10 +113,16 @@ class SharedUpstreams:
         """Those that somebody has."""
         return [*self._running.values()]
 
+    def calls(self, upstream_id: str) -> int:
+        """Calls sent to a server since this process began, also to processes of it that have ended."""
+        return self._ended_calls[upstream_id] + sum(
+            each.calls for each in self._open if each.upstream_id == upstream_id
+        )
+
     async def tell_waited_for(self) -> None:
         """Say which upstreams take more than a moment to end, if any do."""
         await anyio.sleep(MOMENT_SECONDS)
-        slow = [name for name, number in self._open.items() if number]
+        slow = dict.fromkeys(each.upstream_id for each in self._open)
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
@@ -143,12 +151,13 @@ class SharedUpstreams:
         running = Running(upstream, wanted, anyio.CancelScope())
 
         async def run() -> None:
-            self._open[upstream_id] = self._open.get(upstream_id, 0) + 1
+            self._open.append(upstream)
             try:
                 with running.scope:
                     await upstream.run()
             finally:
-                self._open[upstream_id] -= 1
+                self._open.remove(upstream)
+                self._ended_calls[upstream_id] += upstream.calls
 
         self._tasks.start_soon(run, name=f"upstream {upstream_id}")
         return running

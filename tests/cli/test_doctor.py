@@ -160,7 +160,7 @@ def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> Non
         '{"mcpServers": {"pml": {"command": "/gone/pml", "args": ["serve"]}}}'
     )
     found = {finding["subject"]: finding for finding in findings(code=1) if finding["area"] == "clients"}
-    assert "defers the meta-tools" in found["claude-code (user)"]["what"]
+    assert "defers the gateway's tools" in found["claude-code (user)"]["what"]
     assert found["cursor (user)"]["fix"] == "pml connect cursor"
     assert found["gemini-cli (user)"]["severity"] == "error"
     assert "pml connect gemini-cli" in found["gemini-cli (user)"]["fix"]

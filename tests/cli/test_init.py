@@ -131,6 +131,17 @@ def test_clients_say_which_gateway_they_have_and_who_is_there_now(home: Path) ->
     assert "claude-code (user) starts a gateway of its own (--alone)" in pml("clients").stderr
 
 
+def test_a_client_that_defers_the_gateways_tools_is_told_unless_somebody_wrote_its_entry_to_be_alone(
+    home: Path,
+) -> None:
+    entry = {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"]}
+    advice = "claude-code defers the gateway's tools; `pml connect claude-code` again to have them loaded"
+    for words, is_told in ((["serve"], True), (["serve", "--alone"], False)):
+        own = {**entry, "args": ["-m", "pml_gateway", *words]}
+        (home / ".claude.json").write_text(json.dumps({"mcpServers": {"pml": own}}))
+        assert (advice in pml("clients").stderr) is is_told
+
+
 @pytest.mark.parametrize(
     ("name", "client"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,14 +16,20 @@ from typing import Any
 
 import pytest
 
+from pml_gateway import __version__
+from pml_gateway.cli import local as local_command
 from pml_gateway.cli import status as status_command
+from pml_gateway.local import commands
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.machine import STARTS
 from pml_gateway.local.starting import reach
+from pml_gateway.local.status import OTHERS
+from pml_gateway.serve.reload import APPLIED
 from pml_gateway.types import JsonObject
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
+from tests.support.process import is_alive
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
 
@@ -45,6 +53,7 @@ def client(home: Path, **values: object) -> JsonObject:
         "folder": str(home.parent / "work"),
         "mode": "meta_only",
         "calls": 1234,
+        "memory_bytes": 10_000_000,
         "since_seconds": 60.0,
     }
     return {**told, **values}
@@ -53,7 +62,11 @@ def client(home: Path, **values: object) -> JsonObject:
 def busy(home: Path) -> JsonObject:
     """A gateway with clients in two projects, one of them far down, and servers of every kind."""
     far = "/srv/projects/of/the/whole/company/backend/services/payment"
-    everybody = {"pid": 1001, "memory_bytes": 61_000_000, "for": "everybody", "why": "it depends on nothing"}
+    everybody = {"pid": 1001, "memory_bytes": 61_000_000, "clients": 2, "for": "everybody", "why": ""}
+    one, several = (
+        {**everybody, "clients": 1},
+        "client claude-code 2.1.330 (101), cursor 1.10 (102), zed 0.2 (103) and 4 more",
+    )
     return {
         **STATUS,
         "started_by": "up",
@@ -64,8 +77,8 @@ def busy(home: Path) -> JsonObject:
             {
                 "server": "playwright",
                 "processes": [
-                    {**everybody, "pid": 1002, "for": "client claude-code (101)", "why": "sessions: per_client"},
-                    {**everybody, "pid": 1003, "for": "client cursor (102)", "why": "sessions: per_client"},
+                    {**one, "pid": 1002, "for": "client claude-code (101)", "why": "sessions: per_client"},
+                    {**one, "pid": 1003, "for": "client cursor (102)", "why": "sessions: per_client"},
                 ],
                 "state": "ready",
                 "calls": 1217,
@@ -73,10 +86,17 @@ def busy(home: Path) -> JsonObject:
             },
             {
                 "server": "lint",
-                "processes": [{**everybody, "pid": 1004, "for": f"folder {far}", "why": "its argument ./rules"}],
+                "processes": [{**one, "pid": 1004, "for": f"folder {far}", "why": "its argument ./rules"}],
                 "state": "not_running",
                 "calls": 0,
                 "clients": 0,
+            },
+            {
+                "server": "github",
+                "processes": [{**one, "pid": 1005, "for": several, "why": OTHERS}],
+                "state": "ready",
+                "calls": 3,
+                "clients": 7,
             },
         ],
     }
@@ -108,6 +128,38 @@ def test_up_has_it_listen_where_the_settings_or_options_say(home: Path) -> None:
     assert "--http" in pml("up", "--port", "9000", code=2).stderr
 
 
+def test_a_port_that_is_taken_fails_before_a_gateway_ends_for_it(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with scripted_machine(home, {"status": {**STATUS, "url": "http://127.0.0.1:1/mcp"}}) as machine:
+            failed = pml("up", "--foreground", "--http", "--port", str(port), code=1)
+            assert machine.asked == [{"command": "status"}]
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
+
+
+@pytest.mark.slow
+def test_one_that_cannot_listen_is_not_left_behind(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        words = ("up", "--http", "--port", str(other.getsockname()[1]))
+        assert "Address already in use" in pml(*words, code=1).stderr
+        assert answer("status")["machine"] is None
+        first = answer("up")
+        assert "Address already in use" in pml(*words, code=1).stderr
+        assert answer("status")["machine"]["pid"] == first["pid"]
+    answer("down")
+
+
+@pytest.mark.slow
+def test_a_restart_keeps_the_variables_and_the_folder_for_http(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PML_GATEWAY__TOOLS_EXPOSURE", "full_proxy")
+    first = answer("up", "--http", "--port", "0")
+    monkeypatch.delenv("PML_GATEWAY__TOOLS_EXPOSURE")
+    second = answer("restart")
+    assert (second["url"], second["pid"] != first["pid"]) == (first["url"], True)
+    assert [each["mode"] for each in answer("status")["gateways"]] == ["full_proxy"]
+    answer("down")
+
+
 def test_what_the_gateway_refuses_is_said(home: Path) -> None:
     refusal = {"error": "port 9000 is taken"}
     with scripted_machine(home, {"status": STATUS, "keep": {}, "http": refusal}):
@@ -120,6 +172,7 @@ def test_down_says_what_was_cut_off_and_waits_until_nothing_is_left(home: Path) 
         assert machine.asked == [{"command": "down", "seconds": 60.0}]
         assert machine.endpoint.living() is None
     assert "has ended" in shown.stdout
+    assert "killed" not in shown.output
     assert "2 clients had calls that did not finish in 60 s" in shown.stderr
 
 
@@ -146,7 +199,7 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
     with subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONWARNINGS": ""}) as process:
         assert wait_until(lambda: (answer("status")["machine"] or {}).get("url"))
         assert answer("status")["machine"]["pid"] == process.pid
-        assert answer("down") == {"ended": True, "unfinished": 0}
+        assert answer("down") == {"ended": True, "unfinished": 0, "killed": None}
         assert process.wait(30) == 0
     assert not [*(home / "run").iterdir()]
 
@@ -155,6 +208,7 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
 def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Path) -> None:
     config = str(home / "config.yaml")
     reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
+    assert wait_until(lambda: answer("status")["machine"])
     assert answer("status")["machine"]["started_by"] == "client"
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
@@ -170,7 +224,70 @@ def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:
 
 def test_down_is_content_where_none_runs() -> None:
     assert "no gateway of this machine runs" in pml("down").stderr
-    assert answer("down") == {"ended": False, "unfinished": 0}
+    assert answer("down") == {"ended": False, "unfinished": 0, "killed": None}
+
+
+STUCK = """
+import os, signal, sys
+from pml_gateway.local.endpoint import Endpoint
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+endpoint = Endpoint.of(sys.argv[1], sys.argv[2])
+endpoint.prepare()
+life, listener = endpoint.take_life(), endpoint.listen()
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(local_command, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(local_command, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "KILL_SECONDS", 0.5)
+
+
+def test_one_that_does_not_answer_is_named_and_ended_by_force(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_impatient(monkeypatch)
+    command = [sys.executable, "-c", STUCK, str(home), str(home / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        shown = pml("status", code=1).stdout
+        said = " ".join(shown.split())
+        assert f"(process {process.pid}) runs and does not answer: no answer in 0.2 s" in said
+        assert "`pml down` ends it" in said
+        assert "no gateway runs" not in said
+        told = answer("status", code=1)["machine"]
+        assert (told["pid"], "does not answer" in told["error"]) == (process.pid, True)
+        assert f"process {process.pid} did not end by itself and was killed" in pml("down").stderr
+        assert process.wait(10) == -signal.SIGKILL
+    assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_a_spare_does_not_take_the_place_of_one_that_is_ended_by_force(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer("up")
+    machine = answer("status")["machine"]
+    be_impatient(monkeypatch)
+    os.kill(machine["pid"], signal.SIGSTOP)
+    assert answer("down") == {"ended": True, "unfinished": 0, "killed": machine["pid"]}
+    assert not any(map(is_alive, (machine["pid"], machine["spare"])))
+    assert not [*(home / "run").iterdir()]
+
+
+def test_a_broken_configuration_does_not_hide_the_gateway(home: Path) -> None:
+    (home / "config.yaml").write_text("servers: [", encoding="utf-8")
+    with scripted_machine(home, {"status": STATUS}):
+        shown = pml("status", code=78)
+        assert shown.stdout.startswith("gateway of this machine 4711")
+        assert "broken YAML" in shown.stderr
+        report = answer("status", code=78)
+    assert (report["machine"]["pid"], len(report["errors"])) == (4711, 1)
+    assert "no gateway runs" in pml("status", code=78).stdout
 
 
 def test_another_configuration_has_a_gateway_of_its_own(home: Path, tmp_path: Path) -> None:
@@ -221,11 +338,17 @@ def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
 def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_processes(home: Path) -> None:
     with scripted_machine(home, {"status": busy(home)}):
         runs, several = of_the_machine(home)
-    assert runs == ("ok", "gateway 4711 runs, for 3 min, 190 MB, 2 clients")
+    saved = "sharing saves 1 gateway and 1 process of a server, about 231 MB"
+    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients; {saved}")
     assert several == ("ok", "playwright has 2 processes")
     with scripted_machine(home, {"status": {**STATUS, "version": "0.0.1"}}):
         [(severity, what)] = of_the_machine(home)
-    assert (severity, "0.0.1, and not" in what, what.endswith("pml restart")) == ("warning", True, True)
+    assert (severity, "0.0.1, is older" in what, what.endswith("pml restart")) == ("warning", True, True)
+    with scripted_machine(home, {"status": {**STATUS, "version": "99.0"}}):
+        [(severity, what)] = of_the_machine(home)
+        shown = " ".join(pml("status").stdout.split())
+    assert (severity, "99.0, and this pml is older" in what, "pml restart" in what) == ("warning", True, False)
+    assert f"version 99.0 (this pml is older: {__version__})" in shown
     assert of_the_machine(home)[0] == ("ok", "not running; the first client over stdio starts it")
 
 
@@ -245,6 +368,23 @@ def test_doctor_says_what_is_in_its_way_and_removes_what_killed_ones_left(home: 
     assert (logged[0], "1 error in its log" in logged[1]) == ("note", True)
     of_the_machine(home, "--fix")
     assert not [*Path(endpoint.folder).iterdir()]
+
+
+def test_doctor_quotes_what_went_wrong_since_the_configuration_was_read_anew(home: Path) -> None:
+    endpoint = Endpoint.of(home, home / "config.yaml")
+    endpoint.prepare()
+    lines = ["17:18:42 ERROR a: rejected", f"17:18:43 INFO pml_gateway.serve.reload: {APPLIED}"]
+    Path(endpoint.log).write_text("\n".join(lines), encoding="utf-8")
+    assert "in its log" not in str(of_the_machine(home))
+    Path(endpoint.log).write_text("\n".join([*lines, f"17:18:44 ERROR b: {'word ' * 50}"]), encoding="utf-8")
+    shown = run_here(home, "doctor").stdout
+    assert "1 error in its log" in shown
+    assert "| 17:18:44 ERROR b: word" in shown
+    assert max(len(line) for line in shown.splitlines() if " | " in line) <= 80
+
+
+def test_alone_is_refused_for_http() -> None:
+    assert "is for stdio" in pml("serve", "--alone", "--http", code=2).stderr
 
 
 def test_doctor_says_who_shares_no_gateway(home: Path) -> None:

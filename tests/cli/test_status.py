@@ -151,9 +151,11 @@ async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
         await until(lambda: [*(tmp_path / "run").glob("*.sock")])
         (tmp_path / "config.yaml").write_text("servers: [", encoding="utf-8")
         report = await status(tmp_path, "--json")
+        async with opened.attached("later", introduced=False) as other:
+            assert "broken YAML" in (await other.notice("refused"))["refused"]["message"]
     (error,) = report["errors"]
     assert "broken YAML" in error
-    assert "before it is served" in error
+    assert "served by the configuration before it, and others are refused" in error
     assert [row["server"] for row in report["servers"]] == ["up"]
 
 

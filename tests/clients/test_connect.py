@@ -58,6 +58,22 @@ def connect(
     return edit
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_options_that_somebody_gave_the_gateway_stay(machine: Machine, is_connected: bool) -> None:
+    words = ["--alone", "--mode", "hybrid", "--config", "/mine.yaml"]
+    path = machine.write("home/.claude.json", {"mcpServers": {"tools": {"command": "/old/pml", "args": ["serve"]}}})
+    if is_connected:
+        connect(machine, machine.file("claude-code"))
+    before = path.read_text().replace('"serve"', ", ".join(json.dumps(word) for word in ("serve", *words)))
+    path.write_text(before)
+    connect(machine, machine.file("claude-code"))
+    [entry] = json.loads(path.read_text())["mcpServers"].values()
+    assert [entry["command"], *entry["args"]] == [*pml_command(), "serve", *words]
+    assert connect(machine, machine.file("claude-code")).how == "already"
+    connect(machine, machine.file("claude-code"), http=True)
+    assert "args" not in json.loads(path.read_text())["mcpServers"]["tools"]
+
+
 def disconnect(machine: Machine, client: str, scope: Scope = Scope.USER) -> ClientEdit:
     connections = ConnectedFiles(machine.paths)
     edit = disconnected(machine.file(client, scope), SETTINGS.http, machine.surroundings, connections)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -28,3 +29,21 @@ async def test_the_end_waits_for_http_that_listens_at_the_second_attempt(tmp_pat
         assert "error" in failed
         assert (await opened.command("http", port=0, owner=owner(opened)))["url"]
         assert not opened.listening.closed.is_set()
+
+
+async def test_where_it_listens_already_another_place_is_refused_and_the_same_one_is_told(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        url = (await opened.command("http", port=0, owner=owner(opened)))["url"]
+        port = urlsplit(url).port
+        for same in ({}, {"port": 0}, {"port": port}, {"host": "localhost"}, {"host": "127.0.0.1", "port": port}):
+            assert (await opened.command("http", owner=owner(opened), **same))["url"] == url
+        for other, named in (({"port": 1}, "port 1"), ({"host": "::1", "port": port}, f"::1 port {port}")):
+            error = (await opened.command("http", owner=owner(opened), **other))["error"]
+            assert all(each in error for each in (url, f"not on {named} ", "pml down"))
+
+
+async def test_whoever_restarts_it_gets_what_the_next_one_needs_to_listen(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        url = (await opened.command("http", port=0, owner=owner(opened)))["url"]
+        ended = await opened.command("restart")
+    assert ended["http"] == {"owner": owner(opened), "host": None, "port": urlsplit(url).port}

@@ -78,9 +78,8 @@ def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool)
         severity, what, fix = Severity.ERROR, problem, remedy or f"correct {status.file.path}"
     elif status.state == "direct":
         severity, what, fix = Severity.NOTE, f"starts {others} itself, without the gateway", connect
-    elif status.is_pinned is not None and status.is_pinned is not pins:
-        does = "defers the meta-tools" if pins else "loads every tool at once"
-        severity, what, fix = Severity.WARNING, f"connected, but it {does}, since the mode has changed", connect
+    elif does := status.odd_loading(pins=pins):
+        severity, what, fix = Severity.WARNING, f"connected, but it {does}", connect
     elif status.kind == "http" and not is_serving_http:
         address = f"{settings.http.host}:{settings.http.port}"
         severity, what = Severity.WARNING, f"connected by URL, and no gateway listens on {address}"

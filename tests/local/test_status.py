@@ -1,0 +1,94 @@
+"""What the gateway of a machine tells of its servers: for whom each process runs and why, and how much they did."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.local.status import OTHERS
+from tests.local.test_server import FULL
+from tests.support.machine import TestMachine, open_machine
+from tests.support.memory import MemoryStreams
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+class Processes(MemoryStreams):
+    """A server in memory that looks as if a process served each of its sessions."""
+
+    def __init__(self) -> None:
+        super().__init__({"up": ScriptedServer([tool("hello")])})
+
+    @asynccontextmanager
+    async def __call__(
+        self, upstream_id: str, definition: UpstreamDefinition, **options: Any
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        async with super().__call__(upstream_id, definition, **options) as streams:
+            options["http"].pid = 1_000_000_000 + self.upstreams[upstream_id].opened
+            yield streams
+
+
+def opened_with(home: Path, **values: Any) -> Any:
+    return open_machine(home, {}, Processes(), servers={"up": {"command": "in-memory-up", **values}}, **FULL)
+
+
+def row(opened: TestMachine) -> Any:
+    [found] = opened.machine.status()["servers"]
+    return found
+
+
+async def test_processes_that_differ_by_variables_are_said_to_be_for_their_clients(tmp_path: Path) -> None:
+    async with opened_with(tmp_path, env={"TOKEN": "${env:TOKEN}"}) as opened, AsyncExitStack() as stack:
+        for name, token in (("a", "1"), ("b", "2"), ("c", "2"), ("d", "2"), ("e", "2")):
+            client = await stack.enter_async_context(opened.attached(name, environ={"TOKEN": token}))
+            await client.call("up__hello")
+        told = [(each["for"], each["why"], each["clients"]) for each in row(opened)["processes"]]
+    assert told == [("client a 1 (1)", OTHERS, 1), ("client b 1 (1), c 1 (1), d 1 (1) and 1 more", OTHERS, 4)]
+
+
+async def test_two_processes_of_one_folder_are_told_apart(tmp_path: Path) -> None:
+    values = {"env": {"TOKEN": "${env:TOKEN}"}, "sessions": "per_folder"}
+    other = tmp_path / "other"
+    other.mkdir()
+    async with opened_with(tmp_path, **values) as opened, AsyncExitStack() as stack:
+        for name, token, folder in (("a", "1", tmp_path), ("b", "2", tmp_path), ("c", "2", other)):
+            client = await stack.enter_async_context(opened.attached(name, folder=folder, environ={"TOKEN": token}))
+            await client.call("up__hello")
+        told = [(each["for"], each["why"]) for each in row(opened)["processes"]]
+    assert told == [
+        (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client a 1 (1)"),
+        (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client b 1 (1)"),
+        (f"folder {other}", "sessions: per_folder"),
+    ]
+
+
+async def test_calls_of_a_process_that_has_ended_count_on(tmp_path: Path) -> None:
+    async with (
+        opened_with(tmp_path, env={"TOKEN": "${env:TOKEN}"}) as opened,
+        opened.attached("a", environ={"TOKEN": "1"}) as stays,
+    ):
+        await stays.call("up__hello")
+        async with opened.attached("b", environ={"TOKEN": "2"}) as leaves:
+            await leaves.call("up__hello")
+            assert row(opened)["calls"] == 2
+        await until(lambda: len(row(opened)["processes"]) == 1)
+        assert row(opened)["calls"] == 2
+
+
+async def test_a_server_is_ready_where_only_single_clients_have_sessions(tmp_path: Path) -> None:
+    async with (
+        opened_with(tmp_path, sessions="per_client") as opened,
+        opened.attached("a") as one,
+        opened.attached("b"),
+    ):
+        await one.call("up__hello")
+        # The process that lists it is closed after a second.
+        await until(lambda: [each["for"] for each in row(opened)["processes"]] == ["client a 1 (1)"])
+        assert row(opened)["state"] == "ready"
