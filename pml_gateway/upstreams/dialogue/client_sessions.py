@@ -222,6 +222,13 @@ class OwnSessions:
     def __iter__(self) -> Iterator[OwnSession]:
         return iter(list(self._sessions))
 
+    def keeps(self, client_id: str, era: str) -> bool:
+        """Whether a client has a session in which what its calls leave behind is its own."""
+        return any(
+            each.client_id == client_id and each.key.era == era and each.key.is_only and each.is_usable
+            for each in self._sessions
+        )
+
     @asynccontextmanager
     async def taken(
         self, call: OpenCall, era: str, deadline: float, *, alone: bool, why: str = ""
