@@ -356,7 +356,7 @@ class OwnSessions:
                     await self._change(math.inf)
                 elif len(self._sessions) < self._max_sessions:
                     return self._open(key, why)
-                elif idle := [each for each in self._sessions if not each.users]:
+                elif idle := [each for each in self._sessions if self._makes_room(each, key)]:
                     await self._close(min(idle, key=lambda each: each.last_used))
                 elif self._per_client and not self._may_claim(key.share):
                     # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
@@ -366,6 +366,11 @@ class OwnSessions:
                     claim.enter_context(self._claiming(key.share))
                     await self._change(math.inf)
             return session
+
+    def _makes_room(self, session: OwnSession, key: SessionKey) -> bool:
+        """Whether an idle session may be closed for another: not where it keeps the state of a client that is there."""
+        keeps_state = self._per_client and session.key.is_only and session.client_id != key.client_id
+        return not session.users and (session.closing.is_set() or not keeps_state)
 
     @contextmanager
     def _claiming(self, share: str) -> Iterator[None]:
