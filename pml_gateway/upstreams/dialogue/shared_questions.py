@@ -192,11 +192,15 @@ class SharedQuestions(Questions):
         raise too_late()
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
-        """Pass on a notice; logs that belong to no call are for a client that is the only one to use the session."""
+        """Pass on a notice; logs that belong to no call are for a client that is the only one to use the session.
+
+        Where others may come, it must have asked for them: once they have, it gets them in a session of its own.
+        """
         if method != LOG or call is not None:
             await super().tell(method, params, call)
         elif (audience := self._only_audience) is not None:
-            if wants_log(audience.log_level, params):
+            is_wanted = self._local.is_alone or audience.log_level is not None
+            if is_wanted and wants_log(audience.log_level, params):
                 await audience.tell(method, params)
         elif self.is_one_clients:
             heard = next((each for each in self._calls if each.audience.log_level is not None), None)

@@ -459,20 +459,39 @@ async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path
         assert gate.fake.announced[0] == ()
 
 
-async def test_logs_of_a_shared_session_reach_no_other_client(tmp_path: Path) -> None:
+async def test_logs_of_a_shared_session_reach_only_clients_that_asked_for_them(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
-        # The only one to use the session so far.
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        # As long as it is the only client, and later, it is told what it asked for.
+        await call(first, "log", "unwanted")
+        await first.set_logging_level("error")
         await call(first, "log", "ada")
-        await until(lambda: len(ada.logs) == 2)
-        await call(second, "log", "bob")
-        await second.set_logging_level("error")
-        await call(second, "log", "bob")
-        await until(lambda: bob.logs)
-        assert own_sessions(served) == ["local:bob"]
-        assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
-    assert sorted(ada.logs) == ["debug ada", "error ada"]
+        await until(lambda: ada.logs)
+        assert own_sessions(served) == []
+        async with served.client(bob) as second:
+            await known(served, first, second)
+            await call(second, "log", "unwanted")
+            await second.set_logging_level("error")
+            await call(second, "log", "bob")
+            await until(lambda: bob.logs)
+            assert own_sessions(served) == ["local:bob"]
+            assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
+            await call(first, "log", "again")
+            await until(lambda: len(ada.logs) == 2)
+    assert ada.logs == ["error ada", "error again"]
     assert bob.logs == ["error bob"]
+
+
+async def test_the_client_of_a_gateway_of_its_own_is_told_logs_unasked(tmp_path: Path) -> None:
+    fake, ada = asking(), Person("ada")
+    async with (
+        machine(tmp_path, {"up": fake}, local=LocalClients(alone=True)) as served,
+        served.client(ada) as client,
+    ):
+        await until(lambda: served.up.last_listed is not None)
+        await call(client, "log", "ada")
+        await until(lambda: len(ada.logs) == 2)
 
 
 @pytest.mark.slow
