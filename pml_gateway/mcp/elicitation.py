@@ -140,8 +140,8 @@ class OpenCall:
     """One request to an upstream, from before it is sent until it is answered.
 
     On a session of several clients, one that `is_proven` has never asked before, and one that `was_questioned` may have
-    asked this time; `party` is whom its questions are for: the client, or this very call of one that is asked by the
-    result of it. `failure` is what the gateway itself ended it with.
+    asked this time; one that `is_repeatable` may be sent again. `party` is whom its questions are for: the client, or
+    this very call of one that is asked by the result of it. `failure` is what the gateway itself ended it with.
     """
 
     def __init__(self, audience: Audience, question_timeout: float) -> None:
@@ -150,6 +150,7 @@ class OpenCall:
         self.asked_roots = False
         self.has_asked = False
         self.is_proven = False
+        self.is_repeatable = False
         self.was_questioned = False
         self.failure: GatewayError | None = None
         self.lend_place: Lend = nullcontext
@@ -187,6 +188,7 @@ class OpenCall:
         """
         if self.has_ended:
             raise too_late()
+        self.was_questioned = True
         refusal = self.audience.client_capabilities.refusal(method, params)
         if refusal is not None:
             raise MCPError(*refusal)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,25 +29,24 @@ class Children:
     """The children of one gateway. Made by `open_children`; without any child there is no second process either."""
 
     def __init__(self) -> None:
-        self._reapers: list[subprocess.Popen[bytes]] = []
-        self._left: set[int] = set()
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._signs: dict[int, str] = {}
+        self._turns = threading.Lock()
 
     def began(self, pid: int, *, may_install: bool = False) -> None:
         """The group that the child `pid` leads is not to outlive the gateway, until it has `ended`.
 
         One that may be installing something outlives it by the time it takes to take that back.
         """
-        self._left.add(pid)
-        self._tell(f"{'~' if may_install else '+'}{pid}\n")
+        self._tell("~" if may_install else "+", pid)
 
     def answered(self, pid: int) -> None:
         """The child is installing nothing any more."""
-        self._tell(f"+{pid}\n")
+        self._tell("+", pid)
 
     def ended(self, pid: int) -> None:
         """The child and its group are gone, or left to another process."""
-        self._left.discard(pid)
-        self._tell(f"-{pid}\n")
+        self._tell("-", pid)
 
     def leave(self, pid: int, pipes: Sequence[int]) -> None:
         """Have a child that may be installing something ended by a process of its own, which reads these pipes."""
@@ -63,23 +64,52 @@ class Children:
 
     def close(self) -> None:
         """End the second process; it is waited for where it has nothing left to do."""
-        for reaper in self._reapers:
+        with self._turns:
+            reaper, self._reaper = self._reaper, None
+        if reaper is not None:
             with suppress(OSError):
                 _stdin(reaper).close()
-            if not self._left:
+            if not self._signs:
                 with suppress(subprocess.TimeoutExpired):
                     reaper.wait(CLOSING_SECONDS)
 
-    def _tell(self, line: str) -> None:
+    def _tell(self, sign: str, pid: int) -> None:
+        if sign == "-":
+            self._signs.pop(pid, None)
+        else:
+            self._signs[pid] = sign
         if os.name != "posix":
             # Where there are no process groups, children end with the console or job of the gateway.
             return
+        with self._turns:
+            if self._reaper is not None:
+                with suppress(OSError):
+                    _stdin(self._reaper).write(f"{sign}{pid}\n".encode())
+                    return
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start a reaper and tell it of all groups: the first, or one in place of another that was killed."""
+        if self._reaper is not None:
+            _stdin(self._reaper).close()
         try:
-            if not self._reapers:
-                self._reapers.append(_start())
-            _stdin(self._reapers[0]).write(line.encode())
+            self._reaper = reaper = _start()
+            _stdin(reaper).write("".join(f"{sign}{pid}\n" for pid, sign in self._signs.items()).encode())
         except OSError as error:
             logger.warning("children may outlive a gateway that is killed: %s", error)
+            return
+        threading.Thread(target=self._replace, args=(reaper,), name="orphan reaper", daemon=True).start()
+
+    def _replace(self, reaper: subprocess.Popen[bytes]) -> None:
+        """Wait for the end of a reaper, which nobody else hears of before there is something to tell it.
+
+        One that was not killed cannot run here, and would end again and again.
+        """
+        was_killed = reaper.wait() == -signal.SIGKILL
+        with self._turns:
+            if was_killed and self._reaper is reaper and self._signs:
+                logger.warning("what ends children of a gateway that is killed has ended: started again")
+                self._begin()
 
 
 @contextmanager

@@ -23,8 +23,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.settings import EffectiveSettings
-from pml_gateway.errors import ErrorCode, UpstreamError, UpstreamProtocolError
-from pml_gateway.mcp.connection import MODERN
+from pml_gateway.errors import ErrorCode, GatewayError, UpstreamError, UpstreamProtocolError
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.connection import MODERN, Connection
 from pml_gateway.mcp.deadlines import paused, running
 from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.types import JsonObject
@@ -37,7 +38,9 @@ from pml_gateway.upstreams.dialogue.shared_questions import UnclearQuestionError
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.retries import repeated
-from pml_gateway.upstreams.session_choice import TRIED, SessionChoice
+from pml_gateway.upstreams.session_choice import TRIED, UNTRIED, SessionChoice
+
+logger = get_logger(__name__)
 
 MAX_ROUNDS = 10
 """How often a stateless upstream may ask in one call; as the official SDKs."""
@@ -135,29 +138,20 @@ class Relay:
                 call.party = call
             calls.append(call)
             proven, tried = self._trials.proven, request.subject
-            call.is_proven = tried in proven
+            call.is_proven, call.is_repeatable = tried in proven, self._calls.is_repeatable(request)
             async with AsyncExitStack() as stack:
                 borrowed, why = None, why_own
                 is_tried = not why and self._choice.is_tried(request.method, era)
-                if is_tried and not call.is_proven:
-                    turn = self._trials.turn(
-                        tried,
-                        call.party,
-                        deadline=request.deadline,
-                        moves=lambda: bool(self._choice.why_own(audience, era)),
-                    )
-                    if not await stack.enter_async_context(turn):
-                        why = self._choice.why_own(audience, era) or TRIED
+                if is_tried:
+                    why = await self._why_apart(request, call, era, stack)
                 if why:
                     self._breaker.check()
-                    alone = self._choice.is_alone(audience, era)
-                    taken = self._own_sessions.taken(call, era, request.deadline, alone=alone, why=why)
-                    borrowed = await stack.enter_async_context(taken)
+                    borrowed = await self._own(request, call, era, why, stack)
                 place = self._limit.taken(request.deadline, self._breaker.check, request.share)
                 permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
                 result = await self._calls.attempt(request, call, borrowed)
-                if is_tried and not why and not call.was_questioned and not result.get("isError"):
+                if is_tried and not call.was_questioned and not result.get("isError"):
                     self._trials.passed(tried, proven)
                 return result
 
@@ -167,6 +161,53 @@ class Relay:
             return await attempt()
         except SessionExpiredError:
             return await attempt()
+
+    async def _why_apart(self, request: Request, call: OpenCall, era: str, stack: AsyncExitStack) -> str:
+        """Why a request leaves the shared session, where others may be asked what it asks; empty where it does not.
+
+        It waits for its turn there, which it has until the end of `stack`.
+        """
+        audience, deadline = call.audience, request.deadline
+
+        def moves() -> bool:
+            return bool(self._choice.why_own(audience, era))
+
+        def apart() -> bool:
+            return not call.is_repeatable and bool(audience.client_capabilities) and self._choice.is_joined(audience)
+
+        if self._own_sessions.keeps(audience.client_id, era):
+            # A server that keeps something of each call is to have all of them.
+            return UNTRIED
+        if call.is_proven:
+            if self._choice.joins(audience):
+                await self._trials.until_quiet(call.party, deadline=deadline, moves=moves)
+            return self._choice.why_own(audience, era)
+        turn = self._trials.turn(request.subject, call.party, deadline=deadline, moves=moves, apart=apart)
+        if await stack.enter_async_context(turn):
+            return ""
+        return self._choice.why_own(audience, era) or (UNTRIED if apart() else TRIED)
+
+    async def _own(
+        self, request: Request, call: OpenCall, era: str, why: str, stack: AsyncExitStack
+    ) -> Connection | None:
+        """A session of the client's own until the end of `stack`; None for the shared one, if there can be no other.
+
+        Raises:
+            GatewayError: there is none, and the shared one will not do.
+        """
+        is_needed = why != UNTRIED
+        now = anyio.current_time()
+        deadline = request.deadline if is_needed else (now + request.deadline) / 2
+        alone = self._choice.is_alone(call.audience, era)
+        try:
+            taken = self._own_sessions.taken(call, era, deadline, alone=alone, why=why)
+            return await stack.enter_async_context(taken)
+        except GatewayError as error:
+            if is_needed:
+                raise
+            # Some servers run once at a time only. What this call asks on the shared session is refused.
+            logger.debug("no session to try %s in: %s", request.what, error)
+            return None
 
     async def _rounds(
         self,

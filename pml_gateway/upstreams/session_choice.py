@@ -30,6 +30,7 @@ PROBE_SECONDS = 5.0
 
 LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
+UNTRIED = "a tool was new that may ask"
 
 TRY_AGAIN_SECONDS = 600.0
 """How long an upstream that did not say whether it speaks an era is not asked again."""
@@ -143,6 +144,16 @@ class SessionChoice:
         if self._local is None or self._local.is_alone or era == MODERN:
             return False
         return method != "tools/call" or self._definition.resolved_transport is not Transport.HTTP
+
+    def joins(self, audience: Audience) -> bool:
+        """Whether a call of this client would be its first on the shared session."""
+        questions = self._lifecycle.shared_questions
+        return questions is not None and not questions.is_used_by(audience.client_id)
+
+    def is_joined(self, audience: Audience) -> bool:
+        """Whether others have used the shared session, so that nobody can be asked there any more."""
+        questions = self._lifecycle.shared_questions
+        return questions is not None and questions.is_used_beside(audience.client_id)
 
     def why_own(self, audience: Audience, era: str) -> str:
         """Why a request of this client takes a session of its own, in words; empty where it does not."""

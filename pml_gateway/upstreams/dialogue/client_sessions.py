@@ -222,6 +222,13 @@ class OwnSessions:
     def __iter__(self) -> Iterator[OwnSession]:
         return iter(list(self._sessions))
 
+    def keeps(self, client_id: str, era: str) -> bool:
+        """Whether a client has a session in which what its calls leave behind is its own."""
+        return any(
+            each.client_id == client_id and each.key.era == era and each.key.is_only and each.is_usable
+            for each in self._sessions
+        )
+
     @asynccontextmanager
     async def taken(
         self, call: OpenCall, era: str, deadline: float, *, alone: bool, why: str = ""
@@ -349,7 +356,7 @@ class OwnSessions:
                     await self._change(math.inf)
                 elif len(self._sessions) < self._max_sessions:
                     return self._open(key, why)
-                elif idle := [each for each in self._sessions if not each.users]:
+                elif idle := [each for each in self._sessions if self._makes_room(each, key)]:
                     await self._close(min(idle, key=lambda each: each.last_used))
                 elif self._per_client and not self._may_claim(key.share):
                     # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
@@ -359,6 +366,11 @@ class OwnSessions:
                     claim.enter_context(self._claiming(key.share))
                     await self._change(math.inf)
             return session
+
+    def _makes_room(self, session: OwnSession, key: SessionKey) -> bool:
+        """Whether an idle session may be closed for another: not where it keeps the state of a client that is there."""
+        keeps_state = self._per_client and session.key.is_only and session.client_id != key.client_id
+        return not session.users and (session.closing.is_set() or not keeps_state)
 
     @contextmanager
     def _claiming(self, share: str) -> Iterator[None]:

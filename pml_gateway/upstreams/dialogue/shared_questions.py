@@ -1,9 +1,10 @@
 """What is asked and told on a session that calls of several clients share.
 
-The questions of a handshake session do not say which call they belong to. Where all calls are one client's they need
-not: whichever call it is, the same client is asked, and the calls that may have caused the question wait for it. Where
-they are several clients', nobody is asked before it is certain who. A stateless client is asked by the result of the
-very call, so that of several calls of its own it must be certain which.
+The questions of a handshake session do not say which call they belong to, nor does an answer end what a call began: a
+server may work on, and ask minutes later. So a question is certain only where one client alone has ever used the
+session: whichever call it is of, that client is asked, and the calls that may have caused the question wait for it.
+Once a second client has used it, nobody is asked there any more. A stateless client is asked by the result of the very
+call, so that of several calls of its own it must be certain which.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients, union
 
 HELD_SECONDS = 30.0
-"""How long a question waits until it is certain whom it is for; no time passes for the calls it may belong to."""
+"""How long a question waits until it is certain which call it is of; no time passes for those it may belong to."""
 
 UNNAMED = ""
 """Whose the gateway's own requests are."""
@@ -50,8 +51,8 @@ class UnclearQuestionError(UpstreamError):
 def unclear() -> UnclearQuestionError:
     """What ends a call of which it is unknown whether it asked."""
     return UnclearQuestionError(
-        "the server asked something while calls of several clients, or several calls of a stateless one, ran, and it "
-        "could not be told whose question it was",
+        "the server asked something in a process that several clients use, or during several calls of a stateless one, "
+        "and it could not be told whose question it was",
         hint="call again: clients that can be asked have sessions of their own at this server from now on",
         details={"executed": "unknown"},
     )
@@ -113,6 +114,14 @@ class SharedQuestions(Questions):
         announced = self.client_capabilities
         return client_capabilities == announced or union(announced, client_capabilities) == announced
 
+    def is_used_by(self, client_id: str) -> bool:
+        """Whether a call of this client has ever run on the session."""
+        return client_id in self._users
+
+    def is_used_beside(self, client_id: str) -> bool:
+        """Whether a call of anybody else has, so that nobody can be asked there any more."""
+        return not self._users <= {client_id}
+
     @property
     def is_unused(self) -> bool:
         """Whether no call runs on the session."""
@@ -150,7 +159,7 @@ class SharedQuestions(Questions):
             raise
         finally:
             if not is_answered:
-                # The server may go on with it, and ask.
+                # The server may go on with it, and ask: of a stateless client that is another call than the next one.
                 self._unanswered.add(client_id)
             if call is None:
                 self._unnamed -= 1
@@ -183,11 +192,15 @@ class SharedQuestions(Questions):
         raise too_late()
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
-        """Pass on a notice; logs that belong to no call are for a client that is the only one to use the session."""
+        """Pass on a notice; logs that belong to no call are for a client that is the only one to use the session.
+
+        Where others may come, it must have asked for them: once they have, it gets them in a session of its own.
+        """
         if method != LOG or call is not None:
             await super().tell(method, params, call)
         elif (audience := self._only_audience) is not None:
-            if wants_log(audience.log_level, params):
+            is_wanted = self._local.is_alone or audience.log_level is not None
+            if is_wanted and wants_log(audience.log_level, params):
                 await audience.tell(method, params)
         elif self.is_one_clients:
             heard = next((each for each in self._calls if each.audience.log_level is not None), None)
@@ -232,17 +245,20 @@ class SharedQuestions(Questions):
         self.note_asked(method)
         if (refusal := self.client_capabilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
-        if method == ROOTS and not await self._is_left_to_one():
+        if method == ROOTS and not self._is_left_to_one():
             # The server would keep them, and use them for others.
             raise MCPError(METHOD_NOT_FOUND, "this session is used by several clients, each with roots of its own")
         if call is not None:
             return await super().answer(method, params, call, on_progress)
         with self._opened(list(self._calls), outlives_calls=False) as question:
-            question.suspect(*self._unanswered, *([UNNAMED] if self._unnamed else []))
-            if not question.suspects:
+            if not question.causes:
                 raise too_late()
-            if not any(self._can_answer(each, method, params) for each in question.suspects):
+            able = [each for each in question.causes if _can_be_asked(each, method, params)]
+            if not able:
                 raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported by the client of this call")
+            if len(self._users) > 1 or not self._in_order:
+                raise self._unclear(able)
+            question.suspect(*self._unanswered)
             with question.scope:
                 party = await self._whose(question)
                 if isinstance(party, OpenCall):
@@ -250,44 +266,47 @@ class SharedQuestions(Questions):
                 client = self._local.find(party)
                 if client is None or client.audience is None:
                     raise too_late()
-                if (refusal := client.client_capabilities.refusal(method, params)) is not None:
-                    raise MCPError(*refusal)
                 return await self._ask(client.audience, method, params, on_progress, question)
         raise too_late()
 
-    async def _is_left_to_one(self) -> bool:
-        """Whether the session is one client's alone from now on: the one whose call must be what asks.
+    def _is_left_to_one(self) -> bool:
+        """Whether the session is one client's alone from now on: the only one whose calls have run there.
 
         The server keeps the roots that it is told, so that no call of another client may run there any more.
         """
-        asking = {call.audience.client_id for call in self._calls if not call.is_proven}
-        if len(asking) != 1 or self._unnamed or not self._unanswered <= asking or self._roots_of not in (None, *asking):
+        if len(self._users) != 1 or not self._calls or self._roots_of not in (None, *self._users):
             return False
-        [self._roots_of] = asking
+        [self._roots_of] = self._users
         self._on_outdated()
-        others = [call for call in self._calls if call.audience.client_id not in asking]
-        with anyio.move_on_after(HELD_SECONDS):
-            await self._ended.until(lambda: not any(call in self._calls for call in others))
-        return {call.audience.client_id for call in self._calls} == asking and self._unanswered <= asking
+        return True
 
     async def _whose(self, question: _OpenQuestion) -> Party:
-        """Whom a question is for, once all others are out of the question.
+        """Whom a question is for, once all others are out of the question: the client, or which of its calls.
 
         Raises:
             MCPError: they are not within the limit, or never will be; calls that may have asked are ended.
         """
-        with anyio.move_on_after(HELD_SECONDS if self._in_order else 0):
+        with anyio.move_on_after(HELD_SECONDS):
             await self._ended.until(lambda: len(question.suspects) == 1 or question.is_stuck)
-        if len(question.suspects) != 1 or not self._in_order:
-            for each in question.likely:
-                each.fail(unclear())
-            raise MCPError(
-                INVALID_REQUEST, "calls of several clients run, and it is not certain whose question this is"
-            )
+        if len(question.suspects) != 1:
+            raise self._unclear(question.causes)
         if not question.causes:
             raise too_late()
         [question.asked_of] = question.suspects
         return question.asked_of
+
+    def _unclear(self, causes: Sequence[OpenCall]) -> MCPError:
+        """The refusal of a question of which it is not known whose it is.
+
+        It ends the calls that most likely asked: those of which it is not known that they do not. Where there are none,
+        it is an old call that asks, or one that had not asked before: only what may be made again is ended, since the
+        others may have nothing to do with it.
+        """
+        for each in [call for call in causes if not call.is_proven] or [call for call in causes if call.is_repeatable]:
+            each.fail(unclear())
+        return MCPError(
+            INVALID_REQUEST, "several clients use this process, and it is not certain whom to ask: call again"
+        )
 
     async def _ask(
         self,
@@ -304,12 +323,6 @@ class SharedQuestions(Questions):
             return await audience.ask(method, params, on_progress)
         raise MCPError(REQUEST_TIMEOUT, f"no answer within {self._question_timeout:g} s")
 
-    def _can_answer(self, party: Party, method: str, params: JsonObject) -> bool:
-        if isinstance(party, OpenCall):
-            return party.audience.client_capabilities.refusal(method, params) is None
-        client = self._local.find(party)
-        return client is not None and client.client_capabilities.refusal(method, params) is None
-
     @contextmanager
     def _opened(self, causes: Sequence[OpenCall], *, outlives_calls: bool) -> Iterator[_OpenQuestion]:
         question = _OpenQuestion(causes, outlives_calls=outlives_calls)
@@ -322,6 +335,10 @@ class SharedQuestions(Questions):
         finally:
             self._open.remove(question)
             question.close()
+
+
+def _can_be_asked(call: OpenCall, method: str, params: JsonObject) -> bool:
+    return call.audience.client_capabilities.refusal(method, params) is None
 
 
 class _OpenQuestion:
@@ -346,7 +363,7 @@ class _OpenQuestion:
         self._held.enter_context(call.held())
 
     def suspect(self, *client_ids: str) -> None:
-        """It may be a question of these clients, of which no call is in flight that could end."""
+        """It may be a question of these clients' calls that are over."""
         self._others.update(client_ids)
 
     @property
@@ -363,12 +380,6 @@ class _OpenQuestion:
         unproven = {call.party for call in self.causes if not call.is_proven}
         present = {call.party for call in self.causes}
         return len(self._others | unproven) > 1 or not self._others <= present
-
-    @property
-    def likely(self) -> list[OpenCall]:
-        """The calls that it most likely belongs to."""
-        unproven = [call for call in self.causes if not call.is_proven]
-        return unproven or ([] if self._others else self.causes)
 
     def is_without(self, call: OpenCall, *, is_answered: bool) -> None:
         """A call is over; if it was the last that may have caused the question, so is the question."""

@@ -81,8 +81,21 @@ async def test_more_clients_than_sessions_are_refused_with_the_setting_to_raise(
             error = refused.structured_content["error"] if refused.structured_content else {}
             assert error["code"] == "BUSY"
             assert "servers.up.max_sessions" in error["hint"]
-            # An idle session makes room.
-            assert (await bob.call_tool("up__count", {})).content[0].text == "done"  # type: ignore[union-attr]
+
+
+async def test_the_state_of_a_client_is_not_ended_to_make_room_for_another(tmp_path: Path) -> None:
+    async with per_client(tmp_path, counting(), max_sessions=1) as served:
+        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        async with Client(served.url, mode="legacy") as bob:
+            async with Client(served.url, mode="legacy") as ada:
+                assert await count(ada) == "1"
+                refused = await bob.call_tool("up__count", {})
+                error: Any = refused.structured_content
+                assert error["error"]["code"] == "BUSY"
+                assert "all together 1" in error["error"]["message"]
+                assert await count(ada) == "2"
+            await until(lambda: len(sessions) == 0)
+            assert await count(bob) == "1"
 
 
 async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: Path) -> None:

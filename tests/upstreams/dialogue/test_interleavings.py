@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import mcp_types
 import pytest
 from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.serve.clients import end_local_client
 from pml_gateway.upstreams.dialogue import shared_questions, trials
-from tests.support.asking import Person, act, asking
+from tests.support.asking import Person, act, asking, question_of
 from tests.support.local import Machine, machine
 from tests.support.scripted_server import text_result, tool
 from tests.support.waiting import LIMIT, until
@@ -21,19 +24,19 @@ from tests.support.waiting import LIMIT, until
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:.*deprecated")]
 
 NAMES = ("ada", "bob", "eve", "joe")
-KINDS = ("never", "never", "never", "slow", "ask", "sample", "sometimes", "log", "cancelled", "late")
+KINDS = ("never", "never", "never", "slow", "ask", "sample", "sometimes", "log", "cancelled", "late", "afterwards")
 MOMENT = 0.01
 
 
 class Server:
     """Its calls take a while each, in an order of chance; some ask."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, chance: random.Random, works: anyio.abc.TaskGroup) -> None:
+        self._chance, self.works = chance, works
         self.fake = asking()
         self.fake.tools += [
             tool(name, properties={"text": {"type": "string"}}, annotations={"readOnlyHint": name == "sometimes"})
-            for name in ("never", "slow", "sometimes", "cancelled", "late")
+            for name in ("never", "slow", "sometimes", "cancelled", "late", "afterwards")
         ]
         self.fake.handler = self.act
 
@@ -55,8 +58,17 @@ class Server:
         if name == "late":
             with anyio.move_on_after(MOMENT):
                 await act(ctx, {**given, "name": "ask"})
+        if name == "afterwards":
+            self.works.start_soon(self._ask_afterwards, ctx.session._connection, text)
         await anyio.sleep(self._chance.random() * MOMENT)
         return text_result(f"{name}: {text}")
+
+    async def _ask_afterwards(self, connection: Any, text: str) -> None:
+        question = question_of("ask", text)
+        await anyio.sleep(self._chance.random() * MOMENT * 10)
+        # Nobody need be there any more.
+        with suppress(MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            await connection.send_raw_request(question["method"], question["params"])
 
 
 class Caller:
@@ -113,10 +125,9 @@ async def test_everything_reaches_its_own_client(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(trials, "TURN_SECONDS", MOMENT * 3)
     monkeypatch.setattr(shared_questions, "HELD_SECONDS", MOMENT * 5)
     chance = random.Random(seed)
-    server = Server(chance)
     people = [Person(name) for name in NAMES[: chance.randint(2, 4)]]
     callers = [Caller(person, chance) for person in people]
-    async with machine(tmp_path, {"up": server.fake}) as served:
+    async with anyio.create_task_group() as works, machine(tmp_path, {"up": Server(chance, works).fake}) as served:
         with anyio.fail_after(LIMIT):
             # Somebody who is there first, so that there is always another.
             async with served.client(Person("zoe")) as first:
@@ -126,6 +137,7 @@ async def test_everything_reaches_its_own_client(tmp_path: Path, monkeypatch: py
                     for caller in callers:
                         tasks.start_soon(caller.run, served)
         await until(lambda: len(served.up._own_sessions) == 0)
+        works.cancel_scope.cancel()
     for person, caller in zip(people, callers, strict=True):
         assert caller.wrong == []
         assert [text for text in (*person.asked, *person.logs) if not text.startswith(person.name)] == []

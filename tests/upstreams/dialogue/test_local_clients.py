@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.elicitation import Capabilities
@@ -68,7 +69,7 @@ class Gate:
         self.fake.handler = self.act
         self.goes_on: dict[str, anyio.Event] = {}
         self.begun: list[str] = []
-        self.asks_first: set[str] = set()
+        self.asks: set[str] = set()
 
     def holds(self, *texts: str) -> None:
         self.goes_on |= {text: anyio.Event() for text in texts}
@@ -76,10 +77,10 @@ class Gate:
     async def act(self, ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
         text = str(call["arguments"].get("text", ""))
         self.begun.append(text)
-        if text in self.asks_first:
-            return await act(ctx, {**call, "name": "ask"})
         if text in self.goes_on:
             await self.goes_on[text].wait()
+        if text in self.asks:
+            return await act(ctx, {**call, "name": "ask"})
         if call["name"] in ("hold", "read"):
             return text_result(f"{call['name']} {text}")
         return await act(ctx, call)
@@ -158,65 +159,136 @@ async def test_a_request_that_is_not_proven_takes_its_own_session_beside_a_slow_
     monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("slow")
-    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
-        assert await call(second, "plain") == "plain "
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call, first, "hold", "slow")
-            await until(lambda: "slow" in gate.begun)
-            assert await call(second, "plain") == "plain "
-            assert own_sessions(served) == []
-            assert await call(second, "read") == "read "
-            assert own_sessions(served) == ["local:bob"]
-            gate.goes_on["slow"].set()
+    async with (
+        ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call, first, "hold", "slow")
+        await until(lambda: "slow" in gate.begun)
+        assert await call(second, "read") == "read "
+        assert own_sessions(served) == ["local:bob"]
+        gate.goes_on["slow"].set()
 
 
-async def test_a_question_waits_until_a_proven_call_of_another_client_has_ended(tmp_path: Path) -> None:
+async def test_a_tool_that_is_new_is_tried_in_a_session_of_its_client_where_others_use_the_shared_one(
+    tmp_path: Path,
+) -> None:
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("later")
     async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
         await call(second, "hold", "at once")
-        said: list[str] = []
-
-        async def ask() -> None:
-            said.append(await call(first, "ask", "who"))
-
+        assert await call(first, "read") == "read "
+        assert await call(first, "hold", "too") == "hold too"
+        assert own_sessions(served) == [], "what may be repeated, or has not asked before, is no risk"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, second, "hold", "later")
             await until(lambda: "later" in gate.begun)
-            tasks.start_soon(ask)
-            await until(lambda: served.up._lifecycle.lists.asks)
-            await anyio.wait_all_tasks_blocked()
-            assert (ada.asked, bob.asked) == ([], [])
+            assert await call(first, "plain", "new") == "plain new"
+            assert await call(first, "ask", "who") == "ada: who"
             gate.goes_on["later"].set()
-        assert said == ["ada: who"]
+        assert [each.why for each in served.up.sessions() if not each.is_shared] == ["a tool was new that may ask"]
         assert (ada.asked, bob.asked) == (["who"], [])
+        opened, connections = gate.fake.opened, gate.fake.sessions
+        assert await call(first, "hold", "again") == "hold again"
+        assert gate.fake.opened == opened
+        assert connections[-1] is not connections[0], "the server has all calls of a client in one session"
 
 
-async def test_nobody_is_asked_where_it_stays_uncertain_and_the_call_ends_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_questions, "HELD_SECONDS", 0.05)
+async def test_a_new_tool_runs_on_the_shared_session_where_the_server_runs_once_only(tmp_path: Path) -> None:
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
-    gate.holds("long")
     async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (_served, first, second):
-        await call(second, "hold", "at once")
-        held: list[str] = []
+        await call(second, "hold")
+        gate.fake.refuse = True
+        assert await call(first, "plain", "new") == "plain new"
+        result = await first.call_tool("up__ask", {"text": "who"})
+        error: Any = result.structured_content
+        assert error["error"]["details"]["executed"] == "unknown"
+        assert "several clients" in error["error"]["message"]
+        gate.fake.refuse = False
+        assert await call(first, "ask", "again") == "ada: again"
+        assert (ada.asked, bob.asked) == (["again"], [])
 
-        async def hold() -> None:
-            held.append(await call(second, "hold", "long"))
+
+async def test_a_client_joins_the_session_of_another_only_once_what_is_tried_there_is_over(tmp_path: Path) -> None:
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    gate.holds("slow")
+    gate.asks = {"slow"}
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (served, first, second):
+        await call(first, "plain")
+        said: list[str] = []
+
+        async def say(client: Client, name: str, text: str) -> None:
+            said.append(await call(client, name, text))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hold)
-            await until(lambda: "long" in gate.begun)
-            result = await first.call_tool("up__ask", {"text": "who"})
-            error: Any = result.structured_content
-            assert error["error"]["details"]["executed"] == "unknown"
-            assert "several clients" in error["error"]["message"]
-            # The next one has a session of its own.
-            assert await call(first, "ask", "again") == "ada: again"
-            gate.goes_on["long"].set()
-        assert held == ["hold long"]
-        assert (ada.asked, bob.asked) == (["again"], [])
+            tasks.start_soon(say, first, "hold", "slow")
+            await until(lambda: "slow" in gate.begun)
+            tasks.start_soon(say, second, "plain", "bob")
+            await anyio.wait_all_tasks_blocked()
+            assert "bob" not in gate.begun
+            gate.goes_on["slow"].set()
+        assert sorted(said) == ["ada: slow", "plain bob"]
+        assert own_sessions(served) == ["local:bob"]
+
+
+async def test_nobody_is_asked_on_a_session_that_several_clients_have_used(tmp_path: Path) -> None:
+    gate, ada, bob = Gate(), Person("ada"), Person("bob")
+    async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (_served, first, second):
+        await call(first, "hold", "calm")
+        await call(second, "hold", "calm")
+        gate.asks = {"who", "again"}
+        said = await call(first, "hold", "who")
+        assert said.startswith("refused")
+        assert "call again" in said
+        assert (ada.asked, bob.asked) == ([], [])
+        # The next one has a session of its own.
+        assert await call(first, "hold", "again") == "ada: again"
+        assert bob.asked == []
+
+
+async def test_a_question_that_comes_after_the_answer_to_its_call_reaches_nobody_else(tmp_path: Path) -> None:
+    ada, bob = Person("ada"), Person("bob")
+    asks, outcomes = anyio.Event(), list[str]()
+    fake = asking()
+
+    async def work_on(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
+        text = given["arguments"].get("text")
+        if given["name"] == "ask":
+            connection, question = ctx.session._connection, question_of("ask", text)
+
+            async def ask() -> None:
+                await asks.wait()
+                try:
+                    await connection.send_raw_request(question["method"], question["params"])
+                except MCPError as error:
+                    outcomes.append(str(error))
+                else:
+                    outcomes.append("answered")
+
+            fakes.start_soon(ask)
+        if text == "wait":
+            asks.set()
+            await until(lambda: outcomes)
+        return text_result("done")
+
+    fake.handler = work_on
+    async with (
+        anyio.create_task_group() as fakes,
+        ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second),
+    ):
+        await call(first, "ask", "secret of ada")
+        for _ in range(2):
+            await call(second, "plain", "wait")
+        assert [outcome != "answered" for outcome in outcomes] == [True]
+        assert (ada.asked, bob.asked) == ([], [])
+        # Where the session is its client's own, so is whatever comes late.
+        outcomes.clear()
+        await call(second, "plain")
+        await call(second, "ask", "late")
+        await until(lambda: outcomes == ["answered"])
+        assert (ada.asked, bob.asked) == ([], ["late"])
+        assert own_sessions(served) == ["local:bob"]
+        fakes.cancel_scope.cancel()
 
 
 async def test_a_call_that_may_be_repeated_is_made_again_in_its_own_session(
@@ -225,7 +297,7 @@ async def test_a_call_that_may_be_repeated_is_made_again_in_its_own_session(
     monkeypatch.setattr(shared_questions, "HELD_SECONDS", 0.05)
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("long")
-    gate.asks_first = {"who"}
+    gate.asks = {"who"}
     async with ada_and_bob(tmp_path, gate.fake, ada, bob) as (_served, first, second):
         await call(second, "hold", "at once")
         async with anyio.create_task_group() as tasks:
@@ -387,20 +459,39 @@ async def test_a_newcomer_that_can_be_asked_more_ends_no_call_of_others(tmp_path
         assert gate.fake.announced[0] == ()
 
 
-async def test_logs_of_a_shared_session_reach_no_other_client(tmp_path: Path) -> None:
+async def test_logs_of_a_shared_session_reach_only_clients_that_asked_for_them(tmp_path: Path) -> None:
     fake, ada, bob = asking(), Person("ada"), Person("bob")
-    async with ada_and_bob(tmp_path, fake, ada, bob) as (served, first, second):
-        # The only one to use the session so far.
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada) as first:
+        await known(served, first)
+        # As long as it is the only client, and later, it is told what it asked for.
+        await call(first, "log", "unwanted")
+        await first.set_logging_level("error")
         await call(first, "log", "ada")
-        await until(lambda: len(ada.logs) == 2)
-        await call(second, "log", "bob")
-        await second.set_logging_level("error")
-        await call(second, "log", "bob")
-        await until(lambda: bob.logs)
-        assert own_sessions(served) == ["local:bob"]
-        assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
-    assert sorted(ada.logs) == ["debug ada", "error ada"]
+        await until(lambda: ada.logs)
+        assert own_sessions(served) == []
+        async with served.client(bob) as second:
+            await known(served, first, second)
+            await call(second, "log", "unwanted")
+            await second.set_logging_level("error")
+            await call(second, "log", "bob")
+            await until(lambda: bob.logs)
+            assert own_sessions(served) == ["local:bob"]
+            assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
+            await call(first, "log", "again")
+            await until(lambda: len(ada.logs) == 2)
+    assert ada.logs == ["error ada", "error again"]
     assert bob.logs == ["error bob"]
+
+
+async def test_the_client_of_a_gateway_of_its_own_is_told_logs_unasked(tmp_path: Path) -> None:
+    fake, ada = asking(), Person("ada")
+    async with (
+        machine(tmp_path, {"up": fake}, local=LocalClients(alone=True)) as served,
+        served.client(ada) as client,
+    ):
+        await until(lambda: served.up.last_listed is not None)
+        await call(client, "log", "ada")
+        await until(lambda: len(ada.logs) == 2)
 
 
 @pytest.mark.slow
@@ -690,8 +781,8 @@ async def test_three_clients_use_one_process_until_it_asks(tmp_path: Path) -> No
         for client, person in zip(clients, people, strict=True):
             assert await call(client, "ask", "who") == f"{person.name}: who"
         sessions = served.up.sessions()
-        assert [each.client_id for each in sessions] == ["", "local:bob", "local:eve"]
-        assert len({each.pid for each in sessions}) == 3
+        assert [each.client_id for each in sessions] == ["", "local:ada", "local:bob", "local:eve"]
+        assert len({each.pid for each in sessions}) == 4
 
 
 async def test_a_local_client_is_listed_what_is_for_clients_like_it(tmp_path: Path) -> None:
