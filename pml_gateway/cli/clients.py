@@ -100,10 +100,10 @@ def clients(
     else:
         _show(found, sharing, show_all=show_all)
         for status, _ in found:
-            client = status.file.client
             if does := status.odd_loading(pins=_pins(settings)):
+                name, scope = status.file.client.name, status.file.scope
                 wanted = "loaded" if _pins(settings) else "deferred"
-                note(f"{client.name} {does}; `pml connect {client.name}` again to have them {wanted}")
+                note(f"{name} ({scope}) {does}; `pml connect {name}` again to have them {wanted}")
     if any(status.state == "broken" for status, _ in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
 

@@ -44,8 +44,8 @@ WITHOUT_CONFIGURATION = {
 }
 """They read no settings, or must work while the file has other problems, which they say."""
 
-ANSWERS_ABOUT_IT = {"pml doctor"}
-"""Whose answer is what is wrong."""
+ANSWERS_ABOUT_IT = {"pml doctor", "pml status"}
+"""Whose answer is what is wrong, or what runs all the same."""
 
 ARGUMENTS: dict[str, list[str]] = {
     "pml add": ["a", "https://a.test/mcp"],

@@ -102,7 +102,7 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     assert "is connected already" in pml("connect", "claude-code", "--take-all", "--yes").stderr
 
     pml("config", "--preset", "full_proxy")
-    assert "run `pml connect claude-code` again" in pml("clients").stderr
+    assert "`pml connect claude-code` again to have them deferred" in pml("clients").stderr
     pml("connect", "claude-code", "--take-all", "--yes")
     assert "alwaysLoad" not in json.loads(file.read_text())["mcpServers"]["pml"]
     assert "again" not in pml("clients").stderr
@@ -135,7 +135,7 @@ def test_a_client_that_defers_the_gateways_tools_is_told_unless_somebody_wrote_i
     home: Path,
 ) -> None:
     entry = {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"]}
-    advice = "claude-code defers the gateway's tools; `pml connect claude-code` again to have them loaded"
+    advice = "claude-code (user) defers the gateway's tools; `pml connect claude-code` again to have them loaded"
     for words, is_told in ((["serve"], True), (["serve", "--alone"], False)):
         own = {**entry, "args": ["-m", "pml_gateway", *words]}
         (home / ".claude.json").write_text(json.dumps({"mcpServers": {"pml": own}}))
