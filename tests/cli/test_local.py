@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -240,17 +241,27 @@ signal.pause()
 """
 
 
+@contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process whatever becomes of the test."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(local_command, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(local_command, "DRAIN_SECONDS", 0.1)
     monkeypatch.setattr(commands, "KILL_SECONDS", 0.5)
+    monkeypatch.setattr(commands, "START_SECONDS", 0.0)
 
 
 def test_one_that_does_not_answer_is_named_and_ended_by_force(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     be_impatient(monkeypatch)
     command = [sys.executable, "-c", STUCK, str(home), str(home / "config.yaml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ending(process):
         assert process.stdout
         process.stdout.readline()
         shown = pml("status", code=1).stdout

@@ -83,6 +83,7 @@ async def test_clients_of_projects_share_a_server_and_have_gateways_of_their_own
 async def test_a_client_in_a_folder_made_anew_is_not_served_from_the_one_that_was_moved_away(tmp_path: Path) -> None:
     streams, folder = Seen("up"), tmp_path / "project"
     folder.mkdir()
+    (folder / ".pml.yaml").write_text("gateway: {intent: say hello}", encoding="utf-8")
     async with open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened:
         async with opened.attached("a", folder=folder) as a:
             assert await a.tools() == ["up__hello"]
@@ -90,6 +91,7 @@ async def test_a_client_in_a_folder_made_anew_is_not_served_from_the_one_that_wa
         [warm] = opened.profiles.all
         folder.rename(tmp_path / "moved")
         folder.mkdir()
+        (folder / ".pml.yaml").write_text("gateway: {intent: say hello}", encoding="utf-8")
         async with opened.attached("b", folder=folder) as b:
             assert await b.tools() == ["up__hello"]
             assert opened.profiles.all[-1] is not warm
