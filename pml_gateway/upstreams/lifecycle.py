@@ -47,7 +47,7 @@ from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
-from pml_gateway.upstreams.starts import Starts, Turn, Urgency
+from pml_gateway.upstreams.starts import EVERYBODY, Starts, Turn, Urgency
 from pml_gateway.workplace import Workplace
 
 if TYPE_CHECKING:
@@ -105,11 +105,11 @@ class Opener:
     starts: Starts
     installs: Installs | None = None
 
-    async def turn(self, urgency: Urgency) -> Turn:
+    async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> Turn:
         """Wait until the server may be started, where it is started here."""
         if self.effective.definition.resolved_transport is not Transport.STDIO:
             return Turn(self.starts)
-        return await self.starts.turn(urgency)
+        return await self.starts.turn(urgency, whose)
 
     def http_side(self) -> HttpSide:
         """What a connection is to learn of HTTP beside the messages."""
@@ -369,6 +369,7 @@ class Lifecycle:
         on_notice: OnNotice | None = None,
         *,
         urgency: Urgency = lambda: 0,
+        whose: str = EVERYBODY,
     ) -> AsyncIterator[Connection]:
         """One more connection to the same server, which its caller holds; what it asks goes to `questions`.
 
@@ -379,7 +380,7 @@ class Lifecycle:
         try:
             if await self._first_start.is_due():
                 raise self._first_start.progress()
-            turn = await self._opener.turn(urgency)
+            turn = await self._opener.turn(urgency, whose)
             try:
                 with anyio.CancelScope() as opening:
                     opening.deadline = anyio.current_time() + self._effective.connect_timeout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 
 import anyio
@@ -13,6 +14,9 @@ AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 START_SECONDS = 1.0
 """How long one that starts may keep the others waiting: what takes longer mostly waits itself."""
 
+EVERYBODY = ""
+"""Whose a start is that is not one client's."""
+
 Urgency = Callable[[], int]
 """How many calls wait for a server now."""
 
@@ -20,7 +24,8 @@ Urgency = Callable[[], int]
 class Turn:
     """One start, from when it may begin until it is over or has taken its time."""
 
-    def __init__(self, starts: Starts) -> None:
+    def __init__(self, starts: Starts, whose: str = EVERYBODY) -> None:
+        self.whose = whose
         self._starts = starts
         self.is_due = anyio.Event()
         self.ends_at = 0.0
@@ -36,10 +41,12 @@ class Starts:
     def __init__(self) -> None:
         self._running: list[Turn] = []
         self._waiting: dict[Turn, Urgency] = {}
+        self._had: Counter[str] = Counter()
+        """How many of each client's there were while others waited."""
 
-    async def turn(self, urgency: Urgency) -> Turn:
+    async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> Turn:
         """Wait until a server may be started; whoever does says when that is over."""
-        turn = Turn(self)
+        turn = Turn(self, whose)
         self._waiting[turn] = urgency
         try:
             while True:
@@ -60,12 +67,16 @@ class Starts:
             self._hand_out()
 
     def _hand_out(self) -> None:
+        if not self._waiting:
+            self._had.clear()
         now = anyio.current_time()
         self._running = [each for each in self._running if each.ends_at > now]
         while self._waiting and len(self._running) < AT_ONCE:
-            # Of those for which as many wait, the one that has waited longest.
-            turn = max(self._waiting, key=lambda each: self._waiting[each]())
+            # Of those for which as many wait, that of the client that had fewest; of one client's, the latest, for which
+            # somebody waits now rather than for what was begun before a gateway was lost.
+            turn = max(reversed(self._waiting), key=lambda each: (self._waiting[each](), -self._had[each.whose]))
             del self._waiting[turn]
+            self._had[turn.whose] += 1
             turn.ends_at = now + START_SECONDS
             self._running.append(turn)
             turn.is_due.set()

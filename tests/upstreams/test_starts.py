@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from pml_gateway.upstreams import starts as module
-from pml_gateway.upstreams.starts import AT_ONCE, Starts, Turn
+from pml_gateway.upstreams.starts import AT_ONCE, EVERYBODY, Starts, Turn
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -22,13 +22,13 @@ class Queue:
         self.calls: dict[str, int] = {}
         self._tasks = tasks
 
-    async def want(self, name: str, calls: int) -> anyio.CancelScope:
+    async def want(self, name: str, calls: int, whose: str = EVERYBODY) -> anyio.CancelScope:
         self.calls[name] = calls
         scope = anyio.CancelScope()
 
         async def start() -> None:
             with scope:
-                self.begun[name] = await self.starts.turn(lambda: self.calls[name])
+                self.begun[name] = await self.starts.turn(lambda: self.calls[name], whose)
 
         self._tasks.start_soon(start)
         await anyio.lowlevel.checkpoint()
@@ -60,6 +60,19 @@ async def test_the_next_is_the_one_for_which_most_calls_wait_by_then() -> None:
         for at, name in enumerate(("again", "often", "once", "unused")):
             queue.begun[first[at % len(first)] if at < len(first) else "again"].end()
             assert (await queue.settled())[-1] == name
+        tasks.cancel_scope.cancel()
+
+
+async def test_clients_take_turns_and_the_latest_of_each_comes_first() -> None:
+    async with anyio.create_task_group() as tasks:
+        queue = Queue(tasks)
+        begun = await full(queue)
+        for name in ("a1", "a2", "a3", "b1", "b2"):
+            await queue.want(name, 1, whose=name[0])
+        for _ in range(5):
+            queue.begun[begun[-1]].end()
+            begun = await queue.settled()
+        assert begun[-5:] == ["b2", "a3", "b1", "a2", "a1"]
         tasks.cancel_scope.cancel()
 
 

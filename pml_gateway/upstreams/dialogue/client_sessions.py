@@ -49,7 +49,7 @@ class OpenBeside(Protocol):
     """Opens one more connection to the upstream, preferably in a protocol era."""
 
     def __call__(
-        self, questions: Questions, era: str, on_notice: OnNotice, *, urgency: Callable[[], int]
+        self, questions: Questions, era: str, on_notice: OnNotice, *, urgency: Callable[[], int], whose: str
     ) -> AbstractAsyncContextManager[Connection]:
         """As `Lifecycle.open_beside`."""
 
@@ -101,7 +101,9 @@ class OwnSession:
     async def hold(self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice) -> None:
         """Keep the session open until its peer leaves or `closing` is set."""
         try:
-            opened = open_beside(self.questions, self.key.era, on_notice, urgency=lambda: self.users)
+            opened = open_beside(
+                self.questions, self.key.era, on_notice, urgency=lambda: self.users, whose=self.client_id
+            )
             async with opened as connection:
                 self._outcome.append(connection)
                 self._opened.set()
