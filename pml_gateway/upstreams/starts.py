@@ -72,8 +72,8 @@ class Starts:
         now = anyio.current_time()
         self._running = [each for each in self._running if each.ends_at > now]
         while self._waiting and len(self._running) < AT_ONCE:
-            # Of those for which as many wait, that of the client that had fewest; of one client's, the latest, for which
-            # somebody waits now rather than for what was begun before a gateway was lost.
+            # Of those for which as many wait, that of the client that had fewest; of one client's, the latest: it is
+            # waited for now, rather than what was begun before a gateway was lost.
             turn = max(reversed(self._waiting), key=lambda each: (self._waiting[each](), -self._had[each.whose]))
             del self._waiting[turn]
             self._had[turn.whose] += 1
