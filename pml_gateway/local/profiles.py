@@ -90,7 +90,7 @@ class Profile:
                 first.paths,
                 identity=first.identity,
                 load=first.load,
-                on_open=partial(_settle, on_swap=lambda: on_swap(self)),
+                on_open=partial(_begin, on_swap=lambda: on_swap(self)),
                 shared=shared,
                 workplace=first.workplace,
                 wanted=self._upstreams,
@@ -111,7 +111,7 @@ class Profile:
             self.closed.set()
 
 
-async def _settle(gateway: Gateway, on_swap: Callable[[], None]) -> None:
+async def _begin(gateway: Gateway, on_swap: Callable[[], None]) -> None:
     def look(before: GatewayState, after: GatewayState) -> None:
         if before.settings is not after.settings:
             on_swap()
@@ -238,11 +238,15 @@ class Profiles:
             profile.key = read.key
             self._set_up_logs(read.loaded.settings, read.owner)
         for member in held:
-            own = await self._read_or_none(member.attachment)
-            if own is not None and own.key == profile.key:
-                member.release()
-            else:
-                self._tasks.start_soon(member.send_away, "restart", MOVING_SECONDS)
+            # Side by side: the files of one of them may not answer.
+            self._tasks.start_soon(self._settle, profile, member)
+
+    async def _settle(self, profile: Profile, member: Member) -> None:
+        own = await self._read_or_none(member.attachment)
+        if own is not None and own.key == profile.key:
+            member.release()
+        else:
+            await member.send_away("restart", MOVING_SECONDS)
 
     async def _read_or_none(self, attachment: Attachment) -> _Configuration | None:
         try:
