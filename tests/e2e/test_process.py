@@ -39,7 +39,7 @@ async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path
     async with Client(transport) as client:
         with anyio.fail_after(LIMIT):
             # The first start waits for a server, and not for as long as a busy machine may take to start it.
-            while "up__echo" not in [tool.name for tool in await client.list_tools()]:
+            while "up__echo" not in [tool.name for tool in await client.list_tools()]:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
         answer = await client.call_tool("call_tool", {"name": "up__echo", "arguments": {"message": "hi"}})
         assert answer.content[0].text == "hi"
