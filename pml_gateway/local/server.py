@@ -80,11 +80,9 @@ def serve(
 
 
 def _prepare() -> None:
-    """Import what every gateway comes to need once it has clients."""
-    from pml_gateway.index.models import library
-
-    for name in ("jsonschema", "faiss", "tokenizers", "onnxruntime"):
-        library(name)
+    """Import what every gateway comes to need once it has clients; not what runs the model, which is for one alone."""
+    for name in ("jsonschema", "faiss", "tokenizers"):
+        import_module(name)
 
 
 def _refuse_all(listener: socket.socket, message: str, log: str) -> None:
