@@ -32,7 +32,7 @@ CALL = "tools/call"
 OWN = "pml-bridge-"
 """How the ids of the bridge's own requests begin, whose answers the client never sees."""
 
-MAX_LOSSES = 3
+MAX_LOSSES = 5
 """Gateways that may be lost during one request; it may be what ends them."""
 
 MAX_KEPT = 64 * 1024 * 1024
