@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.local.memory import MAX_LOSSES
 from tests.local.bridged import Bridged, bridged
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,6 @@ def test_a_pipe_of_another_user_is_written_to(tmp_path: Path) -> None:
     program = """
 import os
 from pml_gateway.local.bridge import _writer
-from pml_gateway.local.memory import MAX_LOSSES
 
 reading, writing = os.pipe()
 os.fchmod(writing, 0o400)
