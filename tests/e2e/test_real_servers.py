@@ -17,6 +17,7 @@ from pml_gateway.exposure.token_count import count_tokens
 from tests.support.meta import LISTED
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, result_modern
+from tests.support.waiting import wait_for
 
 from .inspector import Inspector
 from .install import Installation
@@ -61,6 +62,12 @@ def entries(installation: Installation, folder: Path, everything_url: str) -> di
 @pytest.fixture(scope="module")
 def gateway(folder: Path, entries: dict[str, dict[str, Any]]) -> Iterator[GatewayProcess]:
     with running_gateway(folder / "home", {"servers": entries}) as process:
+
+        def is_listed() -> bool:
+            tools = result_modern(f"{process.url}/full_proxy", "tools/list")["tools"]
+            return entries.keys() <= {tool["name"].partition("__")[0] for tool in tools}
+
+        wait_for(is_listed, "every server lists its tools")
         yield process
 
 

@@ -392,8 +392,9 @@ async def test_one_that_started_by_itself_ends_when_nobody_uses_it(
     monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
     local = {"idle_minutes": 0.001}
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local=local) as opened:
-        opened.tasks.start_soon(opened.machine.end_when_idle)
         async with opened.attached("a") as client:
+            # Not before it is there, which takes a busy machine longer than this gateway may be idle.
+            opened.tasks.start_soon(opened.machine.end_when_idle)
             await client.tools()
             with anyio.move_on_after(0.2):
                 await opened.life.ending.wait()
