@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pml_gateway import __version__
-from pml_gateway.cli.output import INDENT, print_table, say, wrapped
+from pml_gateway.cli.output import print_table, say, say_wrapped
 from pml_gateway.installation import is_newer
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
@@ -21,8 +21,7 @@ _STARTED = {"up": "until pml down", "service": "started at login", "client": "st
 
 def show_machine(machine: JsonObject) -> None:
     """Print how it is, with a table of clients, and one of servers with the processes that need a reason."""
-    first, *more = wrapped(_in_words(machine), INDENT)
-    say("\n".join([first, *(" " * INDENT + line for line in more)]))
+    say_wrapped(_in_words(machine))
     if machine["clients"]:
         say()
         columns = ("client", "pid", "folder", "mode", "calls", "since")

@@ -119,6 +119,12 @@ def wrapped(text: str, reserved: int = 0) -> list[str]:
     return lines or [""]
 
 
+def say_wrapped(text: str) -> None:
+    """Print a text of the answer in lines that fit, all but the first indented."""
+    first, *more = wrapped(text, INDENT)
+    say("\n".join([first, *(" " * INDENT + line for line in more)]))
+
+
 def note(text: str) -> None:
     """Print a message that is no part of the answer."""
     messages().print(Text(printable(text)), soft_wrap=True)

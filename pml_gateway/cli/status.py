@@ -18,7 +18,6 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.machine import short_folder, show_machine, version_of
 from pml_gateway.cli.output import (
-    INDENT,
     ExitCode,
     answers,
     note,
@@ -26,9 +25,9 @@ from pml_gateway.cli.output import (
     print_json_line,
     print_lines,
     say,
+    say_wrapped,
     tell,
     warn,
-    wrapped,
 )
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
@@ -160,10 +159,10 @@ def _show(command: Command, found: _Found) -> None:
     if found.machine is not None:
         show_machine(found.machine)
     if found.stuck is not None:
-        _say_indented(str(found.stuck))
+        say_wrapped(str(found.stuck))
     own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
     for report in own:
-        _say_indented(_gateway(report))
+        say_wrapped(_gateway(report))
     if found.machine is None and not any(report["pid"] is not None for report in found.reports):
         none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
         last_known = [] if found.broken is not None else ["its servers as they were last known:"]
@@ -175,11 +174,6 @@ def _show(command: Command, found: _Found) -> None:
     print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
     if found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
-
-
-def _say_indented(text: str) -> None:
-    first, *more = wrapped(text, INDENT)
-    say("\n".join([first, *(" " * INDENT + line for line in more)]))
 
 
 def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:

@@ -27,7 +27,7 @@ from pml_gateway.serve.clients import client_name
 from pml_gateway.serve.finished_list import over_stdio
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.serve.stdio import Unanswered, is_momentary
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import Coalesced, Signal
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -182,22 +182,21 @@ class Member:
     memory: SessionMemory = field(default_factory=SessionMemory)
     unanswered: Unanswered = field(default_factory=Unanswered)
     leaving: anyio.Event = field(default_factory=anyio.Event)
-    _holds: list[anyio.Event] = field(default_factory=list)
+    is_held: bool = False
+    _released: Signal = field(default_factory=Signal)
 
     def hold(self) -> None:
         """Take no message of it until it is released; its bridge repeats those of a member that leaves instead."""
-        self._holds.append(anyio.Event())
+        self.is_held = True
 
     def release(self) -> None:
         """Take what it sends."""
-        for each in self._holds:
-            each.set()
+        self.is_held = False
+        self._released.set()
 
     async def until_released(self) -> None:
         """Wait while it is held."""
-        while self._holds:
-            await self._holds[0].wait()
-            del self._holds[0]
+        await self._released.until(lambda: not self.is_held)
 
     async def send_away(self, reason: str, seconds: float) -> bool:
         """Have the bridge hold new requests, and end the session once it has the answers to those in flight; whether
