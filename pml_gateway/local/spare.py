@@ -6,6 +6,7 @@ memory is the gateway's own. On Linux alone: elsewhere a process cannot go on af
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -165,12 +166,9 @@ def _rename(before: bytes, after: bytes) -> None:
     try:
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         begins, ends = int(fields[45]), int(fields[46])
-        with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
-            memory.seek(begins)
-            at = memory.read(ends - begins).find(before)
-            if at >= 0:
-                memory.seek(begins + at)
-                memory.write(after)
+        at = ctypes.string_at(begins, ends - begins).find(before)
+        if at >= 0:
+            ctypes.memmove(begins + at, after, len(after))
     except (OSError, ValueError, IndexError):
         # It is a name, and nothing depends on it.
         return

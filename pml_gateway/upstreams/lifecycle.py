@@ -184,6 +184,7 @@ class Lifecycle:
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.settled = anyio.Event()
+        self.start_seconds = 0.0  # that the last start took until it had listed, on this machine as busy as it was
         self._knew_lists = bool(remembered.era)
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
         self._effective = opener.effective
@@ -336,8 +337,11 @@ class Lifecycle:
 
     async def renegotiate(self, era: str) -> None:
         """Have the next connection speak another era; calls in flight end on the present one."""
-        self.era = era
-        await self.replace(await self.live())
+        connection = await self.live()
+        if connection.era != era:
+            # Only now: one that was about to open says which era it speaks.
+            self.era = era
+            await self.replace(connection)
 
     async def live(self) -> Connection:
         """The live connection, opened if there is none.
@@ -488,11 +492,13 @@ class Lifecycle:
         outcome: list[GatewayError | None] = []
         established = anyio.Event()
         turn = await self._opener.turn(lambda: self._activity.limit.calls)
+        began = time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hold, established, outcome)
             with anyio.move_on_after(self._effective.connect_timeout) as deadline:
                 try:
                     await established.wait()
+                    self.start_seconds = time.monotonic() - began
                 finally:
                     turn.end()
             if deadline.cancelled_caught:

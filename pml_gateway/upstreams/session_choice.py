@@ -26,7 +26,8 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
 PROBE_SECONDS = 5.0
-"""How long requests wait until an upstream says that it speaks an era; meanwhile and after, they take the other."""
+"""How much longer than a start takes requests wait until an upstream says that it speaks an era; after that, they take
+the other."""
 
 LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
@@ -73,7 +74,7 @@ class Eras:
         return wanted
 
     async def _speaks(self, era: str) -> bool:
-        """Whether it does, as far as that is found out within `PROBE_SECONDS` of when it was first asked."""
+        """Whether it does, as far as that is found out in time."""
         if era in self._spoken:
             return True
         if self._lifecycle.habit.speaks_not(era):
@@ -83,7 +84,8 @@ class Eras:
             self._trying.add(era)
             # Whoever asked may give up before the server has started.
             self._background.start(partial(self._find_out, era))
-        with anyio.move_on_after(self._tried_at[era] + PROBE_SECONDS - time.monotonic()):
+        limit = self._lifecycle.start_seconds + PROBE_SECONDS
+        with anyio.move_on_after(self._tried_at[era] + limit - time.monotonic()):
             await self._changed.until(lambda: era not in self._trying)
         return era in self._spoken
 

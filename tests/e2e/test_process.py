@@ -48,7 +48,7 @@ async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path
 def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:
     pids, started = tmp_path / "pids", tmp_path / "started"
     with running_gateway(tmp_path / "home", {"servers": {"up": entry("--spawned", str(pids))}}) as gateway:
-        assert "up__slow" in names(gateway.url)
+        wait_for(lambda: "up__slow" in names(gateway.url), "the server's tools")
         answers: list[Any] = []
 
         def call() -> None:
@@ -147,8 +147,8 @@ http: {{host: 0.0.0.0}}
     extra = {"SECRET_TOKEN": "s3cr3t-value"}
     with running_gateway(tmp_path / "home", settings, cwd=project, extra=extra) as gateway:
         assert names(gateway.url, "") == LISTED
+        wait_for(lambda: "up__echo" in names(gateway.url), "the server's tools")
         listed = names(gateway.url)
-        assert "up__echo" in listed
         assert "up__crash" not in listed
         assert not any(name.startswith("evil") for name in listed)
         environment_seen = result_modern(gateway.url, "tools/call", {"name": "up__environment", "arguments": {}})
@@ -177,7 +177,7 @@ def test_children_get_an_allow_list_of_the_environment_and_what_is_configured(tm
 def test_one_missing_secret_stops_one_server_and_names_the_variable(tmp_path: Path) -> None:
     servers = {"up": entry(), "needy": entry(env={"KEY": "${env:NOT_THERE_AT_ALL}"})}
     with running_gateway(tmp_path, {"servers": servers}) as gateway:
-        assert "up__echo" in names(gateway.url)
+        wait_for(lambda: "up__echo" in names(gateway.url), "the other server")
         assert "NOT_THERE_AT_ALL" in run_pml(tmp_path, "upstreams").stderr
 
 
@@ -194,8 +194,8 @@ def test_refresh_reaches_every_process_of_a_home(tmp_path: Path) -> None:
         running_gateway(tmp_path / "home", {"servers": servers}) as first,
         running_gateway(tmp_path / "home", {"servers": servers}) as second,
     ):
-        assert "up__echo" in names(first.url)
-        assert "up__echo" in names(second.url)
+        for gateway in (first, second):
+            wait_for(lambda url=gateway.url: "up__echo" in names(url), "the other server")  # type: ignore[misc]
         hanging.unlink()
         done = run_pml(tmp_path / "home", "refresh", "--json")
         assert done.returncode == 0, done.stderr
@@ -214,10 +214,10 @@ def test_seven_hundred_tools_stay_listed_when_five_of_twenty_servers_are_dead_or
     servers = {f"s{number}": entry("--tools", "31", connect_timeout=20) for number in range(15)}
     servers |= {f"d{number}": entry("--tools", "31", "--dead-while", str(dead)) for number in range(3)}
     servers |= {
-        f"h{number}": entry("--tools", "31", "--hang-while", str(hanging), connect_timeout=3) for number in (0, 1)
+        f"h{number}": entry("--tools", "31", "--hang-while", str(hanging), connect_timeout=10) for number in (0, 1)
     }
     with running_gateway(home, {"servers": servers}) as gateway:
-        wait_for(lambda: len(names(gateway.url)) == 700, "all tools")
+        wait_for(lambda: len(names(gateway.url)) == 700, "all tools", 180)
     dead.touch()
     hanging.touch()
     with running_gateway(home, {"servers": servers}) as gateway:

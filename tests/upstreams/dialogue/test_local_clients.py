@@ -21,7 +21,7 @@ from pml_gateway.upstreams.dialogue import shared_questions, trials
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
 from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
-from tests.support.memory import paths_in, settings_for
+from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import LIMIT, until
 
@@ -129,6 +129,41 @@ async def test_the_lone_client_keeps_the_shared_session_even_where_the_server_as
         assert await call(first, "ask", "one") == "ada: one"
         assert await call(first, "roots") == "file:///ada"
         assert own_sessions(served) == []
+
+
+async def test_a_client_is_asked_in_its_era_though_the_shared_session_was_opening_in_the_other(tmp_path: Path) -> None:
+    fake, ada = asking(), Person("ada")
+    fake.modern = None
+    async with machine(tmp_path, {"up": fake}) as served, served.client(ada, modern=True) as client:
+        await known(served, client)
+        assert await call(client, "ask", "who") == "ada: who"
+        manifests = paths_in(tmp_path).manifest_dir
+        await until(lambda: any('"era":"modern"' in each.read_text() for each in manifests.glob("*.json")))
+    is_found = anyio.Event()
+    streams = MemoryStreams({"up": fake})
+    fake.opened = 0
+
+    async def found(_ctx: Any) -> None:
+        is_found.set()
+
+    fake.on_initialized = found
+
+    @asynccontextmanager
+    async def shared_comes_last(upstream_id: str, *arguments: Any, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+        async with streams(upstream_id, *arguments, **options) as opened:
+            if fake.opened == 1:
+                await is_found.wait()
+                await anyio.wait_all_tasks_blocked()
+            yield opened
+
+    async with (
+        machine(tmp_path, {"up": fake}, open_streams=shared_comes_last, local=LocalClients(alone=True)) as served,
+        served.client(ada) as client,
+    ):
+        # It is listed as it was remembered, and the shared session is opened meanwhile.
+        await client.list_tools()
+        await until(lambda: fake.opened == 1)
+        assert await call(client, "ask", "who") == "ada: who"
 
 
 async def test_requests_that_may_ask_run_beside_no_others_and_those_that_wait_move_once_one_asks(
