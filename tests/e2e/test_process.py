@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,8 +15,17 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
+from tests.local.bridged import INITIALIZE
 from tests.support.meta import LISTED
-from tests.support.process import environment, is_alive, run_pml, running_gateway, serve_alone, write_settings
+from tests.support.process import (
+    environment,
+    is_alive,
+    over_stdio,
+    run_pml,
+    running_gateway,
+    serve_alone,
+    write_settings,
+)
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 from tests.support.waiting import LIMIT, wait_for
 
@@ -43,6 +53,26 @@ async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path
                 await anyio.sleep(0.05)
         answer = await client.call_tool("call_tool", {"name": "up__echo", "arguments": {"message": "hi"}})
         assert answer.content[0].text == "hi"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_client_that_gives_no_stream_is_served_as_far_as_that_goes(tmp_path: Path, closed: str) -> None:
+    write_settings(tmp_path, {"servers": {"up": entry()}})
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE})
+    with over_stdio("bridge", tmp_path) as started:
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', started["command"], *started["args"]],
+            env=started["env"],
+            input=f"{asked}\n",
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
+    assert ('"serverInfo"' in done.stdout) == (closed == "2>&-")
 
 
 def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:
