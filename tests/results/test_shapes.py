@@ -92,11 +92,12 @@ def test_keys_that_vary_without_end_become_a_map() -> None:
 
 @given(st.dictionaries(st.text(max_size=30), st.text(min_size=12, max_size=40), max_size=5))
 def test_no_value_and_no_unusual_key_gets_into_a_shape(value: dict[str, str]) -> None:
-    text = json.dumps(infer(value), ensure_ascii=False)
+    shape = infer(value)
+    text = json.dumps(shape, ensure_ascii=False)
     keywords = "additionalProperties properties required type"
     for key, member in value.items():
         assert member not in text or PLAIN.match(member) or member in keywords
-        assert re.fullmatch(r"[A-Za-z_$@#][\w$.:/@#-]*", key) or not key.strip() or f'"{key}"' not in text
+        assert re.fullmatch(r"[A-Za-z_$@#][\w$.:/@#-]*", key) or key not in shape.get("properties", {})
 
 
 def test_a_huge_value_is_looked_at_in_bounds() -> None:
