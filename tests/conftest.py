@@ -10,7 +10,7 @@ from hypothesis import is_hypothesis_test, settings
 
 from pml_gateway.index.models import load_embedder
 from tests.e2e.install import Installation, InstallationError, install
-from tests.support.examples import HEAVY, SAME, profile
+from tests.support.examples import HEAVY, QUICK, profile
 from tests.support.skipping import unavailable
 
 
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if times := config.getoption("--property-times"):
         settings.load_profile(profile(times))
     else:
-        settings.load_profile(HEAVY if config.getoption("markexpr") == HEAVY else SAME)
+        settings.load_profile(HEAVY if config.getoption("markexpr") == HEAVY else QUICK)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -136,12 +136,14 @@ def test_it_can_answer_in_json(name: str) -> None:
     assert "--json" in options(LEAVES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_option_is_a_usage_error(name: str) -> None:
     if name != "pml call":  # whose options are those of the tool
         assert "--no-such-option" in pml(*name.split()[1:], "--no-such-option", code=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_wrong_with_the_words_is_said_in_json_where_json_is_asked_for(name: str) -> None:
     words = name.split()[1:]
@@ -158,6 +160,7 @@ def test_an_option_of_a_tool_is_not_taken_for_the_one_of_the_command() -> None:
     assert pml("call", "a__b", "--", "--json", code=78).stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LEAVES.keys() - WITHOUT_CONFIGURATION))
 def test_a_broken_configuration_ends_it_with_78_and_says_where(name: str, home: Path) -> None:
     (home / "config.yaml").write_text("gateway: {tool_exposure: hybrid}\n", encoding="utf-8")

@@ -103,6 +103,7 @@ def test_the_error_is_as_before(name: str, home: Path) -> None:
     is_as_before(f"{name}.txt", normalised(failed.stderr, home))
 
 
+@pytest.mark.slow
 def test_the_json_of_every_answer_has_the_shape_of_before(home: Path) -> None:
     shapes = {name: shape(json.loads(pml(*words, "--json").stdout)) for name, words in JSON.items()}
     is_as_before("shapes.json", json.dumps(shapes, indent=1, sort_keys=True) + "\n")

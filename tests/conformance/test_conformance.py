@@ -10,7 +10,7 @@ from tests.conformance.conftest import EVERYTHING_FOLDER, Stand
 from tests.conformance.suite import EXPECTED_CHECKS, run_suite
 from tests.e2e.install import Installation
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("version", EXPECTED_CHECKS)
@@ -39,14 +39,13 @@ LEFT_OUT = {
 @pytest.mark.parametrize(
     ("path", "version"),
     [
-        *(("http", version) for version in EXPECTED_CHECKS),
         *(
-            pytest.param(path, version, marks=pytest.mark.slow)
-            for path in ("chained", "stdio", "stdio gateway", "bridge")
+            (path, version)
+            for path in ("http", "chained", "stdio", "stdio gateway", "bridge")
             for version in EXPECTED_CHECKS
         ),
         # The transport is older than 2026-07-28, whose server tools cannot be called over it.
-        pytest.param("sse", "2025-11-25", marks=pytest.mark.slow),
+        ("sse", "2025-11-25"),
     ],
 )
 def test_the_gateway_passes_what_the_server_passes(
@@ -59,7 +58,6 @@ def test_the_gateway_passes_what_the_server_passes(
     assert outcome.passed == EXPECTED_CHECKS[version] - len(left_out)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not EVERYTHING_FOLDER.is_dir(), reason=f"no {EVERYTHING_FOLDER}: PML_DATA says where it is")
 @pytest.mark.parametrize("version", EXPECTED_CHECKS)
 def test_the_gateway_passes_what_the_everything_server_of_the_sdk_passes(

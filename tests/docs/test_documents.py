@@ -71,6 +71,7 @@ def test_every_command_in_the_text_is_one(line: str) -> None:
     assert {word for word in own if word.startswith("-")} <= known
 
 
+@pytest.mark.slow
 def test_the_marked_blocks_run(home: Path) -> None:
     lines = [line for block in BLOCKS if block.mark == "runs" for line in block.commands]
     assert lines

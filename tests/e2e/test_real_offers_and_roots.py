@@ -158,6 +158,7 @@ async def until(holds: Callable[[str], bool], ask: Callable[[], Any]) -> str:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 @pytest.mark.parametrize("over", ["direct", "stdio", pytest.param("bridge", marks=pytest.mark.slow), "http"])
 async def test_the_directories_of_server_filesystem_follow_the_clients_roots(

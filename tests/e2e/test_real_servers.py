@@ -149,6 +149,7 @@ async def test_every_mode_lists_and_calls_for_the_fastmcp_client(gateway: Gatewa
         assert "3" in answer.content[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_lists_and_calls_for_the_inspector(
     gateway: GatewayProcess, inspector: Callable[..., Inspector], mode: str
@@ -176,6 +177,7 @@ def test_every_mode_lists_and_calls_for_raw_modern_posts(gateway: GatewayProcess
     assert called["resultType"] == "complete"
 
 
+@pytest.mark.slow
 def test_namespaces_of_real_servers_cost_less_than_half_of_their_tools(
     installation: Installation, tmp_path: Path
 ) -> None:

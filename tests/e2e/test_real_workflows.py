@@ -70,6 +70,7 @@ def _recording(entry: dict[str, Any], record: Path) -> dict[str, Any]:
     return {**entry, "command": sys.executable, "args": [recorder, str(record), entry["command"], *entry["args"]]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 def test_a_pipeline_of_three_servers_is_one_request_and_the_same_calls(recorded: Recorded, era: str) -> None:
     url = recorded.gateway.url

@@ -160,6 +160,7 @@ async def test_with_nothing_left_of_the_budget_calls_are_still_checked_shallowly
     assert await checked(tool, {"list": [{}]}, budget) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", HOSTILE_SCHEMAS)
 async def test_hostile_schemas_take_few_steps_of_the_event_loop(schema: str) -> None:
     tool = only_tool(inputSchema=HOSTILE_SCHEMAS[schema])

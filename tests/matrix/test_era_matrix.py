@@ -19,7 +19,7 @@ from tests.support.process import OverStdio, over_stdio, write_settings
 from tests.support.raw import MODERN
 from tests.support.serving import LIMIT, Serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
 
@@ -49,7 +49,6 @@ async def test_a_client_of_any_version_gets_everything_of_every_upstream(matrix:
         await prompts_resources_and_completions_arrive(ask)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("over", ["stdio", "bridge"])
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_so_does_one_that_starts_the_gateway_or_a_bridge_to_it(

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from tests.processes.test_hostile_processes import beside, call, error_of, row_of, text_of
 from tests.support.raw_http import RawRequest, raw_server, response, result
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MEBIBYTE = 1024 * 1024
 

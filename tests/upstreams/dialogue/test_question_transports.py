@@ -100,6 +100,7 @@ async def test_two_clients_at_once_are_asked_their_own_questions_only(
                 tasks.start_soon(ask_often, bob, second, ("ask", "sample"), CALLS // 2)
 
 
+@pytest.mark.slow
 async def test_a_slow_server_is_asked_for_its_era_once_though_clients_give_up(tmp_path: Path) -> None:
     starts, may_start = tmp_path / "starts", tmp_path / "may start"
     may_start.touch()
