@@ -239,13 +239,16 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     CONNECTION.set(connection)
     arriving, read = create_context_streams[SessionMessage | Exception](0)
     write, outgoing = create_context_streams[SessionMessage](0)
+    # Of a bridge that was killed, nobody waits for answers.
+    patience = 0.0
 
     async def receive() -> None:
+        nonlocal patience
         async with arriving:
             with suppress(*BROKEN):
                 async for line in lines:
                     if line == FINISHING:
-                        await member.settled(FINISHING_SECONDS)
+                        patience = FINISHING_SECONDS
                         return
                     item = await _message(line)
                     await member.until_released()
@@ -288,7 +291,9 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
         tasks.start_soon(changed.run, keep)
         tasks.start_soon(end_when_sent_away)
         options = runtime.server.create_initialization_options()
-        await runtime.server.run(member.unanswered.read(read), member.unanswered.write(write), options)
+        read_all = member.unanswered.read(read, lambda: patience)
+        await runtime.server.run(read_all, member.unanswered.write(write), options)
+        await member.settled(patience)
         tasks.cancel_scope.cancel()
 
 

@@ -82,17 +82,22 @@ def on_session_end(manager: StreamableHTTPSessionManager, tell: Callable[[str, E
 
 
 class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
-    """What a client sends, told to `note` as it is read: the same stream, seen through another wrapper."""
+    """What a client sends, told to `note` as it is read: the same stream, seen through another wrapper.
 
-    __slots__ = ("_note",)
+    At its end, the reader goes on waiting for as long as `until_over` does.
+    """
+
+    __slots__ = ("_note", "_until_over")
 
     def __init__(
         self,
         stream: ContextReceiveStream[SessionMessage | Exception],
         note: Callable[[SessionMessage | Exception], None],
+        until_over: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(stream._inner)
         self._note = note
+        self._until_over = until_over
 
     def __aiter__(self) -> TappedReceive:
         return self
@@ -102,7 +107,11 @@ class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message."""
-        item = await super().receive()
+        try:
+            item = await super().receive()
+        except anyio.EndOfStream:
+            await self._until_over()
+            raise
         self._note(item)
         return item
 

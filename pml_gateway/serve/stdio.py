@@ -18,7 +18,8 @@ from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import first_signal
 
 DRAIN_SECONDS = 5.0
-"""How long calls in flight may go on after a signal; children then get their own grace."""
+"""How long calls in flight may go on after a signal, or once the client sends no more; children then get their own
+grace."""
 
 
 MOMENTARY = frozenset({"notifications/progress", "notifications/message"})
@@ -72,9 +73,11 @@ class Unanswered:
             while self._ids:
                 await self._changed.wait()
 
-    def read(self, stream: ContextReceiveStream[SessionMessage | Exception]) -> TappedReceive:
-        """The stream of what the client sends."""
-        return TappedReceive(stream, self._note_request)
+    def read(
+        self, stream: ContextReceiveStream[SessionMessage | Exception], patience: Callable[[], float]
+    ) -> TappedReceive:
+        """The stream of what the client sends; it ends once all is answered, or `patience` seconds after its end."""
+        return TappedReceive(stream, self._note_request, lambda: self.answered(patience()))
 
     def write(self, stream: ContextSendStream[SessionMessage]) -> Outgoing:
         """The stream of what it is sent."""
@@ -116,7 +119,7 @@ async def serve_stdio(open_runtime: OpenRuntime) -> None:
 
             tasks.start_soon(shut_down)
             options = runtime.server.create_initialization_options()
-            await runtime.server.run(unanswered.read(read), unanswered.write(write), options)
+            await runtime.server.run(unanswered.read(read, lambda: DRAIN_SECONDS), unanswered.write(write), options)
             tasks.cancel_scope.cancel()
         if signalled.is_set():
             # A thread still waits for the client's next line and cannot be interrupted; everything else has ended.

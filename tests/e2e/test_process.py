@@ -18,6 +18,7 @@ from fastmcp.client.transports import StdioTransport
 from tests.local.bridged import INITIALIZE
 from tests.support.meta import LISTED
 from tests.support.process import (
+    OverStdio,
     environment,
     is_alive,
     over_stdio,
@@ -26,11 +27,12 @@ from tests.support.process import (
     serve_alone,
     write_settings,
 )
-from tests.support.raw import HandshakeSession, post_modern, result_modern
+from tests.support.raw import META, HandshakeSession, post_modern, result_modern
 from tests.support.waiting import LIMIT, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.anyio]
 
+STATELESS: dict[str, Any] = {"_meta": META}
 UPSTREAM = Path(__file__).parent.parent / "support" / "scripted_server.py"
 
 
@@ -53,6 +55,35 @@ async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path
                 await anyio.sleep(0.05)
         answer = await client.call_tool("call_tool", {"name": "up__echo", "arguments": {"message": "hi"}})
         assert answer.content[0].text == "hi"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["stdio", "bridge"])
+@pytest.mark.parametrize(
+    ("method", "params", "answer"),
+    [
+        ("ping", {}, '"result":{}'),
+        ("server/discover", STATELESS, '"supportedVersions"'),
+        ("tools/call", {"name": "up__slow", "arguments": {"seconds": 1}, **STATELESS}, '"content"'),
+    ],
+)
+def test_what_is_asked_before_the_input_ends_is_answered(
+    tmp_path: Path, over: OverStdio, method: str, params: dict[str, Any], answer: str
+) -> None:
+    write_settings(tmp_path, {"servers": {"up": entry()}})
+    assert run_pml(tmp_path, "tools").returncode == 0
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    with over_stdio(over, tmp_path) as started:
+        done = subprocess.run(
+            [started["command"], *started["args"]],
+            env=started["env"],
+            input=f"{asked}\n",
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    assert answer in done.stdout, done.stderr
 
 
 @pytest.mark.slow
