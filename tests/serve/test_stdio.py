@@ -22,7 +22,7 @@ async def test_notices_of_the_moment_do_not_pile_up_and_answers_do(monkeypatch: 
     write, outgoing = create_context_streams[SessionMessage](0)
     async with arriving, read, write, outgoing, anyio.create_task_group() as tasks:
         await arriving.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/call")))
-        await unanswered.read(read).receive()
+        await unanswered.read(read, lambda: 0.0).receive()
         to_client = unanswered.write(write)
         for _ in range(5):
             progress = JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params={"progress": 1})
