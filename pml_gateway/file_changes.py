@@ -126,7 +126,7 @@ class FileChanges:
                 task_status.started()
                 async for changed in changes:
                     self._tell({Path(path) for _, path in changed})
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 self._failed.warning("edits of files are not noticed now (%s)", error)
                 with anyio.move_on_after(AGAIN_SECONDS):
                     await stop.wait()
@@ -149,14 +149,16 @@ def _signatures(files: Collection[Path]) -> dict[Path, Signature]:
 
 
 def _existing(folders: Collection[Path]) -> frozenset[Path]:
-    return frozenset(folder for folder in folders if _is_folder(folder))
+    return frozenset(folder for folder in folders if _can_be_watched(folder))
 
 
-def _is_folder(path: Path) -> bool:
+def _can_be_watched(folder: Path) -> bool:
+    """Whether it is there and the watcher takes it, which would watch none of the others either."""
     try:
-        return path.is_dir()
-    except PermissionError:
-        # It lies in a folder that may not be entered.
+        str(folder).encode()
+        return folder.is_dir()
+    except (OSError, UnicodeError):
+        # It may not be entered, lies on a disk that has gone, or has a name that is no text.
         return False
 
 

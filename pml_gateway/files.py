@@ -168,6 +168,7 @@ def signature(file: Path) -> Signature:
     """That of a file now."""
     try:
         status = file.stat()
-    except OSError:
+    except (OSError, ValueError):
+        # There is none, also where its name cannot be one.
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import os
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -52,4 +53,19 @@ async def test_a_folder_that_went_keeps_nobody_elses_from_being_watched(tmp_path
                 assert await told_of_new.receive() == {new}
                 stays.write_text("x")
                 assert await told.receive() == {stays}
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"d" * 300, b"nu\0ll"], ids=["no UTF-8", "too long a name", "null"])
+async def test_a_folder_that_cannot_be_watched_keeps_nobody_elses_from_being_watched(
+    tmp_path: Path, name: bytes
+) -> None:
+    changes, odd, file = FileChanges(), tmp_path / os.fsdecode(name) / "file", tmp_path / "file"
+    with suppress(OSError, ValueError):
+        odd.parent.mkdir()
+    with anyio.fail_after(LIMIT):
+        async with anyio.create_task_group() as tasks, changes.of([odd]), changes.of([file]) as told:
+            tasks.start_soon(changes.run)
+            file.write_text("x")
+            assert await told.receive() == {file}
             tasks.cancel_scope.cancel()
