@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types.jsonrpc import JSONRPCRequest
+from mcp_types.jsonrpc import JSONRPCNotification, JSONRPCRequest
 
 from pml_gateway.foreign_json import repaired
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
@@ -42,6 +42,9 @@ FINISHING_SECONDS = 60.0
 
 LAST_SECONDS = 2.0
 """What a client is given to take what it was written last."""
+
+MAX_HELD = 100
+"""Requests that are held, after which nothing more is read until they are released."""
 
 MAX_UNREAD_NOTICES = 4 * 1024 * 1024
 """Bytes that wait for a client, from which on it is told nothing that counts for the moment only: more than a client
@@ -186,11 +189,11 @@ class Member:
     _released: Signal = field(default_factory=Signal)
 
     def hold(self) -> None:
-        """Take no message of it until it is released; its bridge repeats those of a member that leaves instead."""
+        """Take no request of it until it is released; its bridge repeats those of a member that leaves instead."""
         self.is_held = True
 
     def release(self) -> None:
-        """Take what it sends."""
+        """Take what it asks."""
         self.is_held = False
         self._released.set()
 
@@ -241,6 +244,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     write, outgoing = create_context_streams[SessionMessage](0)
     # Of a bridge that was killed, nobody waits for answers.
     patience = 0.0
+    held: dict[str | int, SessionMessage | Exception] = {}
 
     async def receive() -> None:
         nonlocal patience
@@ -248,12 +252,33 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
             with suppress(*BROKEN):
                 async for line in lines:
                     if line == FINISHING:
+                        await pass_held()
                         patience = FINISHING_SECONDS
                         return
                     item = await _message(line)
-                    await member.until_released()
-                    member.note(item)
-                    await arriving.send(item)
+                    match item.message if isinstance(item, SessionMessage) else None:
+                        case JSONRPCRequest(id=request_id) if member.is_held:
+                            held[request_id] = item
+                            if len(held) == 1:
+                                tasks.start_soon(pass_held)
+                            elif len(held) >= MAX_HELD:
+                                await member.until_released()
+                        case JSONRPCNotification(
+                            method="notifications/cancelled", params={"requestId": str() | int() as request_id}
+                        ) if request_id in held:
+                            del held[request_id]
+                        case _:
+                            await take(item)
+
+    async def take(item: SessionMessage | Exception) -> None:
+        member.note(item)
+        await arriving.send(item)
+
+    async def pass_held() -> None:
+        await member.until_released()
+        with suppress(*BROKEN):
+            while held:
+                await take(held.pop(next(iter(held))))
 
     async def send() -> None:
         async with outgoing:

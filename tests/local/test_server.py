@@ -319,6 +319,29 @@ async def test_nobody_calls_with_the_variables_of_another_client_after_an_edit(t
         assert not [each for each in b.told if each.get("id", 0) > last]
 
 
+async def test_a_client_that_is_to_move_still_answers_what_it_is_asked(tmp_path: Path) -> None:
+    upstreams = {"up": asking(), "other": ScriptedServer([tool("hello")])}
+    config = tmp_path / "config.yaml"
+    async with (
+        open_machine(tmp_path, upstreams, **FULL) as opened,
+        opened.attached("a", environ={"TOKEN": "token-a-7731"}) as a,
+        opened.attached("b", environ={"TOKEN": "token-b-7731"}) as b,
+    ):
+        assert await a.tools() == await b.tools()
+        asked = await b.begin("tools/call", {"name": "up__ask", "arguments": {"text": "who"}})
+        question = await b.next_told("elicitation/create")
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace('"in-memory-other"', '"in-memory-other", "env": {"T": "${env:TOKEN}"}'))
+        assert await b.notice("leaving") == {"leaving": "restart"}
+        late = await b.begin("tools/list")
+        await b.send(
+            {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"answer": "b"}}}
+        )
+        assert (await b.answer(asked))["content"][0]["text"] == "b"
+        with pytest.raises(asyncio.IncompleteReadError):
+            await b.answer(late)
+
+
 async def test_a_client_is_told_of_its_own_settings_and_of_no_other_ones(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         opened = await stack.enter_async_context(open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}))
