@@ -219,7 +219,7 @@ class Bridge:
             # Nobody reads the answers any more.
             return 0
         except LineTooLongError as error:
-            _tell(str(error))
+            tell(str(error))
             return 1
         return 0
 
@@ -334,7 +334,7 @@ class Bridge:
                 for note in answer["attached"].get("notes", ()):
                     if note not in self._told:
                         self._told.add(note)
-                        _tell(note)
+                        tell(note)
                 link.pid = answer["attached"].get("pid")
                 self._link = link
                 self._take(link, link.early)
@@ -360,7 +360,7 @@ class Bridge:
             return
         link.socket.close()
         if not self._client_left or self._session.waits:
-            _tell(f"the gateway (process {link.pid}) {f'ends ({link.leaving})' if link.leaving else why or 'was lost'}")
+            tell(f"the gateway (process {link.pid}) {f'ends ({link.leaving})' if link.leaving else why or 'was lost'}")
         for line in self._session.lost(link.lines.take_rest()):
             self._to_client.put(line)
         lived = time.monotonic() - link.since
@@ -386,7 +386,7 @@ class Bridge:
                 for line in self._session.restore():
                     link.out.put(line)
                 return
-            _tell(self._reason.message, self._reason.hint)
+            tell(self._reason.message, self._reason.hint)
             self._retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         reason = self._reason
@@ -514,7 +514,7 @@ def _as_sockets() -> tuple[int, int]:
     return ours.fileno(), ours.fileno()
 
 
-def _tell(message: str, hint: str = "") -> None:
+def tell(message: str, hint: str = "") -> None:
     """A line to whoever reads the client's log of its servers."""
     _say(f"pml: {message}" + (f" ({hint})" if hint else ""))
 

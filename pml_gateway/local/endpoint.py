@@ -422,9 +422,13 @@ def write_owned(path: str, content: bytes) -> None:
     """Replace a file by one that its owner alone reads; a reader sees the old or the new one."""
     temporary = f"{path}.{os.getpid()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        remove(temporary)
+        raise
 
 
 def remove(path: str) -> None:

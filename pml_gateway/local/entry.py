@@ -34,11 +34,12 @@ def bridge(words: Sequence[str]) -> list[str]:
     options = plain_options(words)
     if options is None or may_be_off(options, os.environ, _folder()):
         return [*words]
-    from pml_gateway.local.bridge import ServeAloneError
+    from pml_gateway.local.bridge import ServeAloneError, tell
 
     try:
         code = serve_as_bridge(options)
-    except ServeAloneError:
+    except ServeAloneError as error:
+        tell(str(error), "this client gets a gateway of its own")
         return [*words, "--alone"]
     # Everything is written, and nothing is left to close: the time that tidying up takes is the client's.
     os._exit(code)

@@ -35,6 +35,7 @@ from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
 from pml_gateway.serve.clients import end_local_client
+from pml_gateway.serve.limits.descriptors import raise_limit
 from pml_gateway.serve.runtime import TURN_SECONDS, refresh_on_hangup
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.telemetry import logs
@@ -319,6 +320,8 @@ async def run(
         GatewayError: it cannot listen there.
     """
     sys.setswitchinterval(TURN_SECONDS)
+    # That of the client which started this, or of the system, may be as low as is right for one program.
+    raise_limit()
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     if before:

@@ -284,11 +284,11 @@ class Session:
         return json.dumps(shown).encode()
 
     def _gateway_answer(self, request_id: Id, line: bytes, *, is_result: bool) -> bytes | None:
-        if isinstance(request_id, str) and request_id.startswith(OWN):
+        request = self._forget(request_id)
+        if request is None and isinstance(request_id, str) and request_id.startswith(OWN):
             if request_id == self._awaited:
                 self._awaited = None
             return None
-        request = self._forget(request_id)
         if request is None:
             return line
         if is_result and request.line is not None:

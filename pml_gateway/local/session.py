@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types.jsonrpc import JSONRPCNotification, JSONRPCRequest
+from mcp_types.jsonrpc import INVALID_REQUEST, JSONRPCNotification, JSONRPCRequest
 
 from pml_gateway.foreign_json import repaired
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
@@ -221,9 +222,9 @@ class Member:
             await self.lines.taken()
         return not (self.unanswered or patience.cancelled_caught)
 
-    def note(self, item: SessionMessage | Exception) -> None:
+    def note(self, item: SessionMessage) -> None:
         """Take note of what the client says of itself, and of its calls."""
-        match item.message if isinstance(item, SessionMessage) else None:
+        match item.message:
             case JSONRPCRequest(method="tools/call", params=params):
                 self.calls += 1
                 self.name = self.name or client_name(params)
@@ -244,7 +245,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     write, outgoing = create_context_streams[SessionMessage](0)
     # Of a bridge that was killed, nobody waits for answers.
     patience = 0.0
-    held: dict[str | int, SessionMessage | Exception] = {}
+    held: dict[str | int, SessionMessage] = {}
 
     async def receive() -> None:
         nonlocal patience
@@ -256,7 +257,10 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                         patience = FINISHING_SECONDS
                         return
                     item = await _message(line)
-                    match item.message if isinstance(item, SessionMessage) else None:
+                    if isinstance(item, Exception):
+                        await refuse(line, item)
+                        continue
+                    match item.message:
                         case JSONRPCRequest(id=request_id) if member.is_held:
                             held[request_id] = item
                             if len(held) == 1:
@@ -270,7 +274,12 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                         case _:
                             await take(item)
 
-    async def take(item: SessionMessage | Exception) -> None:
+    async def refuse(line: bytes | Oversized, error: Exception) -> None:
+        logger.debug("a message of %s cannot be read: %s", member.name or "a client", error)
+        if isinstance(line, bytes) and (answer := await anyio.to_thread.run_sync(_refusal, line)) is not None:
+            member.lines.write(answer)
+
+    async def take(item: SessionMessage) -> None:
         member.note(item)
         await arriving.send(item)
 
@@ -329,3 +338,15 @@ async def _message(line: bytes | Oversized) -> SessionMessage | Exception:
         return SessionMessage(await read_message(repaired(line)))
     except ValueError as error:
         return error
+
+
+def _refusal(line: bytes) -> bytes | None:
+    """The answer to a request that cannot be read though its id can; nobody would answer it otherwise."""
+    try:
+        request_id = json.loads(line)["id"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    if not isinstance(request_id, str | int):
+        return None
+    error = {"code": INVALID_REQUEST, "message": "this is no JSON-RPC request, or is nested too deeply"}
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()

@@ -184,7 +184,11 @@ class _Detached:
                 )
             return
         # Here, where it can be told that there can be none. A link in its place would have another file written.
-        log = os.open(endpoint.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        # Something else than a file, as a pipe, might be waited for without end.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        log = os.open(endpoint.log, flags, 0o600)
+        # A client may ignore its children, and this would as well.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         reading, writing = os.pipe()
         self._midwife = os.fork()
         if not self._midwife:
@@ -243,6 +247,8 @@ def _be_midwife(command: Sequence[str], environ: Mapping[str, str], home: str, l
     signal.set_wakeup_fd(-1)
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(each, signal.SIG_DFL)
+    # As one client has them, for all processes that come of this one.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.alarm(MIDWIFE_SECONDS)
     # Not the folder of one client, from where its modules would be imported as well.
     os.chdir(home)
@@ -321,7 +327,11 @@ def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> Fai
     )
     if exit_code > 0:
         told = {"message": error.message, "hint": error.hint, "exit": error.exit_code}
-        write_owned(endpoint.failure, json.dumps(told).encode())
+        try:
+            write_owned(endpoint.failure, json.dumps(told).encode())
+        except OSError:
+            # They try for themselves then.
+            return error
     return error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
+from pml_gateway.serve.limits.descriptors import ENOUGH
 from tests.local.bridged import INITIALIZE
 from tests.support.meta import LISTED
 from tests.support.process import (
@@ -104,6 +106,19 @@ def test_a_client_that_gives_no_stream_is_served_as_far_as_that_goes(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
     assert ('"serverInfo"' in done.stdout) == (closed == "2>&-")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are read from /proc")
+def test_the_gateway_of_all_may_open_more_files_than_the_client_that_started_it(tmp_path: Path) -> None:
+    write_settings(tmp_path, {"servers": {"up": entry()}})
+    with over_stdio("bridge", tmp_path) as started:
+        script = 'ulimit -Sn 100; exec "$0" "$@"'
+        command = ["/bin/sh", "-c", script, started["command"], *started["args"]]
+        subprocess.run(command, env=started["env"], stdin=subprocess.DEVNULL, timeout=LIMIT, check=True)
+        pid = json.loads(run_pml(tmp_path, "status", "--json").stdout)["machine"]["pid"]
+        [limits] = re.findall(r"Max open files +(\d+) +(\d+)", Path(f"/proc/{pid}/limits").read_text(encoding="utf-8"))
+    assert int(limits[0]) == min(int(limits[1]), ENOUGH) > 100
 
 
 def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def error_of(answer: Any) -> Any:
 def test_messages_pass_and_the_bridge_ends_when_its_client_leaves(tmp_path: Path) -> None:
     with bridged(tmp_path) as client:
         client.handshake()
+        client.call("pml-bridge-1-1", "echo")
+        assert client.next()["id"] == "pml-bridge-1-1"
         client.call(1, "echo", text="ä\ud83d", price=1.5)
         assert client.next()["result"] == {"by": 1, "echo": {"text": "ä\ud83d", "price": 1.5}}
         assert client.leave() == 0

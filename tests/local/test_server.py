@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp_types.jsonrpc import INVALID_REQUEST
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway import __version__
@@ -243,6 +244,19 @@ async def test_a_bridge_is_told_of_the_request_that_brings_the_answers_to_questi
             {"sent": client.last_id, "repeatable": False},
             {"done": client.last_id},
         ]
+
+
+async def test_a_request_that_cannot_be_read_is_answered(tmp_path: Path) -> None:
+    async with (
+        open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened,
+        opened.attached("a") as client,
+    ):
+        deep: Any = []
+        for _ in range(300):
+            deep = [deep]
+        refused = await client.request("tools/call", {"name": "up__hello", "arguments": {"deep": deep}})
+        assert refused["error"]["code"] == INVALID_REQUEST
+        assert "nested" in refused["error"]["message"]
 
 
 async def test_a_call_with_half_a_character_is_answered(tmp_path: Path) -> None:

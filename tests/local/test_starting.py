@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.endpoint import Endpoint, write_owned
 from pml_gateway.local.starting import FailedStartError, reach
 from tests.local import fake_gateway
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,8 @@ def reached(home: Path, behaviour: str = "") -> Iterator[Endpoint]:
 
 def started(home: Path) -> list[int]:
     """The process ids of the gateways that were started."""
-    return [json.loads(line)["pid"] for line in (home / "starts").read_text().splitlines()]
+    file = home / "starts"
+    return [json.loads(line)["pid"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def test_a_limit_of_open_files_without_end_holds_no_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +68,37 @@ def test_one_that_signals_end_again_is_no_failure_of_the_starts_of_others(tmp_pa
         pass
     assert len(started(tmp_path)) == 2
     assert not [*(tmp_path / "run").glob("*.failure")]
+
+
+@contextmanager
+def odd_signals() -> Iterator[None]:
+    """This process treats signals as no gateway should."""
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGCHLD, handler)
+
+
+def test_a_gateway_does_not_take_over_how_its_client_treats_signals(tmp_path: Path) -> None:
+    with odd_signals(), reached(tmp_path) as endpoint:
+        os.kill(started(tmp_path)[0], signal.SIGTERM)
+        wait_for(lambda: endpoint.living() is None, "the gateway ends")
+
+
+def test_a_log_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    log = Path(Endpoint.of(tmp_path, tmp_path / "config.yaml").log)
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    with pytest.raises(OSError, match=log.name), reached(tmp_path):
+        pass
+
+
+def test_what_cannot_be_written_leaves_nothing_beside(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    (taken / "by a folder").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        write_owned(str(taken), b"x")
+    assert [*tmp_path.iterdir()] == [taken]
