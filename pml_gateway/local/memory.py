@@ -348,7 +348,8 @@ class Session:
     def _error(self, request: Request, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
         """The answer to a request that has none, in the shape that the gateway's own failures have."""
         error = {
-            "code": "INTERNAL",
+            # What does not pass by itself is in the configuration or the options.
+            "code": "INTERNAL" if is_retryable else "INVALID_INPUT",
             "message": message,
             "retryable": is_retryable and request.executed == "no",
             "hint": hint,

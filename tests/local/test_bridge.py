@@ -300,7 +300,8 @@ def test_a_client_that_cannot_be_served_is_told_why_and_whether_to_try_again(
         error = client.next()["error"]
         assert words in error["message"]
         assert "()" not in error["message"]
-        assert error["data"]["retryable"] == (code != 78)
+        told = ("INVALID_INPUT", False) if code == 78 else ("INTERNAL", True)
+        assert (error["data"]["code"], error["data"]["retryable"]) == told
         assert client.process.wait(30) == code
         assert words in (tmp_path / "bridge.stderr").read_text()
     with bridged(tmp_path, behaviour) as client:
