@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def names(url: str, path: str = "/full_proxy") -> list[str]:
     return [tool["name"] for tool in result_modern(url + path, "tools/list")["tools"]]
 
 
+def piped(
+    started: Mapping[str, Any], method: str, params: Mapping[str, Any], after: str = "", *, before: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """What comes of a gateway that is sent one request and the end of its input; a shell starts it."""
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    return subprocess.run(
+        ["/bin/sh", "-c", f'{before} exec "$0" "$@" {after}', started["command"], *started["args"]],
+        env=started["env"],
+        input=f"{asked}\n",
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
 async def test_stdio_serves_the_same_gateway_to_a_client_that_starts_it(tmp_path: Path) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
     command, *arguments = serve_alone("--mode", "full_proxy")
@@ -74,17 +91,8 @@ def test_what_is_asked_before_the_input_ends_is_answered(
 ) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
     assert run_pml(tmp_path, "tools").returncode == 0
-    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     with over_stdio(over, tmp_path) as started:
-        done = subprocess.run(
-            [started["command"], *started["args"]],
-            env=started["env"],
-            input=f"{asked}\n",
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+        done = piped(started, method, params)
     assert answer in done.stdout, done.stderr
 
 
@@ -92,17 +100,8 @@ def test_what_is_asked_before_the_input_ends_is_answered(
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_client_that_gives_no_stream_is_served_as_far_as_that_goes(tmp_path: Path, closed: str) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
-    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE})
     with over_stdio("bridge", tmp_path) as started:
-        done = subprocess.run(
-            ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', started["command"], *started["args"]],
-            env=started["env"],
-            input=f"{asked}\n",
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+        done = piped(started, "initialize", INITIALIZE, closed)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
     assert ('"serverInfo"' in done.stdout) == (closed == "2>&-")
@@ -113,9 +112,7 @@ def test_a_client_that_gives_no_stream_is_served_as_far_as_that_goes(tmp_path: P
 def test_the_gateway_of_all_may_open_more_files_than_the_client_that_started_it(tmp_path: Path) -> None:
     write_settings(tmp_path, {"servers": {"up": entry()}})
     with over_stdio("bridge", tmp_path) as started:
-        script = 'ulimit -Sn 100; exec "$0" "$@"'
-        command = ["/bin/sh", "-c", script, started["command"], *started["args"]]
-        subprocess.run(command, env=started["env"], stdin=subprocess.DEVNULL, timeout=LIMIT, check=True)
+        piped(started, "initialize", INITIALIZE, before="ulimit -Sn 100;")
         pid = json.loads(run_pml(tmp_path, "status", "--json").stdout)["machine"]["pid"]
         [limits] = re.findall(r"Max open files +(\d+) +(\d+)", Path(f"/proc/{pid}/limits").read_text(encoding="utf-8"))
     assert int(limits[0]) == min(int(limits[1]), ENOUGH) > 100
