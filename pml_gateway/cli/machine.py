@@ -20,8 +20,12 @@ _STARTED = {"up": "until pml down", "service": "started at login", "client": "st
 
 
 def show_machine(machine: JsonObject) -> None:
-    """Print how it is, with a table of clients, and one of servers with the processes that need a reason."""
+    """Print how it is."""
     say_wrapped(_in_words(machine))
+
+
+def show_clients_and_servers(machine: JsonObject) -> None:
+    """Print a table of its clients, and one of its servers with the processes that need a reason."""
     if machine["clients"]:
         say()
         columns = ("client", "pid", "folder", "mode", "calls", "since")

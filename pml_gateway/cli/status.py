@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import short_folder, show_machine, version_of
+from pml_gateway.cli.machine import short_folder, show_clients_and_servers, show_machine, version_of
 from pml_gateway.cli.output import (
     ExitCode,
     answers,
@@ -55,7 +55,7 @@ def status(
 ) -> None:
     """Show the gateways that run and every server in a line; what needs something comes first, with what mends it.
 
-    The gateway that this machine's clients share comes first, with its clients and the processes of its servers.
+    Of the gateway that this machine's clients share, its clients and the processes of its servers follow.
     Nothing is started or connected for it. Without a running gateway it is what was last known.
 
     Example: pml status --watch
@@ -81,6 +81,7 @@ def status(
             elif live is not None:
                 live.update(Text(_as_text(command, found)), refresh=True)
             else:
+                say(time.strftime("--- %Y-%m-%d %H:%M:%S"))
                 _show(command, found)
             time.sleep(WATCH_SECONDS)
 
@@ -154,6 +155,7 @@ def _as_text(command: Command, found: _Found) -> str:
 
 
 def _show(command: Command, found: _Found) -> None:
+    """What needs something stands as far up as it can: a terminal that is watched has no room for what is below."""
     for error in found.errors:
         warn(error)
     if found.machine is not None:
@@ -169,10 +171,12 @@ def _show(command: Command, found: _Found) -> None:
         say("; ".join([*none_runs, *last_known]))
     if found.broken is not None:
         tell(found.broken)
-        return
-    say()
-    print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
-    if found.reports and found.reports[0]["pid"] is None:
+    else:
+        say()
+        print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
+    if found.machine is not None:
+        show_clients_and_servers(found.machine)
+    if found.broken is None and found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
 
 

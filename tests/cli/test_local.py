@@ -5,10 +5,13 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -242,7 +245,7 @@ signal.pause()
 
 
 @contextmanager
-def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+def ending(process: subprocess.Popen[Any]) -> Iterator[None]:
     """End the process whatever becomes of the test."""
     try:
         yield
@@ -335,7 +338,25 @@ def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, m
     assert [json.loads(line)["machine"]["age_seconds"] for line in lines[:2]] == [2.0, 1.0]
     left = 3
     with scripted_machine(home, {"status": told}):
-        assert pml("status", "--watch").stdout.count("gateway of this machine 4711") >= 2
+        shown = pml("status", "--watch").stdout
+    assert len(re.findall(r"^--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\ngateway of this machine 4711", shown, re.M)) >= 2
+
+
+def test_on_a_small_terminal_what_needs_something_is_not_what_is_cut(home: Path) -> None:
+    clients = [client(home, pid=pid) for pid in range(101, 131)]
+    with scripted_machine(home, {"status": {**busy(home), "clients": clients}}):
+        screen, terminal = os.openpty()
+        termios.tcsetwinsize(screen, (24, 80))
+        watch = [sys.executable, "-m", "pml_gateway", "status", "--watch"]
+        with subprocess.Popen(watch, stdout=terminal, stderr=terminal) as process, ending(process):
+            os.close(terminal)
+            first = b""
+            # Rich cuts it with dots in the middle of the last line.
+            while b"      ...      " not in first:
+                assert select.select([screen], [], [], 30)[0]
+                first += os.read(screen, 65536)
+        os.close(screen)
+    assert "command no-such-command-of-pml is not found  pml doctor" in first.decode()
 
 
 def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
