@@ -74,10 +74,10 @@ def _client_row(client: JsonObject) -> Sequence[object]:
 
 
 def _server_row(server: JsonObject) -> Sequence[object]:
-    processes = server["processes"]
+    processes, failed = server["processes"], server.get("failed_clients", 0)
     return (
         server["server"],
-        server["state"].replace("_", " "),
+        server["state"].replace("_", " ") + (f", failed for {failed}" if 0 < failed < server["clients"] else ""),
         len(processes),
         _size(sum(each.get("memory_bytes") or 0 for each in processes)) if processes else "",
         f"{server['calls']:,}",
@@ -94,6 +94,11 @@ def _reasons(servers: Sequence[JsonObject]) -> Iterator[Sequence[object]]:
                 shown = f"{kind} {short_folder(whose)}" if kind == "folder" else each["for"]
                 size = _size(each["memory_bytes"]) if each.get("memory_bytes") else ""
                 yield server["server"], each["pid"], size, shown, each.get("why") or ""
+
+
+def whose(row: JsonObject) -> list[str]:
+    """For whom a server is so, where it is not so for all clients of a gateway: folders, or clients of one folder."""
+    return row.get("clients") or [short_folder(folder) for folder in row.get("folders", ())]
 
 
 def short_folder(path: str) -> str:

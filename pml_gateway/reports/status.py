@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import anyio
@@ -79,7 +80,7 @@ def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
     """The reports of gateways, those of one process as one, with all their modes: it serves several folders.
 
     Each of its servers is there once, as last seen; where they do not all say the same of it, once for each thing they
-    say, with the `folders` that are told so.
+    say, with the `folders` that are told so, and the `clients` where clients of one folder are told different things.
     """
     processes: dict[object, list[JsonObject]] = {}
     alone: list[JsonObject] = []
@@ -92,16 +93,15 @@ def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
-    said: dict[str, dict[str, tuple[JsonObject, list[str]]]] = {}
+    said: dict[str, dict[str, tuple[JsonObject, list[JsonObject]]]] = {}
     for report in reports:
         for row in report["upstreams"]:
             told = json.dumps({key: value for key, value in row.items() if key not in PASSING})
-            _, folders = said.setdefault(row["server"], {}).setdefault(told, (row, []))
-            folders.append(report.get("folder", ""))
+            said.setdefault(row["server"], {}).setdefault(told, (row, []))[1].append(report)
     rows = [
-        {**row, "folders": sorted({*folders})} if len(each) > 1 else row
+        {**row, **whose}
         for each in said.values()
-        for row, folders in each.values()
+        for (row, _), whose in zip(each.values(), _told_apart([told for _, told in each.values()]), strict=True)
     ]
     return {
         **max(reports, key=lambda report: report["age_seconds"]),
@@ -111,6 +111,28 @@ def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
         "clients": sum(report["clients"] for report in reports),
         "upstreams": rows,
     }
+
+
+def _told_apart(groups: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
+    """For whom each of several groups of reports is, which say different things; nothing is to be told of one alone."""
+    if len(groups) == 1:
+        return [{}]
+    folders = [sorted({folder for report in group for folder in _folders(report)}) for group in groups]
+    if len({*chain(*folders)}) == sum(map(len, folders)):
+        return [{"folders": each} for each in folders]
+    clients = [sorted(client for report in group for client in _clients(report)) for group in groups]
+    return [{"folders": each, "clients": whose} for each, whose in zip(folders, clients, strict=True)]
+
+
+def _folders(report: JsonObject) -> list[str]:
+    """Those of its clients; without any the folder that it was opened for."""
+    return [each["folder"] for each in report.get("attached", ())] or [report.get("folder", "")]
+
+
+def _clients(report: JsonObject) -> list[str]:
+    return [each["client"] for each in report.get("attached", ())] or [
+        "clients over HTTP" if report["url"] else "no client"
+    ]
 
 
 async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObject:

@@ -101,6 +101,7 @@ def busy(home: Path) -> JsonObject:
                 "state": "ready",
                 "calls": 3,
                 "clients": 7,
+                "failed_clients": 2,
             },
         ],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -170,6 +171,39 @@ def test_a_server_that_is_not_the_same_in_all_folders_is_told_with_them() -> Non
     assert [(row["state"], row["folders"]) for row in one["upstreams"]] == [("ready", ["/a", "/b"]), ("failed", ["/c"])]
     assert one["clients"] == 3
     assert other == reports[-1]
+
+
+@pytest.mark.anyio
+async def test_where_a_server_fails_for_some_clients_it_is_said_for_which(tmp_path: Path) -> None:
+    folders = {name: tmp_path / "projects" / f"project of {name}" for name in ("alpha", "beta", "gamma")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    servers = {"per_folder": {**CALC, "cwd": "./inner"}, "token": {**CALC, "env": {"TOKEN": "${env:TOKEN}"}}}
+    (folders["alpha"] / "inner").mkdir()
+    async with (
+        open_machine(tmp_path, {}, servers=servers) as opened,
+        opened.attached("alpha", folder=folders["alpha"], environ={"TOKEN": "1"}),
+        opened.attached("beta", folder=folders["beta"], environ={"TOKEN": "1"}),
+        opened.attached("gamma", folder=folders["beta"]),
+    ):
+        await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 3)
+        pools = [gateway.pool for gateway in opened.profiles.gateways]
+        await until(lambda: all(each.settled.is_set() for pool in pools for each in pool.upstreams.values()))
+        shown = await status(tmp_path)
+        report = await status(tmp_path, "--json")
+        table = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, "upstreams"))).stdout
+    assert {
+        (row["server"], row["state"] == "failed", *row["folders"], *(row["clients"] or ())) for row in report["servers"]
+    } == {
+        ("per_folder", False, str(folders["alpha"])),
+        ("per_folder", True, str(folders["beta"])),
+        ("token", False, str(folders["alpha"]), str(folders["beta"]), "alpha 1 (1)", "beta 1 (1)"),
+        ("token", True, str(folders["beta"]), "gamma 1 (1)"),
+    }
+    needing = [re.split("  +", line) for line in shown.splitlines() if line.endswith("pml doctor")]
+    assert [line[:2] for line in needing] == [["per_folder", "…/project of beta"], ["token", "gamma 1 (1)"]]
+    assert "alpha 1 (1), beta 1 (1)" in table
+    assert "gamma 1 (1)" in table
 
 
 @pytest.mark.anyio

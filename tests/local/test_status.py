@@ -11,6 +11,7 @@ import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.local.status import OTHERS
+from pml_gateway.serve.control import gateway_status
 from tests.local.test_server import FULL
 from tests.support.machine import TestMachine, open_machine
 from tests.support.memory import MemoryStreams
@@ -20,8 +21,11 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.anyio
 
 
+REFUSED = "refused"
+
+
 class Processes(MemoryStreams):
-    """A server in memory that looks as if a process served each of its sessions."""
+    """A server in memory that looks as if a process served each of its sessions; one TOKEN does not open any."""
 
     def __init__(self) -> None:
         super().__init__({"up": ScriptedServer([tool("hello")])})
@@ -30,6 +34,8 @@ class Processes(MemoryStreams):
     async def __call__(
         self, upstream_id: str, definition: UpstreamDefinition, **options: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
+        if options["workplace"].environ.get("TOKEN") == REFUSED:
+            raise ConnectionRefusedError
         async with super().__call__(upstream_id, definition, **options) as streams:
             options["http"].pid = 1_000_000_000 + self.upstreams[upstream_id].opened
             yield streams
@@ -67,6 +73,20 @@ async def test_two_processes_of_one_folder_are_told_apart(tmp_path: Path) -> Non
         (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client b 1 (1)"),
         (f"folder {other}", "sessions: per_folder"),
     ]
+
+
+async def test_a_server_that_fails_for_some_of_its_clients_is_told_to_work_for_the_others(tmp_path: Path) -> None:
+    async with (
+        opened_with(tmp_path, env={"TOKEN": "${env:TOKEN}"}) as opened,
+        opened.attached("a", environ={"TOKEN": "1"}) as one,
+        opened.attached("b", environ={"TOKEN": REFUSED}) as other,
+    ):
+        await one.call("up__hello")
+        await other.call("up__hello")
+        told = row(opened)
+        [failing] = [each for each in opened.profiles.gateways if each.pool.workplace.environ["TOKEN"] == REFUSED]
+        assert gateway_status(failing)["upstreams"][0]["state"] == "failed"
+    assert (told["state"], told["clients"], told["failed_clients"]) == ("ready", 2, 1)
 
 
 async def test_calls_of_a_process_that_has_ended_count_on(tmp_path: Path) -> None:
