@@ -203,7 +203,8 @@ def _gateway(report: JsonObject) -> str:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
         parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]
         parts.append(counted(report["clients"], "client"))
-    return ", ".join([*parts, f"mode {report['mode']}", counted(report["tools"], "tool")])
+    mode = [f"mode {report['mode']}"] if report["mode"] else []
+    return ", ".join([*parts, *mode, counted(report["tools"], "tool")])
 
 
 def _show_servers(reports: list[JsonObject]) -> None:

@@ -112,8 +112,10 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
             warn(report["error"])
             continue
         if report["pid"] is not None:
-            modes = f"{plural_of(report['mode'].count(',') + 1, 'mode')} {report['mode']}"
-            say(f"gateway {report['pid']}, {modes}, {counted(report['tools'], 'tool')}", style="bold")
+            modes = report["mode"]
+            named = [f"{plural_of(modes.count(',') + 1, 'mode')} {modes}"] if modes else []
+            parts = [f"gateway {report['pid']}", *named, counted(report["tools"], "tool")]
+            say(", ".join(parts), style="bold")
         are_told_apart = any(whose(row) for row in report["upstreams"])
         print_table(
             (

@@ -206,6 +206,11 @@ class Gateway:
             if upstream.last_listed is None and upstream_id not in known
         )
 
+    def listed_at(self, upstream: Upstream) -> float | None:
+        """When an upstream listed what is known of it, also before this start; None where nothing is known."""
+        listed = upstream.last_listed
+        return listed.listed_at if listed else self._listings.listed_at(upstream.upstream_id, upstream.definition)
+
     def unlisted_owner(self, tool_name: str) -> Upstream | None:
         """The upstream whose tool this is by its name, if no list of it is known."""
         upstream_id = self.state.catalog.ownership.of(tool_name)

@@ -20,6 +20,7 @@ from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
 from pml_gateway.local.machine import STARTS
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.reports.status import clients_in_words
 from pml_gateway.serve.reload import APPLIED
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
@@ -63,7 +64,7 @@ def _state(machine: JsonObject | None, *, is_wanted: bool) -> Finding:
         return Finding(Area.MACHINE, Severity.NOTE, "", what, "remove local.attach, and they share one")
     subject = f"gateway {machine['pid']}"
     size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine.get("memory_bytes") else []
-    runs = ["runs", f"for {span(machine['age_seconds'])}", *size, counted(len(machine["clients"]), "client")]
+    runs = ["runs", f"for {span(machine['age_seconds'])}", *size, clients_in_words(machine)]
     what = ", ".join(runs)
     if is_newer(machine["version"], __version__):
         what += f"; its version is {machine['version']}, and this pml is older: {__version__}"

@@ -66,6 +66,12 @@ def need_of(row: JsonObject) -> Need | None:
     return None
 
 
+def clients_in_words(machine: JsonObject) -> str:
+    """How many clients the gateway of this machine has; one that listens says where. Earlier versions do not know."""
+    over_stdio, over_http = counted(len(machine["clients"]), "client"), machine.get("http_clients")
+    return over_stdio if over_http is None else f"{over_stdio} over stdio, {over_http} over HTTP"
+
+
 def in_words(row: JsonObject) -> str:
     """How a server is, in a few words."""
     seen = "never seen" if row["age_seconds"] is None else f"seen {span(row['age_seconds'])} ago"
@@ -79,6 +85,8 @@ def in_words(row: JsonObject) -> str:
 def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
     """The reports of gateways, those of one process as one, with all their modes: it serves several folders.
 
+    No mode is told where one of a machine is only kept for the next client, whatever mode the last one had.
+
     Each of its servers is there once, as last seen; where they do not all say the same of it, once for each thing they
     say, with the `folders` that are told so, and the `clients` where clients of one folder are told different things.
     """
@@ -89,7 +97,14 @@ def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
             alone.append(report)
         else:
             processes.setdefault(report["pid"], []).append(report)
-    return [_of_process(several) if len(several) > 1 else several[0] for several in processes.values()] + alone
+    merged = (_of_process(several) if len(several) > 1 else several[0] for several in processes.values())
+    modes = (_modes(several) for several in processes.values())
+    return [{**report, "mode": mode} for report, mode in zip(merged, modes, strict=True)] + alone
+
+
+def _modes(reports: Iterable[JsonObject]) -> str | None:
+    serving = [report for report in reports if report.get("transport") != "machine" or report["clients"]]
+    return ", ".join(sorted({report["mode"] for report in serving})) or None
 
 
 def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
@@ -106,7 +121,6 @@ def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
     return {
         **max(reports, key=lambda report: report["age_seconds"]),
         "url": next((report["url"] for report in reports if report["url"]), None),
-        "mode": ", ".join(sorted({report["mode"] for report in reports})),
         "tools": max(report["tools"] for report in reports),
         "clients": sum(report["clients"] for report in reports),
         "upstreams": rows,

@@ -83,7 +83,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         },
         "stale": upstream.state is UpstreamState.FAILED and bool(tools),
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
-        "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
+        "age_seconds": round(time.time() - at, 3) if (at := gateway.listed_at(upstream)) is not None else None,
         "in_flight": upstream.in_flight,
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),

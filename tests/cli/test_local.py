@@ -75,6 +75,7 @@ def busy(home: Path) -> JsonObject:
         **STATUS,
         "started_by": "up",
         "url": "http://127.0.0.1:8765/mcp",
+        "http_clients": 1,
         "clients": [client(home), client(home, name="cursor-nightly-20270101", pid=102, folder=far)],
         "servers": [
             {"server": "calc", "processes": [everybody], "state": "ready", "calls": 17, "clients": 2},
@@ -372,7 +373,7 @@ def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_proc
     with scripted_machine(home, {"status": busy(home)}):
         runs, several = of_the_machine(home)
     saved = "sharing saves 1 gateway and 1 process of a server, about 231 MB"
-    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients; {saved}")
+    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients over stdio, 1 over HTTP; {saved}")
     assert several == ("ok", "playwright has 2 processes")
     with scripted_machine(home, {"status": {**STATUS, "version": "0.0.1"}}):
         [(severity, what)] = of_the_machine(home)

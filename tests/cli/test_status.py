@@ -146,6 +146,33 @@ async def test_one_process_is_told_once_however_many_folders_it_serves(tmp_path:
 
 
 @pytest.mark.anyio
+async def test_no_mode_is_told_of_a_gateway_that_is_kept_for_the_next_client(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached(mode="semantic"):
+            await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+            assert [each["mode"] for each in (await status(tmp_path, "--json"))["gateways"]] == ["semantic"]
+        await until(lambda: not opened.profiles.members)
+        (gateway,) = (await status(tmp_path, "--json"))["gateways"]
+        shown = [
+            (await anyio.to_thread.run_sync(partial(run_here, tmp_path, "upstreams"))).stdout,
+            await status(tmp_path),
+        ]
+    assert (gateway["mode"], gateway["clients"]) == (None, 0)
+    assert not any("mode" in each for each in shown)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_was_seen_before_the_start_is_not_said_never_to_have_been(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")])}) as served:
+        await served.gateway.refresh(20)
+    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")], refuse=True)}):
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        (row,) = (await status(tmp_path, "--json"))["servers"]
+    assert (row["state"], row["tools"]) == ("failed", 1)
+    assert row["age_seconds"] >= 0
+
+
+@pytest.mark.anyio
 async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
     upstream = ScriptedServer([tool("hello")])
     async with open_machine(tmp_path, {"up": upstream}) as opened, opened.attached():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -87,6 +88,16 @@ async def test_a_server_that_fails_for_some_of_its_clients_is_told_to_work_for_t
         [failing] = [each for each in opened.profiles.gateways if each.pool.workplace.environ["TOKEN"] == REFUSED]
         assert gateway_status(failing)["upstreams"][0]["state"] == "failed"
     assert (told["state"], told["clients"], told["failed_clients"]) == ("ready", 2, 1)
+
+
+async def test_a_gateway_that_opens_later_is_told_to_be_as_old_as_its_process(tmp_path: Path) -> None:
+    async with opened_with(tmp_path) as opened:
+        before = time.monotonic()
+        async with opened.attached("a"):
+            [profile] = opened.profiles.all
+            assert profile.runtime is not None
+            passed = time.monotonic() - before
+            assert profile.runtime.presence.as_json()["age_seconds"] >= round(passed, 3)
 
 
 async def test_calls_of_a_process_that_has_ended_count_on(tmp_path: Path) -> None:
