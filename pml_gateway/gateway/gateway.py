@@ -83,7 +83,7 @@ class CallsInFlight:
 logger = get_logger(__name__)
 
 FIRST_LIST_WAIT = 3.0
-"""Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
+"""Seconds the very first start, which has no manifest, waits once upstreams start; with the start-up about five."""
 
 QUIET_START = 1.0
 """With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
