@@ -30,7 +30,7 @@ INDENT = 4
 def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
     """Print rows under headings. What does not fit wraps: the widest column, under its row where it is long.
 
-    Where the others do not fit either, the widest of them go under the row as well.
+    Where the others do not fit either, the widest of them go under the row as well, each with its name.
     """
     widths = [
         max(len(name), *(_width(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
@@ -51,9 +51,21 @@ def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequenc
         line = Text(" " * GAP).join(_padded(row[at], widths[at]) for at in beside)
         line.rstrip()
         console.print(line, overflow="fold")
-        for at in sorted(under):
-            if row[at].plain:
-                console.print(Padding(row[at], (0, 0, 0, INDENT), expand=False))
+        shown = [at for at in sorted(under) if row[at].plain]
+        if len(under) == 1:
+            texts = [row[at] for at in shown]
+        elif row is heading:
+            texts = []
+        else:
+            texts = _side_by_side([Text(": ").join((heading[at], row[at])) for at in shown], console.width - INDENT)
+        for text in texts:
+            console.print(Padding(text, (0, 0, 0, INDENT), expand=False))
+
+
+def _side_by_side(texts: list[Text], room: int) -> list[Text]:
+    """The texts on one line, where there is room for it."""
+    together = Text(" " * GAP).join(texts)
+    return [together] if texts and together.cell_len <= room else texts
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[Text]], widest: int) -> Table:
