@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pml_gateway import __version__
-from pml_gateway.cli.output import print_table, say, say_wrapped
+from pml_gateway.cli.output import print_table, say, say_wrapped, whole
 from pml_gateway.installation import is_newer
 from pml_gateway.text import shortened, span
 from pml_gateway.types import JsonObject
@@ -57,10 +57,10 @@ def _in_words(machine: JsonObject) -> str:
         f"gateway of this machine {machine['pid']}",
         version_of(machine, "pml restart"),
         *([machine["url"]] if machine.get("url") else []),
-        f"for {span(machine['age_seconds'])}",
+        whole(f"for {span(machine['age_seconds'])}"),
         _STARTED.get(machine["started_by"], machine["started_by"]),
-        *([_size(machine["memory_bytes"])] if machine.get("memory_bytes") else []),
-        clients_in_words(machine),
+        *([whole(_size(machine["memory_bytes"]))] if machine.get("memory_bytes") else []),
+        *map(whole, clients_in_words(machine).split(", ")),
     ]
     return ", ".join(parts)
 

@@ -87,6 +87,9 @@ def _width(cell: Text) -> int:
     return max((Text(line).cell_len for line in cell.plain.splitlines()), default=0)
 
 
+UNBROKEN = "\xa0"
+"""A space at which no line is broken; what is printed has plain ones, to be searched for."""
+
 READABLE = 40
 """Columns below which nothing is wrapped any more."""
 
@@ -120,11 +123,16 @@ def say(text: str = "", style: str = "") -> None:
     answers().print(Text(printable(text), style=style), soft_wrap=True)
 
 
+def whole(text: str) -> str:
+    """A text that `wrapped` does not break, such as a number with its unit."""
+    return text.replace(" ", UNBROKEN)
+
+
 def wrapped(text: str, reserved: int = 0) -> list[str]:
     """Lines that fit beside `reserved` columns; a path or a command that is too long stays whole, to be copied."""
     width = max(answers().width - reserved, READABLE)
     lines = [
-        line
+        line.replace(UNBROKEN, " ")
         for part in text.splitlines()
         for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
     ]

@@ -27,6 +27,7 @@ from pml_gateway.cli.output import (
     say_wrapped,
     tell,
     warn,
+    whole,
 )
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
@@ -201,10 +202,10 @@ def _gateway(report: JsonObject) -> str:
     parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
     if "transport" in report:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
-        parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]
-        parts.append(counted(report["clients"], "client"))
+        age, clients = f"for {span(report['age_seconds'])}", counted(report["clients"], "client")
+        parts += [report["url"] or how, whole(age), whole(clients)]
     mode = [f"mode {report['mode']}"] if report["mode"] else []
-    return ", ".join([*parts, *mode, counted(report["tools"], "tool")])
+    return ", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))])
 
 
 def _show_servers(reports: list[JsonObject]) -> None:

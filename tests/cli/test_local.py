@@ -324,6 +324,16 @@ def test_status_shows_clients_and_servers_in_80_columns(home: Path) -> None:
     assert report["gateways"] == []
 
 
+@pytest.mark.parametrize("columns", range(40, 110, 7))
+def test_no_line_of_status_breaks_within_a_number(home: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with scripted_machine(home, {"status": busy(home)}):
+        shown = pml("status").stdout
+    said, _, _ = shown.partition("\n\n")
+    assert "190 MB, 2 clients over stdio, 1 over HTTP" in " ".join(said.split())
+    assert not [line for line in said.splitlines() if re.search(r"(for|\d)$", line)]
+
+
 def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "WATCH_SECONDS", 0.0)
     left = 3
