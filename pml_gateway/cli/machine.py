@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pml_gateway import __version__
-from pml_gateway.cli.output import print_table, say, say_wrapped
+from pml_gateway.cli.output import print_table, say, say_wrapped, whole
 from pml_gateway.installation import is_newer
-from pml_gateway.text import counted, shortened, span
+from pml_gateway.text import shortened, span
 from pml_gateway.types import JsonObject
 
 FOLDER_COLUMNS = 22
@@ -20,8 +20,12 @@ _STARTED = {"up": "until pml down", "service": "started at login", "client": "st
 
 
 def show_machine(machine: JsonObject) -> None:
-    """Print how it is, with a table of clients, and one of servers with the processes that need a reason."""
+    """Print how it is."""
     say_wrapped(_in_words(machine))
+
+
+def show_clients_and_servers(machine: JsonObject) -> None:
+    """Print a table of its clients, and one of its servers with the processes that need a reason."""
     if machine["clients"]:
         say()
         columns = ("client", "pid", "folder", "mode", "calls", "since")
@@ -46,14 +50,17 @@ def version_of(gateway: JsonObject, remedy: str) -> str:
 
 
 def _in_words(machine: JsonObject) -> str:
+    # The reports take 0.2 s to import.
+    from pml_gateway.reports.status import clients_in_words
+
     parts = [
         f"gateway of this machine {machine['pid']}",
         version_of(machine, "pml restart"),
         *([machine["url"]] if machine.get("url") else []),
-        f"for {span(machine['age_seconds'])}",
+        whole(f"for {span(machine['age_seconds'])}"),
         _STARTED.get(machine["started_by"], machine["started_by"]),
-        *([_size(machine["memory_bytes"])] if machine.get("memory_bytes") else []),
-        counted(len(machine["clients"]), "client"),
+        *([whole(_size(machine["memory_bytes"]))] if machine.get("memory_bytes") else []),
+        *map(whole, clients_in_words(machine).split(", ")),
     ]
     return ", ".join(parts)
 
@@ -70,10 +77,10 @@ def _client_row(client: JsonObject) -> Sequence[object]:
 
 
 def _server_row(server: JsonObject) -> Sequence[object]:
-    processes = server["processes"]
+    processes, failed = server["processes"], server.get("failed_clients", 0)
     return (
         server["server"],
-        server["state"].replace("_", " "),
+        server["state"].replace("_", " ") + (f", failed for {failed}" if 0 < failed < server["clients"] else ""),
         len(processes),
         _size(sum(each.get("memory_bytes") or 0 for each in processes)) if processes else "",
         f"{server['calls']:,}",
@@ -90,6 +97,11 @@ def _reasons(servers: Sequence[JsonObject]) -> Iterator[Sequence[object]]:
                 shown = f"{kind} {short_folder(whose)}" if kind == "folder" else each["for"]
                 size = _size(each["memory_bytes"]) if each.get("memory_bytes") else ""
                 yield server["server"], each["pid"], size, shown, each.get("why") or ""
+
+
+def whose(row: JsonObject) -> list[str]:
+    """For whom a server is so, where it is not so for all clients of a gateway: folders, or clients of one folder."""
+    return row.get("clients") or [short_folder(folder) for folder in row.get("folders", ())]
 
 
 def short_folder(path: str) -> str:

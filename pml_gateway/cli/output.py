@@ -30,7 +30,7 @@ INDENT = 4
 def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
     """Print rows under headings. What does not fit wraps: the widest column, under its row where it is long.
 
-    Where the others do not fit either, the widest of them go under the row as well.
+    Where the others do not fit either, the widest of them go under the row as well, each with its name.
     """
     widths = [
         max(len(name), *(_width(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
@@ -51,9 +51,21 @@ def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequenc
         line = Text(" " * GAP).join(_padded(row[at], widths[at]) for at in beside)
         line.rstrip()
         console.print(line, overflow="fold")
-        for at in sorted(under):
-            if row[at].plain:
-                console.print(Padding(row[at], (0, 0, 0, INDENT), expand=False))
+        shown = [at for at in sorted(under) if row[at].plain]
+        if len(under) == 1:
+            texts = [row[at] for at in shown]
+        elif row is heading:
+            texts = []
+        else:
+            texts = _side_by_side([Text(": ").join((heading[at], row[at])) for at in shown], console.width - INDENT)
+        for text in texts:
+            console.print(Padding(text, (0, 0, 0, INDENT), expand=False))
+
+
+def _side_by_side(texts: list[Text], room: int) -> list[Text]:
+    """The texts on one line, where there is room for it."""
+    together = Text(" " * GAP).join(texts)
+    return [together] if texts and together.cell_len <= room else texts
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[Text]], widest: int) -> Table:
@@ -74,6 +86,9 @@ def _padded(cell: Text, width: int) -> Text:
 def _width(cell: Text) -> int:
     return max((Text(line).cell_len for line in cell.plain.splitlines()), default=0)
 
+
+UNBROKEN = "\xa0"
+"""A space at which no line is broken; what is printed has plain ones, to be searched for."""
 
 READABLE = 40
 """Columns below which nothing is wrapped any more."""
@@ -108,11 +123,16 @@ def say(text: str = "", style: str = "") -> None:
     answers().print(Text(printable(text), style=style), soft_wrap=True)
 
 
+def whole(text: str) -> str:
+    """A text that `wrapped` does not break, such as a number with its unit."""
+    return text.replace(" ", UNBROKEN)
+
+
 def wrapped(text: str, reserved: int = 0) -> list[str]:
     """Lines that fit beside `reserved` columns; a path or a command that is too long stays whole, to be copied."""
     width = max(answers().width - reserved, READABLE)
     lines = [
-        line
+        line.replace(UNBROKEN, " ")
         for part in text.splitlines()
         for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
     ]

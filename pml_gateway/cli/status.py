@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import short_folder, show_machine, version_of
+from pml_gateway.cli.machine import show_clients_and_servers, show_machine, version_of, whose
 from pml_gateway.cli.output import (
     ExitCode,
     answers,
@@ -28,12 +27,13 @@ from pml_gateway.cli.output import (
     say_wrapped,
     tell,
     warn,
+    whole,
 )
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import StuckGatewayError, ask
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted, span
+from pml_gateway.text import counted, some_of, span
 
 if TYPE_CHECKING:
     from pml_gateway.reports.status import Need
@@ -55,7 +55,7 @@ def status(
 ) -> None:
     """Show the gateways that run and every server in a line; what needs something comes first, with what mends it.
 
-    The gateway that this machine's clients share comes first, with its clients and the processes of its servers.
+    Of the gateway that this machine's clients share, its clients and the processes of its servers follow.
     Nothing is started or connected for it. Without a running gateway it is what was last known.
 
     Example: pml status --watch
@@ -81,6 +81,7 @@ def status(
             elif live is not None:
                 live.update(Text(_as_text(command, found)), refresh=True)
             else:
+                say(time.strftime("--- %Y-%m-%d %H:%M:%S"))
                 _show(command, found)
             time.sleep(WATCH_SECONDS)
 
@@ -154,6 +155,7 @@ def _as_text(command: Command, found: _Found) -> str:
 
 
 def _show(command: Command, found: _Found) -> None:
+    """What needs something stands as far up as it can: a terminal that is watched has no room for what is below."""
     for error in found.errors:
         warn(error)
     if found.machine is not None:
@@ -169,10 +171,12 @@ def _show(command: Command, found: _Found) -> None:
         say("; ".join([*none_runs, *last_known]))
     if found.broken is not None:
         tell(found.broken)
-        return
-    say()
-    print_lines(("server", "state", "what helps"), _rows(found.reports), shorten="state")
-    if found.reports and found.reports[0]["pid"] is None:
+    else:
+        say()
+        _show_servers(found.reports)
+    if found.machine is not None:
+        show_clients_and_servers(found.machine)
+    if found.broken is None and found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
 
 
@@ -198,38 +202,46 @@ def _gateway(report: JsonObject) -> str:
     parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
     if "transport" in report:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
-        parts += [report["url"] or how, f"for {span(report['age_seconds'])}"]
-        parts.append(counted(report["clients"], "client"))
-    return ", ".join([*parts, f"mode {report['mode']}", counted(report["tools"], "tool")])
+        age, clients = f"for {span(report['age_seconds'])}", counted(report["clients"], "client")
+        parts += [report["url"] or how, whole(age), whole(clients)]
+    mode = [f"mode {report['mode']}"] if report["mode"] else []
+    return ", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))])
 
 
-def _rows(reports: list[JsonObject]) -> Iterator[tuple[str, str, str]]:
+def _show_servers(reports: list[JsonObject]) -> None:
     from pml_gateway.reports.status import in_words
 
-    for row, need, where in _servers(reports):
-        yield (
+    servers = _servers(reports)
+    are_told_apart = any(named for _, _, named in servers)
+    columns = ("server", *(["for"] if are_told_apart else ()), "state", "what helps")
+    rows = [
+        (
             row["server"],
-            (need.what if need else in_words(row)) + (f" ({where})" if where else ""),
+            *([named] if are_told_apart else ()),
+            need.what if need else in_words(row),
             need.command if need else "",
         )
+        for row, need, named in servers
+    ]
+    print_lines(columns, rows, shorten="state")
 
 
 def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, str]]:
     """Each server once for each thing that gateways say of it, those that need something first.
 
-    The gateways are named where not all of them say the same; those of one process by the folders that they serve.
+    The gateways are named where not all of them say the same; those of one process by the folders that they serve, or
+    the clients.
     """
     from pml_gateway.reports.status import need_of
 
     found: dict[tuple[str, Need | None], tuple[JsonObject, list[str]]] = {}
     for report in reports:
         for row in report["upstreams"]:
-            whose = [short_folder(folder) for folder in row.get("folders", ())] or [f"gateway {report['pid']}"]
-            found.setdefault((row["server"], need_of(row)), (row, []))[1].extend(whose)
+            named = whose(row) or [f"gateway {report['pid']}"]
+            found.setdefault((row["server"], need_of(row)), (row, []))[1].extend(named)
     said = [server for server, _ in found]
     listed = [
-        (row, need, ", ".join(whose) if said.count(server) > 1 else "")
-        for (server, need), (row, whose) in found.items()
+        (row, need, some_of(named) if said.count(server) > 1 else "") for (server, need), (row, named) in found.items()
     ]
     return sorted(listed, key=lambda each: each[1] is None)
 
@@ -251,6 +263,8 @@ def _as_json(found: _Found) -> JsonObject:
             {
                 "server": row["server"],
                 "gateway": report["pid"],
+                "folders": row.get("folders"),
+                "clients": row.get("clients"),
                 "state": row["state"],
                 "login": row["auth"]["state"],
                 "tools": row["tools"],

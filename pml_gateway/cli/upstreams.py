@@ -18,14 +18,14 @@ import typer
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.machine import short_folder
+from pml_gateway.cli.machine import whose
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.cli.status import reported
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamAuthError, UsageError
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted, plural_of, span, suggestion
+from pml_gateway.text import counted, plural_of, some_of, span, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
@@ -112,13 +112,27 @@ def _show(reports: list[JsonObject], *, as_json: bool) -> None:
             warn(report["error"])
             continue
         if report["pid"] is not None:
-            modes = f"{plural_of(report['mode'].count(',') + 1, 'mode')} {report['mode']}"
-            say(f"gateway {report['pid']}, {modes}, {counted(report['tools'], 'tool')}", style="bold")
+            modes = report["mode"]
+            named = [f"{plural_of(modes.count(',') + 1, 'mode')} {modes}"] if modes else []
+            parts = [f"gateway {report['pid']}", *named, counted(report["tools"], "tool")]
+            say(", ".join(parts), style="bold")
+        are_told_apart = any(whose(row) for row in report["upstreams"])
         print_table(
-            ("server", "state", "login", "tools", "prompts", "resources", "latency", "age"),
+            (
+                "server",
+                *(["for"] if are_told_apart else ()),
+                "state",
+                "login",
+                "tools",
+                "prompts",
+                "resources",
+                "latency",
+                "age",
+            ),
             (
                 (
-                    _named(row),
+                    row["server"],
+                    *([some_of(whose(row))] if are_told_apart else ()),
                     _state(row, is_served=report["pid"] is not None),
                     _login(row),
                     row["tools"],
@@ -140,12 +154,6 @@ def _warnings(row: JsonObject) -> Iterator[str]:
         yield f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust list"
     if row.get("flagged"):
         yield f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list"
-
-
-def _named(row: JsonObject) -> str:
-    """The server, with the folders for which it is so where it is not so for all."""
-    folders = ", ".join(map(short_folder, row.get("folders", ())))
-    return f"{row['server']} ({folders})" if folders else str(row["server"])
 
 
 def _state(row: JsonObject, *, is_served: bool) -> str:

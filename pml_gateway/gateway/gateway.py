@@ -83,7 +83,7 @@ class CallsInFlight:
 logger = get_logger(__name__)
 
 FIRST_LIST_WAIT = 3.0
-"""Seconds the very first start, which has no manifest, waits for its upstreams; with the start-up it makes five."""
+"""Seconds the very first start, which has no manifest, waits once upstreams start; with the start-up about five."""
 
 QUIET_START = 1.0
 """With a manifest, upstreams are connected and tools indexed after the first request or this many seconds: the client
@@ -205,6 +205,11 @@ class Gateway:
             for upstream_id, upstream in self.pool.upstreams.items()
             if upstream.last_listed is None and upstream_id not in known
         )
+
+    def listed_at(self, upstream: Upstream) -> float | None:
+        """When an upstream listed what is known of it, also before this start; None where nothing is known."""
+        listed = upstream.last_listed
+        return listed.listed_at if listed else self._listings.listed_at(upstream.upstream_id, upstream.definition)
 
     def unlisted_owner(self, tool_name: str) -> Upstream | None:
         """The upstream whose tool this is by its name, if no list of it is known."""

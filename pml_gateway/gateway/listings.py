@@ -112,6 +112,12 @@ class Listings:
             and (entry.era, entry.tools, entry.offers) == (listed.era, listed.tools, listed.offers)
         )
 
+    def listed_at(self, upstream_id: str, definition: UpstreamDefinition) -> float | None:
+        """When an upstream listed what is known of it; None where nothing is."""
+        entry = self._entries.get(upstream_id)
+        is_known = entry is not None and entry.fingerprint == definition.fingerprint()
+        return entry.listed_at if entry is not None and is_known else None
+
     def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
         """What an upstream is known to list besides, by what clients can be asked; None if it makes no difference."""
         entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -40,6 +41,7 @@ class Shared:
     catalogs: MadeOnce[Catalog]
     links: SharedLinks
     file_changes: FileChanges
+    began: float = field(default_factory=time.monotonic)
 
 
 @asynccontextmanager

@@ -15,11 +15,13 @@ from pml_gateway import __version__
 from pml_gateway.clients.own import pml_command
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
+from pml_gateway.home import obstacle
 from pml_gateway.installation import is_newer
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
 from pml_gateway.local.machine import STARTS
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.reports.status import clients_in_words
 from pml_gateway.serve.reload import APPLIED
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
@@ -28,6 +30,8 @@ ANSWER_SECONDS = 5.0
 
 LOG_BYTES = 64 * 1024
 """The end of the log, where what is wrong now would stand."""
+
+OF_THEIR_OWN = "each client over stdio has a gateway of its own"
 
 PROCESSES = "processes of servers"
 
@@ -46,7 +50,7 @@ def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
         yield _unreachable(error)
         machine = None
     else:
-        yield _state(machine, is_wanted=settings is None or settings.local.attach)
+        yield _state(endpoint, machine, is_wanted=settings is None or settings.local.attach)
     for server in machine["servers"] if machine is not None else ():
         if len(server["processes"]) > 1:
             yield _several(server)
@@ -55,15 +59,19 @@ def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
     yield from _logged(Path(endpoint.log))
 
 
-def _state(machine: JsonObject | None, *, is_wanted: bool) -> Finding:
+def _state(endpoint: Endpoint, machine: JsonObject | None, *, is_wanted: bool) -> Finding:
     if machine is None and is_wanted:
+        for folder in (Path(endpoint.folder), Path(endpoint.log).parent):
+            if reason := obstacle(folder):
+                what = f"not running, and no client can start it, as {folder} cannot be written ({reason})"
+                return Finding(Area.MACHINE, Severity.NOTE, "", f"{what}: {OF_THEIR_OWN}")
         return Finding(Area.MACHINE, Severity.OK, "", "not running; the first client over stdio starts it")
     if machine is None:
-        what = "local.attach is false: each client over stdio has a gateway of its own, with servers of its own"
+        what = f"local.attach is false: {OF_THEIR_OWN}, with servers of its own"
         return Finding(Area.MACHINE, Severity.NOTE, "", what, "remove local.attach, and they share one")
     subject = f"gateway {machine['pid']}"
     size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine.get("memory_bytes") else []
-    runs = ["runs", f"for {span(machine['age_seconds'])}", *size, counted(len(machine["clients"]), "client")]
+    runs = ["runs", f"for {span(machine['age_seconds'])}", *size, clients_in_words(machine)]
     what = ", ".join(runs)
     if is_newer(machine["version"], __version__):
         what += f"; its version is {machine['version']}, and this pml is older: {__version__}"
@@ -98,7 +106,7 @@ def _saved(machine: JsonObject) -> str:
 
 def _unreachable(error: GatewayError) -> Finding:
     if isinstance(error.__cause__, UnsafeEndpointError):
-        what = f"{error.message}; until then each client over stdio has a gateway of its own"
+        what = f"{error.message}; until then {OF_THEIR_OWN}"
         return Finding(Area.MACHINE, Severity.WARNING, "", what)
     return from_error(Area.MACHINE, error)
 

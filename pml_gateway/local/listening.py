@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import anyio
@@ -16,7 +17,8 @@ from pml_gateway.gateway.shared import Shared
 from pml_gateway.local.advice import advise
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.log import get_logger
-from pml_gateway.serve.runtime import open_runtime
+from pml_gateway.serve.presence import Presence
+from pml_gateway.serve.runtime import Runtime, open_runtime
 
 logger = get_logger(__name__)
 
@@ -34,6 +36,12 @@ class Listening:
         self._shared = shared
         self._stop = stop
         self._turns = anyio.Lock()
+        self._presences: list[Presence] = []
+
+    @property
+    def clients(self) -> int | None:
+        """How many there are: open sessions, and who sent a request without one lately; None where nothing listens."""
+        return None if self.url is None else sum(presence.count_clients() for presence in self._presences)
 
     async def begin(self, owner: Attachment, host: str | None, port: int | None) -> str:
         """Listen, and give the URL; where this process listens already, that one.
@@ -75,9 +83,9 @@ class Listening:
             outcome.append(url)
             known.set()
 
-        async def serve() -> None:
-            opener = partial(
-                open_runtime,
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Runtime]:
+            async with open_runtime(
                 loaded,
                 owner.paths,
                 identity=owner.identity,
@@ -85,10 +93,14 @@ class Listening:
                 on_open=advise,
                 shared=self._shared,
                 workplace=owner.workplace,
-            )
+            ) as runtime:
+                self._presences[:] = [runtime.presence]
+                yield runtime
+
+        async def serve() -> None:
             try:
                 with given_up:
-                    await serve_http(opener, loaded.settings.http, announce, self._stop)
+                    await serve_http(opened, loaded.settings.http, announce, self._stop)
             # The clients of bridges are served on.
             except Exception as raised:
                 error = innermost(raised)

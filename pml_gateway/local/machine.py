@@ -241,6 +241,7 @@ class Machine:
             "age_seconds": round(time.monotonic() - self._life.started, 3),
             "started_by": self._life.started_by,
             "url": self._listening.url,
+            "http_clients": self._listening.clients,
             "memory_bytes": memory_of(os.getpid()),
             "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),

@@ -97,6 +97,10 @@ class Profile:
             ) as runtime:
                 runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
+                runtime.presence.attached = lambda: [
+                    {"client": member.shown, "folder": str(member.attachment.workplace.folder)}
+                    for member in self.members
+                ]
                 self._outcome.append(runtime)
                 self.was_open = True
                 self._opened.set()

@@ -189,6 +189,11 @@ class Member:
     is_held: bool = False
     _released: Signal = field(default_factory=Signal)
 
+    @property
+    def shown(self) -> str:
+        """Its name and process, by which people tell it from others."""
+        return f"{self.name or 'not known yet'} ({self.attachment.pid})"
+
     def hold(self) -> None:
         """Take no request of it until it is released; its bridge repeats those of a member that leaves instead."""
         self.is_held = True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pml_gateway.local.profiles import Profile
 from pml_gateway.local.session import Member
+from pml_gateway.text import some_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.pool import Follower, Running, SharedUpstreams
@@ -18,9 +19,6 @@ from pml_gateway.upstreams.upstream import Upstream
 
 OTHERS = "other variables or PATH"
 """Why a process is not that of the others: with these it was started."""
-
-MAX_NAMED = 3
-"""Clients that a process is said to be for, by their names."""
 
 
 def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
@@ -42,6 +40,11 @@ def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list
             {
                 "server": server,
                 "state": _state([each.upstream for each in found]).value,
+                "failed_clients": sum(
+                    len(clients)
+                    for each, clients in zip(found, whose, strict=True)
+                    if each.upstream.state is UpstreamState.FAILED
+                ),
                 "calls": upstreams.calls(server),
                 "clients": sum(map(len, whose)),
                 "processes": [
@@ -78,8 +81,9 @@ def _client(profile: Profile, member: Member) -> JsonObject:
 
 
 def _state(upstreams: Sequence[Upstream]) -> UpstreamState:
-    """That of the one that is used most; a server without a session for all may have those of single clients."""
-    state = max(upstreams, key=lambda each: each.calls).state
+    """That of the one that is used most, of those that work; one without a session for all may have single clients'."""
+    working = [each for each in upstreams if each.state is not UpstreamState.FAILED]
+    state = max(working or upstreams, key=lambda each: each.calls).state
     if state is UpstreamState.IDLE and any(each.sessions() for each in upstreams):
         return UpstreamState.READY
     return state
@@ -130,6 +134,4 @@ def _named(clients: Sequence[Member]) -> str:
     """Whose a process is; of those over HTTP it is not known which."""
     if not clients:
         return "clients over HTTP"
-    names = [f"{each.name or 'not known yet'} ({each.attachment.pid})" for each in clients[:MAX_NAMED]]
-    more = f" and {len(clients) - MAX_NAMED} more" if len(clients) > MAX_NAMED else ""
-    return f"client {', '.join(names)}{more}"
+    return f"client {some_of([each.shown for each in clients])}"

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import anyio
@@ -65,6 +66,12 @@ def need_of(row: JsonObject) -> Need | None:
     return None
 
 
+def clients_in_words(machine: JsonObject) -> str:
+    """How many clients the gateway of this machine has; one that listens says where. Earlier versions do not know."""
+    over_stdio, over_http = counted(len(machine["clients"]), "client"), machine.get("http_clients")
+    return over_stdio if over_http is None else f"{over_stdio} over stdio, {over_http} over HTTP"
+
+
 def in_words(row: JsonObject) -> str:
     """How a server is, in a few words."""
     seen = "never seen" if row["age_seconds"] is None else f"seen {span(row['age_seconds'])} ago"
@@ -78,8 +85,10 @@ def in_words(row: JsonObject) -> str:
 def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
     """The reports of gateways, those of one process as one, with all their modes: it serves several folders.
 
+    No mode is told where one of a machine is only kept for the next client, whatever mode the last one had.
+
     Each of its servers is there once, as last seen; where they do not all say the same of it, once for each thing they
-    say, with the `folders` that are told so.
+    say, with the `folders` that are told so, and the `clients` where clients of one folder are told different things.
     """
     processes: dict[object, list[JsonObject]] = {}
     alone: list[JsonObject] = []
@@ -88,29 +97,56 @@ def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
             alone.append(report)
         else:
             processes.setdefault(report["pid"], []).append(report)
-    return [_of_process(several) if len(several) > 1 else several[0] for several in processes.values()] + alone
+    merged = (_of_process(several) if len(several) > 1 else several[0] for several in processes.values())
+    modes = (_modes(several) for several in processes.values())
+    return [{**report, "mode": mode} for report, mode in zip(merged, modes, strict=True)] + alone
+
+
+def _modes(reports: Iterable[JsonObject]) -> str | None:
+    serving = [report for report in reports if report.get("transport") != "machine" or report["clients"]]
+    return ", ".join(sorted({report["mode"] for report in serving})) or None
 
 
 def _of_process(reports: Sequence[JsonObject]) -> JsonObject:
-    said: dict[str, dict[str, tuple[JsonObject, list[str]]]] = {}
+    said: dict[str, dict[str, tuple[JsonObject, list[JsonObject]]]] = {}
     for report in reports:
         for row in report["upstreams"]:
             told = json.dumps({key: value for key, value in row.items() if key not in PASSING})
-            _, folders = said.setdefault(row["server"], {}).setdefault(told, (row, []))
-            folders.append(report.get("folder", ""))
+            said.setdefault(row["server"], {}).setdefault(told, (row, []))[1].append(report)
     rows = [
-        {**row, "folders": sorted({*folders})} if len(each) > 1 else row
+        {**row, **whose}
         for each in said.values()
-        for row, folders in each.values()
+        for (row, _), whose in zip(each.values(), _told_apart([told for _, told in each.values()]), strict=True)
     ]
     return {
         **max(reports, key=lambda report: report["age_seconds"]),
         "url": next((report["url"] for report in reports if report["url"]), None),
-        "mode": ", ".join(sorted({report["mode"] for report in reports})),
         "tools": max(report["tools"] for report in reports),
         "clients": sum(report["clients"] for report in reports),
         "upstreams": rows,
     }
+
+
+def _told_apart(groups: Sequence[Sequence[JsonObject]]) -> list[JsonObject]:
+    """For whom each of several groups of reports is, which say different things; nothing is to be told of one alone."""
+    if len(groups) == 1:
+        return [{}]
+    folders = [sorted({folder for report in group for folder in _folders(report)}) for group in groups]
+    if len({*chain(*folders)}) == sum(map(len, folders)):
+        return [{"folders": each} for each in folders]
+    clients = [sorted(client for report in group for client in _clients(report)) for group in groups]
+    return [{"folders": each, "clients": whose} for each, whose in zip(folders, clients, strict=True)]
+
+
+def _folders(report: JsonObject) -> list[str]:
+    """Those of its clients; without any the folder that it was opened for."""
+    return [each["folder"] for each in report.get("attached", ())] or [report.get("folder", "")]
+
+
+def _clients(report: JsonObject) -> list[str]:
+    return [each["client"] for each in report.get("attached", ())] or [
+        "clients over HTTP" if report["url"] else "no client"
+    ]
 
 
 async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObject:

@@ -83,7 +83,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         },
         "stale": upstream.state is UpstreamState.FAILED and bool(tools),
         "latency_seconds": upstream.last_call_seconds or (listed.seconds if listed else None),
-        "age_seconds": round(time.time() - listed.listed_at, 3) if listed else None,
+        "age_seconds": round(time.time() - at, 3) if (at := gateway.listed_at(upstream)) is not None else None,
         "in_flight": upstream.in_flight,
         "auth": upstream.authorization.status() if upstream.authorization else {"state": "not_needed"},
         "breaker": upstream.breaker.report(),
@@ -121,20 +121,24 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence
         # A name of its own, also where a process had this number before: nobody takes one for the other's.
         name = f"{os.getpid()}-{secrets.token_hex(4)}"
         path, unready = paths.run_dir / f"{name}.sock", paths.run_dir / f"{name}.new"
-        with _reachable(unready) as address:
-            listener = await anyio.create_unix_listener(address, mode=OWNER_ONLY)
-        async with listener, anyio.create_task_group() as tasks:
-            try:
-                # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
-                unready.rename(path)
-                await _clear_dead(paths)
-                answer = partial(_answer, gateway, reload, presence, model)
-                tasks.start_soon(_accept, listener, answer, tasks)
-                await anyio.sleep_forever()
-            finally:
-                path.unlink(missing_ok=True)
-                with anyio.CancelScope(shield=True):
-                    await listener.aclose()
+        try:
+            # Not cancelled: a thread binds it, and would do so after we have left.
+            with _reachable(unready) as address, anyio.CancelScope(shield=True):
+                listener = await anyio.create_unix_listener(address, mode=OWNER_ONLY)
+            async with listener, anyio.create_task_group() as tasks:
+                try:
+                    # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
+                    unready.rename(path)
+                    await _clear_dead(paths)
+                    answer = partial(_answer, gateway, reload, presence, model)
+                    tasks.start_soon(_accept, listener, answer, tasks)
+                    await anyio.sleep_forever()
+                finally:
+                    path.unlink(missing_ok=True)
+                    with anyio.CancelScope(shield=True):
+                        await listener.aclose()
+        finally:
+            unready.unlink(missing_ok=True)
     except OSError as error:
         do_without(RUN, paths.run_dir, error)
 
@@ -155,15 +159,39 @@ async def _clear_dead(paths: Paths) -> None:
         with suppress(OSError):
             if not path.name.startswith(f"{os.getpid()}-") and _is_own(path) and await _is_dead(path):
                 path.unlink()
+    for path in _given_up(paths):
+        path.unlink(missing_ok=True)
 
 
 def sockets(paths: Paths) -> list[Path]:
     """The control sockets of this home, also those that nobody serves any more."""
+    return _files(paths, ".sock")
+
+
+def _given_up(paths: Paths) -> list[Path]:
+    """The sockets of gateways that were killed before these could be found."""
+    return [path for path in _files(paths, ".new") if _was_of_killed(path)]
+
+
+def _files(paths: Paths, suffix: str) -> list[Path]:
     try:
-        return sorted(path for path in paths.run_dir.iterdir() if path.suffix == ".sock")
+        return sorted(path for path in paths.run_dir.iterdir() if path.suffix == suffix)
     except OSError:
         # There is no such folder, or none that we may look into.
         return []
+
+
+def _was_of_killed(path: Path) -> bool:
+    """Whether the process that a socket is named after has ended; one that starts does not listen on its own yet."""
+    try:
+        if _is_own(path):
+            os.kill(int(path.name.partition("-")[0]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        # It is another user's by now, gone, or none of ours.
+        pass
+    return False
 
 
 def _is_own(path: Path) -> bool:
@@ -283,7 +311,7 @@ async def ask_sockets(
     async with anyio.create_task_group() as tasks:
         for path in asked:
             tasks.start_soon(ask, path)
-    return [found[path] for path in asked if path in found], dead
+    return [found[path] for path in asked if path in found], dead + _given_up(paths)
 
 
 NO_ANSWER = (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pml_gateway.types import JsonObject
@@ -34,11 +34,15 @@ class RecentClients:
 
 @dataclass(slots=True)
 class Presence:
-    """One serving process. Over stdio there is one client; over HTTP the endpoint and its clients are told it."""
+    """One serving process. Over stdio there is one client; over HTTP the endpoint and its clients are told it.
+
+    The gateway of a machine knows by name and folder which clients are attached to it.
+    """
 
     transport: str
     url: str | None = None
     count_clients: Callable[[], int] = lambda: 1
+    attached: Callable[[], Sequence[JsonObject]] = tuple
     started: float = field(default_factory=time.monotonic)
 
     def as_json(self) -> JsonObject:
@@ -48,4 +52,5 @@ class Presence:
             "url": self.url,
             "age_seconds": round(time.monotonic() - self.started, 3),
             "clients": self.count_clients(),
+            "attached": [*self.attached()],
         }

@@ -121,6 +121,8 @@ async def open_runtime(
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
         presence = Presence("http" if local is None else "stdio")
+        if shared is not None:
+            presence.started = shared.began
         model = ClientModel(presence, local, identity)
         tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         if shared is None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import fake_npx
-from tests.support.command_line import home_of, pml
+from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
 from tests.support.process import environment, running_gateway, write_settings
 
@@ -112,6 +112,19 @@ def test_a_server_that_works_badly_fails_the_examination_but_not_the_configurati
     [silent] = [finding for finding in found if finding["area"] == "servers"]
     assert silent["subject"] == "silent"
     assert "connect_timeout" in silent["fix"]
+
+
+@pytest.mark.slow
+def test_where_nothing_can_be_written_nothing_is_promised_that_would_be(home: Path, tmp_path: Path) -> None:
+    config = private(home, {"servers": {"calc": CALC}})
+    done = run_here(Path("/proc/self/home"), "doctor", "--json", "--config", str(config), cwd=tmp_path)
+    told = {(each["area"], each["subject"]): each["what"] for each in json.loads(done.stdout)["findings"]}
+    unable = "cannot be written (No such file or directory)"
+    assert told["machine", None] == (
+        f"not running, and no client can start it, as /proc/self/home/run {unable}: "
+        "each client over stdio has a gateway of its own"
+    )
+    assert told["search", "manifest"].startswith(f"there is none, and /proc/self/home/manifest {unable}: every start")
 
 
 @pytest.mark.slow

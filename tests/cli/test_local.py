@@ -5,10 +5,13 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,6 +75,7 @@ def busy(home: Path) -> JsonObject:
         **STATUS,
         "started_by": "up",
         "url": "http://127.0.0.1:8765/mcp",
+        "http_clients": 1,
         "clients": [client(home), client(home, name="cursor-nightly-20270101", pid=102, folder=far)],
         "servers": [
             {"server": "calc", "processes": [everybody], "state": "ready", "calls": 17, "clients": 2},
@@ -98,6 +102,7 @@ def busy(home: Path) -> JsonObject:
                 "state": "ready",
                 "calls": 3,
                 "clients": 7,
+                "failed_clients": 2,
             },
         ],
     }
@@ -242,7 +247,7 @@ signal.pause()
 
 
 @contextmanager
-def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+def ending(process: subprocess.Popen[Any]) -> Iterator[None]:
     """End the process whatever becomes of the test."""
     try:
         yield
@@ -319,6 +324,16 @@ def test_status_shows_clients_and_servers_in_80_columns(home: Path) -> None:
     assert report["gateways"] == []
 
 
+@pytest.mark.parametrize("columns", range(40, 110, 7))
+def test_no_line_of_status_breaks_within_a_number(home: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with scripted_machine(home, {"status": busy(home)}):
+        shown = pml("status").stdout
+    said, _, _ = shown.partition("\n\n")
+    assert "190 MB, 2 clients over stdio, 1 over HTTP" in " ".join(said.split())
+    assert not [line for line in said.splitlines() if re.search(r"(for|\d)$", line)]
+
+
 def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "WATCH_SECONDS", 0.0)
     left = 3
@@ -335,7 +350,25 @@ def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, m
     assert [json.loads(line)["machine"]["age_seconds"] for line in lines[:2]] == [2.0, 1.0]
     left = 3
     with scripted_machine(home, {"status": told}):
-        assert pml("status", "--watch").stdout.count("gateway of this machine 4711") >= 2
+        shown = pml("status", "--watch").stdout
+    assert len(re.findall(r"^--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\ngateway of this machine 4711", shown, re.M)) >= 2
+
+
+def test_on_a_small_terminal_what_needs_something_is_not_what_is_cut(home: Path) -> None:
+    clients = [client(home, pid=pid) for pid in range(101, 131)]
+    with scripted_machine(home, {"status": {**busy(home), "clients": clients}}):
+        screen, terminal = os.openpty()
+        termios.tcsetwinsize(screen, (24, 80))
+        watch = [sys.executable, "-m", "pml_gateway", "status", "--watch"]
+        with subprocess.Popen(watch, stdout=terminal, stderr=terminal) as process, ending(process):
+            os.close(terminal)
+            first = b""
+            # Rich cuts it with dots in the middle of the last line.
+            while b"      ...      " not in first:
+                assert select.select([screen], [], [], 30)[0]
+                first += os.read(screen, 65536)
+        os.close(screen)
+    assert "command no-such-command-of-pml is not found  pml doctor" in first.decode()
 
 
 def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
@@ -350,7 +383,7 @@ def test_doctor_says_how_the_shared_gateway_is_and_why_a_server_has_several_proc
     with scripted_machine(home, {"status": busy(home)}):
         runs, several = of_the_machine(home)
     saved = "sharing saves 1 gateway and 1 process of a server, about 231 MB"
-    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients; {saved}")
+    assert runs == ("ok", f"gateway 4711 runs, for 3 min, 190 MB, 2 clients over stdio, 1 over HTTP; {saved}")
     assert several == ("ok", "playwright has 2 processes")
     with scripted_machine(home, {"status": {**STATUS, "version": "0.0.1"}}):
         [(severity, what)] = of_the_machine(home)

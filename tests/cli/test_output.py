@@ -54,15 +54,21 @@ def test_beside_a_long_name_a_text_has_lines_of_its_own(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("columns")
-def test_as_many_texts_go_under_a_long_name_as_do_not_fit_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("backup", "of", "kb", "kept"), [(NAME, "~/.config/a/b.json", 1, "2026-03-01, " + "needed " * 4)])
+def test_as_many_texts_go_under_a_long_name_as_do_not_fit_beside_it_each_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = f"2026-03-01, {'needed ' * 6}".rstrip()
+    rows = [(NAME, "~/.config/a/b.json", 1, kept), ("short", "~/a.json", 2, ""), ("other", "~/b.json", 3, "until May")]
+    print_table(("backup", "of", "kb", "kept"), rows)
     assert printed(capsys) == [
         f"{'backup':{len(NAME)}}  kb",
-        "    of",
-        "    kept",
         f"{NAME}  1",
-        "    ~/.config/a/b.json",
-        f"    2026-03-01, {'needed ' * 4}".rstrip(),
+        "    of: ~/.config/a/b.json",
+        f"    kept: {kept}",
+        f"{'short':{len(NAME)}}  2",
+        "    of: ~/a.json",
+        f"{'other':{len(NAME)}}  3",
+        "    of: ~/b.json  kept: until May",
     ]
 
 
@@ -76,7 +82,7 @@ def test_no_line_is_wider_than_the_terminal_and_every_letter_is_there(
     print_table(headings, [row])
     lines = printed(capsys)
     assert max(map(len, lines)) <= columns
-    letters = sorted("".join(lines).replace(" ", ""))
+    letters = sorted("".join(lines).replace(" ", "").replace(":", ""))
     assert letters == sorted("".join(map(str, (*headings, *row))).replace(" ", ""))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -145,6 +146,33 @@ async def test_one_process_is_told_once_however_many_folders_it_serves(tmp_path:
 
 
 @pytest.mark.anyio
+async def test_no_mode_is_told_of_a_gateway_that_is_kept_for_the_next_client(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        async with opened.attached(mode="semantic"):
+            await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+            assert [each["mode"] for each in (await status(tmp_path, "--json"))["gateways"]] == ["semantic"]
+        await until(lambda: not opened.profiles.members)
+        (gateway,) = (await status(tmp_path, "--json"))["gateways"]
+        shown = [
+            (await anyio.to_thread.run_sync(partial(run_here, tmp_path, "upstreams"))).stdout,
+            await status(tmp_path),
+        ]
+    assert (gateway["mode"], gateway["clients"]) == (None, 0)
+    assert not any("mode" in each for each in shown)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_was_seen_before_the_start_is_not_said_never_to_have_been(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")])}) as served:
+        await served.gateway.refresh(20)
+    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")], refuse=True)}):
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        (row,) = (await status(tmp_path, "--json"))["servers"]
+    assert (row["state"], row["tools"]) == ("failed", 1)
+    assert row["age_seconds"] >= 0
+
+
+@pytest.mark.anyio
 async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
     upstream = ScriptedServer([tool("hello")])
     async with open_machine(tmp_path, {"up": upstream}) as opened, opened.attached():
@@ -170,6 +198,39 @@ def test_a_server_that_is_not_the_same_in_all_folders_is_told_with_them() -> Non
     assert [(row["state"], row["folders"]) for row in one["upstreams"]] == [("ready", ["/a", "/b"]), ("failed", ["/c"])]
     assert one["clients"] == 3
     assert other == reports[-1]
+
+
+@pytest.mark.anyio
+async def test_where_a_server_fails_for_some_clients_it_is_said_for_which(tmp_path: Path) -> None:
+    folders = {name: tmp_path / "projects" / f"project of {name}" for name in ("alpha", "beta", "gamma")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    servers = {"per_folder": {**CALC, "cwd": "./inner"}, "token": {**CALC, "env": {"TOKEN": "${env:TOKEN}"}}}
+    (folders["alpha"] / "inner").mkdir()
+    async with (
+        open_machine(tmp_path, {}, servers=servers) as opened,
+        opened.attached("alpha", folder=folders["alpha"], environ={"TOKEN": "1"}),
+        opened.attached("beta", folder=folders["beta"], environ={"TOKEN": "1"}),
+        opened.attached("gamma", folder=folders["beta"]),
+    ):
+        await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 3)
+        pools = [gateway.pool for gateway in opened.profiles.gateways]
+        await until(lambda: all(each.settled.is_set() for pool in pools for each in pool.upstreams.values()))
+        shown = await status(tmp_path)
+        report = await status(tmp_path, "--json")
+        table = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, "upstreams"))).stdout
+    assert {
+        (row["server"], row["state"] == "failed", *row["folders"], *(row["clients"] or ())) for row in report["servers"]
+    } == {
+        ("per_folder", False, str(folders["alpha"])),
+        ("per_folder", True, str(folders["beta"])),
+        ("token", False, str(folders["alpha"]), str(folders["beta"]), "alpha 1 (1)", "beta 1 (1)"),
+        ("token", True, str(folders["beta"]), "gamma 1 (1)"),
+    }
+    needing = [re.split("  +", line) for line in shown.splitlines() if line.endswith("pml doctor")]
+    assert [line[:2] for line in needing] == [["per_folder", "…/project of beta"], ["token", "gamma 1 (1)"]]
+    assert "alpha 1 (1), beta 1 (1)" in table
+    assert "gamma 1 (1)" in table
 
 
 @pytest.mark.anyio

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio.to_thread
 import pytest
 
 from pml_gateway import __version__
 from tests.support.machine import TestMachine, open_machine
+from tests.support.raw import HandshakeSession
 from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +43,17 @@ async def test_where_it_listens_already_another_place_is_refused_and_the_same_on
         for other, named in (({"port": 1}, "port 1"), ({"host": "::1", "port": port}, f"::1 port {port}")):
             error = (await opened.command("http", owner=owner(opened), **other))["error"]
             assert all(each in error for each in (url, f"not on {named} ", "pml down"))
+
+
+async def test_clients_over_http_are_counted(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        assert opened.machine.status()["http_clients"] is None
+        url = (await opened.command("http", port=0, owner=owner(opened)))["url"]
+        assert opened.machine.status()["http_clients"] == 0
+        session = await anyio.to_thread.run_sync(HandshakeSession, url)
+        assert opened.machine.status()["http_clients"] == 1
+        await anyio.to_thread.run_sync(session.__exit__)
+        await until(lambda: opened.machine.status()["http_clients"] == 0)
 
 
 async def test_whoever_restarts_it_gets_what_the_next_one_needs_to_listen(tmp_path: Path) -> None:

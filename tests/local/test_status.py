@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.local.status import OTHERS
+from pml_gateway.serve.control import gateway_status
 from tests.local.test_server import FULL
 from tests.support.machine import TestMachine, open_machine
 from tests.support.memory import MemoryStreams
@@ -20,8 +22,11 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.anyio
 
 
+REFUSED = "refused"
+
+
 class Processes(MemoryStreams):
-    """A server in memory that looks as if a process served each of its sessions."""
+    """A server in memory that looks as if a process served each of its sessions; one TOKEN does not open any."""
 
     def __init__(self) -> None:
         super().__init__({"up": ScriptedServer([tool("hello")])})
@@ -30,6 +35,8 @@ class Processes(MemoryStreams):
     async def __call__(
         self, upstream_id: str, definition: UpstreamDefinition, **options: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
+        if options["workplace"].environ.get("TOKEN") == REFUSED:
+            raise ConnectionRefusedError
         async with super().__call__(upstream_id, definition, **options) as streams:
             options["http"].pid = 1_000_000_000 + self.upstreams[upstream_id].opened
             yield streams
@@ -67,6 +74,30 @@ async def test_two_processes_of_one_folder_are_told_apart(tmp_path: Path) -> Non
         (f"folder {tmp_path}", f"sessions: per_folder; {OTHERS} for client b 1 (1)"),
         (f"folder {other}", "sessions: per_folder"),
     ]
+
+
+async def test_a_server_that_fails_for_some_of_its_clients_is_told_to_work_for_the_others(tmp_path: Path) -> None:
+    async with (
+        opened_with(tmp_path, env={"TOKEN": "${env:TOKEN}"}) as opened,
+        opened.attached("a", environ={"TOKEN": "1"}) as one,
+        opened.attached("b", environ={"TOKEN": REFUSED}) as other,
+    ):
+        await one.call("up__hello")
+        await other.call("up__hello")
+        told = row(opened)
+        [failing] = [each for each in opened.profiles.gateways if each.pool.workplace.environ["TOKEN"] == REFUSED]
+        assert gateway_status(failing)["upstreams"][0]["state"] == "failed"
+    assert (told["state"], told["clients"], told["failed_clients"]) == ("ready", 2, 1)
+
+
+async def test_a_gateway_that_opens_later_is_told_to_be_as_old_as_its_process(tmp_path: Path) -> None:
+    async with opened_with(tmp_path) as opened:
+        before = time.monotonic()
+        async with opened.attached("a"):
+            [profile] = opened.profiles.all
+            assert profile.runtime is not None
+            passed = time.monotonic() - before
+            assert profile.runtime.presence.as_json()["age_seconds"] >= round(passed, 3)
 
 
 async def test_calls_of_a_process_that_has_ended_count_on(tmp_path: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
@@ -17,7 +21,7 @@ from tests.support.memory import paths_in
 from tests.support.process import running_gateway
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT, until
 
 pytestmark = pytest.mark.anyio
 
@@ -81,6 +85,38 @@ async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_
     await anyio.lowlevel.checkpoint()
     assert broken == []
     assert not [*(tmp_path / "run").iterdir()]
+
+
+async def test_a_start_that_is_given_up_at_any_moment_leaves_no_socket(tmp_path: Path) -> None:
+    nothing, run, left = cast("Any", None), tmp_path / "run", list[Path]()
+    threads = anyio.to_thread.current_default_thread_limiter()
+    is_started, moments = False, 0
+    with anyio.fail_after(LIMIT):
+        while not is_started:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(serve_control, nothing, paths_in(tmp_path), nothing, nothing, nothing)
+                for _ in range(moments):
+                    await anyio.lowlevel.checkpoint()
+                is_started = bool([*run.glob("*.sock")])
+                tasks.cancel_scope.cancel()
+            await until(lambda: threads.borrowed_tokens == 0)
+            left += run.glob("*")
+            moments += 1
+    assert left == []
+
+
+async def test_what_was_killed_as_it_started_is_cleared_by_the_next_start_and_by_commands(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    ended = await anyio.open_process([sys.executable, "-c", ""])
+    await ended.aclose()
+    killed, starting = run / f"{ended.pid}-0a.new", run / f"{os.getppid()}-0b.new"
+    dead_socket(killed)
+    dead_socket(starting)
+    assert await ask_sockets(paths_in(tmp_path), "status") == ([], [killed])
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}):
+        await until(lambda: not killed.exists())
+        assert starting.exists()
 
 
 @pytest.mark.slow

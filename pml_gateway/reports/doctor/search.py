@@ -11,6 +11,7 @@ from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.home import MANIFEST, obstacle
 from pml_gateway.index.models import load_embedder
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, span
@@ -62,8 +63,12 @@ def requests(state: GatewayState) -> Finding:
 
 def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
     """What the next start knows before any server is up. Look before a gateway is opened, which writes it anew."""
-    known = file.load()
-    if not is_there(file.path):
+    known, folder = file.load(), file.path.parent
+    is_usable = is_there(file.path) and known != Manifest()
+    if not is_usable and (reason := obstacle(folder)):
+        what = f"there is none, and {folder} cannot be written ({reason}): {MANIFEST.consequence}"
+        yield Finding(Area.SEARCH, Severity.NOTE, "manifest", what)
+    elif not is_there(file.path):
         yield Finding(Area.SEARCH, Severity.OK, "manifest", "there is none yet; this run writes it")
     elif known == Manifest():
         yield Finding(
