@@ -118,16 +118,15 @@ class _Machine:
             StuckGatewayError: it does not answer, or does not end.
             GatewayError: it cannot be reached.
         """
-        with messages().status("") as shown:
+        with self.endpoint.watch() as gateway, messages().status("") as shown:
 
             def tell(left: float) -> None:
                 # The last seconds are for its answer.
                 shown.update(f"waiting for running calls, {max(0, left - ANSWER_SECONDS):.0f} s at most")
 
             answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
-            if answer is not None and not wait_for_end(self.endpoint, END_SECONDS):
-                living = self.endpoint.living() or 0
-                raise StuckGatewayError(self.endpoint, living, f"has not ended in {END_SECONDS:g} s")
+            if answer is not None and not wait_for_end(gateway, END_SECONDS):
+                raise StuckGatewayError(self.endpoint, gateway.process or 0, f"has not ended in {END_SECONDS:g} s")
         return answer
 
 
@@ -265,14 +264,15 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
     machine = _Machine(Command(config, as_json=as_json))
     killed: int | None = None
-    try:
-        answer = machine.end("down")
-    except StuckGatewayError as error:
-        if not (error.process and kill(machine.endpoint, error.process)):
-            fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
-        killed, answer = error.process, {}
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    with machine.endpoint.watch() as gateway:
+        try:
+            answer = machine.end("down")
+        except StuckGatewayError as error:
+            if not kill(machine.endpoint, gateway):
+                fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
+            killed, answer = gateway.process, {}
+        except GatewayError as error:
+            fail(error, as_json=as_json)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:
         print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})

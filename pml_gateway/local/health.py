@@ -161,6 +161,7 @@ def _clear(endpoint: Endpoint) -> None:
     for path in _files(endpoint):
         path.unlink(missing_ok=True)
     endpoint.leave(life)
+    os.close(life)
 
 
 def _logged(log: Path) -> Iterator[Finding]:

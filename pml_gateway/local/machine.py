@@ -359,6 +359,7 @@ async def run(
         if life.reason not in SUCCEEDED:
             # Held to the very end: whoever comes next starts once nothing of this one is left.
             endpoint.leave(life_lock)
+        os.close(life_lock)
 
 
 async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> None:

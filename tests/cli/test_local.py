@@ -28,9 +28,10 @@ from pml_gateway.local.starting import reach
 from pml_gateway.local.status import OTHERS
 from pml_gateway.serve.reload import APPLIED
 from pml_gateway.types import JsonObject
+from tests.local.bridged import Bridged
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
-from tests.support.process import is_alive
+from tests.support.process import SERVE, environment, is_alive
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
 
@@ -213,6 +214,88 @@ def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Pa
     assert answer("status")["machine"]["started_by"] == "client"
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
+    answer("down")
+
+
+WAITING = """
+import json, pathlib, sys, time
+
+notes = pathlib.Path(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = {}
+    match asked["method"]:
+        case "initialize":
+            version = asked["params"]["protocolVersion"]
+            info = {"name": "waiting", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("wait", "hello")]}
+        case "tools/call":
+            if asked["params"]["name"] == "wait":
+                (notes / "waits").touch()
+                while not (notes / "done").exists():
+                    time.sleep(0.01)
+            result = {"content": [{"type": "text", "text": "done"}]}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def serve_waiting(home: Path) -> None:
+    """Have a server with a tool that answers at once, and one that waits until the test has it end."""
+    server = {"command": sys.executable, "args": ["-c", WAITING, str(home)]}
+    settings = {"servers": {"up": server}, "gateway": {"tools_exposure": "full_proxy"}}
+    (home / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+
+
+@contextmanager
+def attached(home: Path) -> Iterator[Bridged]:
+    """A client over stdio that has introduced itself."""
+    with subprocess.Popen(
+        SERVE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(home), cwd=home
+    ) as process:
+        try:
+            client = Bridged(home, process)
+            client.handshake()
+            yield client
+        finally:
+            process.kill()
+
+
+def text_of(client: Bridged, number: int) -> str:
+    """The answer to a call, whatever else was announced before it."""
+    while (message := client.next()).get("id") != number:
+        continue
+    return str(message["result"]["content"][0]["text"])
+
+
+def begin(home: Path, *words: str) -> subprocess.Popen[str]:
+    """A command that takes longer than what is done beside it."""
+    command = [sys.executable, "-m", "pml_gateway", *words, "--json"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home
+    )
+
+
+@pytest.mark.slow
+def test_a_restart_ends_the_gateway_that_ran_and_not_the_one_that_a_client_has_meanwhile(home: Path) -> None:
+    serve_waiting(home)
+    first = answer("up", "--http", "--port", "0")
+    with attached(home) as busy, attached(home) as other:
+        busy.call(1, "up__wait")
+        assert wait_until((home / "waits").exists)
+        with begin(home, "restart") as restart:
+            assert wait_until(lambda: (answer("status")["machine"] or first)["pid"] != first["pid"])
+            other.call(1, "up__hello")
+            assert text_of(other, 1) == "done"
+            assert restart.poll() is None, "it waits for the call"
+            (home / "done").touch()
+            told, errors = restart.communicate(timeout=30)
+        assert text_of(busy, 1) == "done"
+        assert restart.returncode == 0, told + errors
+        machine = answer("status")["machine"]
+        assert (json.loads(told)["pid"], machine["started_by"], machine["url"]) == (machine["pid"], "up", first["url"])
     answer("down")
 
 
