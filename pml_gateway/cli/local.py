@@ -98,18 +98,24 @@ class _Machine:
         """
         self.ask("http", http, LISTEN_SECONDS)
 
-    def first_status(self) -> JsonObject:
-        """What one says that is being started, as soon as it listens.
+    def status_of_service(self) -> JsonObject:
+        """What the gateway says that the service is starting, as soon as it listens.
 
         Raises:
             GatewayError: it does not listen in time.
         """
         until = time.monotonic() + START_SECONDS
-        while (status := ask(self.endpoint, "status", ANSWER_SECONDS)) is None:
+        while True:
+            status = ask(self.endpoint, "status", ANSWER_SECONDS)
+            # A client may have another one until then.
+            if status is not None and status["started_by"] == "service":
+                return status
             if time.monotonic() >= until:
-                raise GatewayError(f"no gateway listens after {START_SECONDS:g} s", hint=f"look at {self.endpoint.log}")
+                raise GatewayError(
+                    f"no gateway of the service listens after {START_SECONDS:g} s",
+                    hint=f"look at {manager_here(os.environ).where_logged}",
+                )
             time.sleep(POLL_SECONDS)
-        return status
 
     def end(self, command: str) -> JsonObject | None:
         """Have it end once its calls are done, and wait for that; None where none runs.
@@ -258,7 +264,8 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
 def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
 
-    Clients stay: the next message of one of them starts the gateway again. One that hangs is killed after that time.
+    Clients stay: the next message of one of them starts another one, also while calls of others still run in this one.
+    One that hangs is killed after that time.
 
     Example: pml down
     """
@@ -283,6 +290,8 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     else:
         say("the gateway of this machine has ended")
         _tell_unfinished(unfinished)
+        if next_one := machine.endpoint.living():
+            note(f"a client has another one by now: process {next_one}")
 
 
 def _tell_unfinished(unfinished: int) -> None:
@@ -308,7 +317,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             manager_here(os.environ).start(is_changed=True)
             ended: JsonObject | None = None
-            status = machine.first_status()
+            status = machine.status_of_service()
         else:
             ended = machine.end("restart")
             machine.start(stays=before.get("started_by") != "client")

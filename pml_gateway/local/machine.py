@@ -53,9 +53,6 @@ DRAIN_SECONDS = 60.0
 STARTS = "the gateway of this machine starts"
 """Where the log of one begins, among those of others before it."""
 
-SUCCEEDED = frozenset({"replaced", "restart"})
-"""Ends after which another gateway is to come at once."""
-
 ADMITTED_AT_ONCE = 8
 """Connections that prove themselves side by side, each with a thread and `ADMIT_SECONDS` at most."""
 
@@ -260,6 +257,9 @@ class Machine:
         async def send(member: Member) -> None:
             outcomes.append(await member.send_away(reason, seconds))
 
+        for profile in self._profiles.all:
+            if profile.runtime is not None:
+                profile.runtime.presence.is_ending = True
         async with anyio.create_task_group() as tasks:
             for member in self._profiles.members:
                 tasks.start_soon(send, member)
@@ -348,17 +348,16 @@ async def run(
                 await _listen(machine, will.http, is_replacement=bool(before))
             await life.ending.wait()
             endpoint.withdraw()
-            if life.reason in SUCCEEDED:
-                # The next one need not wait for what is in flight here.
-                endpoint.leave(life_lock)
+            # The clients of the next one need not wait for what is in flight here.
+            endpoint.leave(life_lock)
             await machine.end()
             tasks.cancel_scope.cancel()
     finally:
         listener.close()
         endpoint.withdraw()
-        if life.reason not in SUCCEEDED:
-            # Held to the very end: whoever comes next starts once nothing of this one is left.
+        if not life.ending.is_set():
             endpoint.leave(life_lock)
+        # Held to the very end, which commands wait for: nothing of this one is left then.
         os.close(life_lock)
 
 

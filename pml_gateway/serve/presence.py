@@ -39,6 +39,7 @@ class Presence:
     transport: str
     url: str | None = None
     count_clients: Callable[[], int] = lambda: 1
+    is_ending: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def as_json(self) -> JsonObject:
@@ -48,4 +49,5 @@ class Presence:
             "url": self.url,
             "age_seconds": round(time.monotonic() - self.started, 3),
             "clients": self.count_clients(),
+            "is_ending": self.is_ending,
         }

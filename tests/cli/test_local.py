@@ -190,6 +190,21 @@ def test_one_of_the_service_is_started_anew_by_the_service(
     assert told["log"] == "journalctl --user -u pml-gateway.service"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd is asked")
+def test_one_of_the_service_is_waited_for_where_a_client_has_another_one_meanwhile(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", managers_in(tmp_path / "managers"))
+    said = iter([("service", 1), ("client", 2), ("service", 3)])
+
+    def status() -> JsonObject:
+        started_by, pid = next(said)
+        return {**STATUS, "started_by": started_by, "pid": pid}
+
+    with scripted_machine(home, {"status": status}):
+        assert answer("restart")["pid"] == 3
+
+
 @pytest.mark.slow
 def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home: Path) -> None:
     command = [sys.executable, "-m", "pml_gateway", "up", "--foreground", "--http", "--port", "0"]
@@ -272,7 +287,7 @@ def text_of(client: Bridged, number: int) -> str:
 
 def begin(home: Path, *words: str) -> subprocess.Popen[str]:
     """A command that takes longer than what is done beside it."""
-    command = [sys.executable, "-m", "pml_gateway", *words, "--json"]
+    command = [sys.executable, "-m", "pml_gateway", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home
     )
@@ -285,7 +300,7 @@ def test_a_restart_ends_the_gateway_that_ran_and_not_the_one_that_a_client_has_m
     with attached(home) as busy, attached(home) as other:
         busy.call(1, "up__wait")
         assert wait_until((home / "waits").exists)
-        with begin(home, "restart") as restart:
+        with begin(home, "restart", "--json") as restart:
             assert wait_until(lambda: (answer("status")["machine"] or first)["pid"] != first["pid"])
             other.call(1, "up__hello")
             assert text_of(other, 1) == "done"
@@ -296,6 +311,31 @@ def test_a_restart_ends_the_gateway_that_ran_and_not_the_one_that_a_client_has_m
         assert restart.returncode == 0, told + errors
         machine = answer("status")["machine"]
         assert (json.loads(told)["pid"], machine["started_by"], machine["url"]) == (machine["pid"], "up", first["url"])
+    answer("down")
+
+
+@pytest.mark.slow
+def test_while_one_that_ends_has_calls_of_one_client_the_others_are_served_by_the_next(home: Path) -> None:
+    serve_waiting(home)
+    first = answer("up")
+    with attached(home) as busy, attached(home) as other:
+        busy.call(1, "up__wait")
+        assert wait_until((home / "waits").exists)
+        with begin(home, "down") as down:
+            assert wait_until(lambda: answer("status")["machine"] is None)
+            [ending] = answer("status")["gateways"]
+            assert (ending["pid"], ending["is_ending"]) == (first["pid"], True)
+            assert "it ends once its calls are done" in " ".join(pml("status").stdout.split())
+            other.call(1, "up__hello")
+            assert text_of(other, 1) == "done"
+            assert down.poll() is None, "it waits for the call"
+            (home / "done").touch()
+            told, errors = down.communicate(timeout=30)
+        assert text_of(busy, 1) == "done"
+        assert (down.returncode, "has ended" in told) == (0, True)
+        assert not is_alive(first["pid"])
+        second = answer("status")["machine"]["pid"]
+        assert f"a client has another one by now: process {second}" in errors
     answer("down")
 
 
