@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, wait_for_end
+from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, tidy, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
@@ -280,6 +281,8 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             killed, answer = gateway.process, {}
         except GatewayError as error:
             fail(error, as_json=as_json)
+    if answer is None and Path(machine.endpoint.will).exists():
+        tidy(machine.endpoint)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:
         print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})

@@ -137,7 +137,7 @@ def kill(endpoint: Endpoint, gateway: Living) -> bool:
     for number in (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGKILL):
         _send(process, number)
         if wait_for_end(gateway, KILL_SECONDS):
-            _tidy(endpoint)
+            tidy(endpoint)
             return True
     return False
 
@@ -147,10 +147,11 @@ def _send(process: int, number: signal.Signals) -> None:
         os.kill(process, number)
 
 
-def _tidy(endpoint: Endpoint) -> None:
-    """Leave nothing of a gateway that was killed, unless another one lives by now."""
+def tidy(endpoint: Endpoint) -> None:
+    """Leave nothing of a gateway that was killed, also not what it was to be, unless another one lives by now."""
     life = endpoint.take_life()
     if life is not None:
         remove(endpoint.socket)
+        remove(endpoint.will)
         endpoint.leave(life)
         os.close(life)

@@ -67,6 +67,8 @@ class Endpoint:
         """Held by the gateway for as long as it lives: there is never a second."""
         self.failure = f"{self._base}.failure"
         """Why the last start failed, for those that waited beside."""
+        self.will = f"{self._base}.will"
+        """What a gateway was to be that was killed together with its spare, for the next one."""
         self.log = os.path.join(home, "logs", f"{name}.log")
         """What the detached gateway prints."""
         self._over_tcp = over_tcp

@@ -29,7 +29,7 @@ from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import BROKEN, MAX_HELLO, LineStream, Member, open_lines, restored, serve_session
-from pml_gateway.local.spare import Spare, Will
+from pml_gateway.local.spare import Spare, Will, WrittenWill
 from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
@@ -71,12 +71,14 @@ tries once more within it need not start another one."""
 class Life:
     """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself.
 
-    And what the next one is to be, if it is killed: its spare is told.
+    And what the next one is to be, if it is killed: its spare is told, and it is written down.
     """
 
     started_by: str
+    written: WrittenWill
     spare: Spare | None = None
     http: Mapping[str, Any] | None = None
+    not_listening: str | None = None
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     has_served: bool = False
@@ -88,12 +90,19 @@ class Life:
         self.reason = self.reason or reason
         if self.spare is not None:
             self.spare.dismiss()
+        # Who restarts it tells the next one more than what is written.
+        if self.reason != "replaced":
+            self.written.forget()
         self.ending.set()
 
-    def tell_spare(self, *, is_used: bool) -> None:
-        """Have the next gateway be as this one."""
+    def tell_next(self, *, is_used: bool) -> None:
+        """Have the next gateway be as this one, unless there is another one by now."""
+        if self.ending.is_set():
+            return
+        will = Will(self.started_by, is_used, self.http)
+        self.written.tell(will)
         if self.spare is not None:
-            self.spare.tell(Will(self.started_by, is_used, self.http))
+            self.spare.tell(will)
 
 
 class Machine:
@@ -148,7 +157,7 @@ class Machine:
                     lines.tell({"alone": True})
                     return
                 self._life.has_served = True
-                self._tell_spare()
+                self.tell_next()
                 runtime, notes = entered.runtime, [*entered.notes, *attachment.without_effect]
                 if is_older:
                     # What it started in the place of another one is this: what is installed was set back since.
@@ -168,7 +177,7 @@ class Machine:
             lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
-            self._tell_spare()
+            self.tell_next()
 
     async def _execute(self, line: bytes) -> JsonObject:
         try:
@@ -207,7 +216,7 @@ class Machine:
         url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
         # A port that the system chose is kept: clients have the URL.
         self._life.http = {"owner": wanted["owner"], "host": wanted.get("host"), "port": urlsplit(url).port}
-        self._tell_spare()
+        self.tell_next()
         return url
 
     async def _listen(self, request: JsonObject) -> JsonObject:
@@ -224,10 +233,11 @@ class Machine:
         """Live until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
-        self._tell_spare()
+        self.tell_next()
 
-    def _tell_spare(self) -> None:
-        self._life.tell_spare(is_used=bool(self._profiles.members))
+    def tell_next(self) -> None:
+        """Have the next gateway be as this one."""
+        self._life.tell_next(is_used=bool(self._profiles.members))
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -237,6 +247,7 @@ class Machine:
             "age_seconds": round(time.monotonic() - self._life.started, 3),
             "started_by": self._life.started_by,
             "url": self._listening.url,
+            "not_listening": self._life.not_listening if self._listening.url is None else None,
             "memory_bytes": memory_of(os.getpid()),
             "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
@@ -313,7 +324,7 @@ async def run(
         paths: where state lives.
         will: what it is to be.
         spare: what takes its place where it is killed.
-        before: the process in whose place it is, which was killed.
+        before: the process in whose place it is, which has gone.
 
     Raises:
         GatewayError: it cannot listen there.
@@ -322,10 +333,10 @@ async def run(
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     if before:
-        logger.warning("in the place of process %d, which was killed", before)
+        logger.warning("in the place of process %d, which has gone", before)
     close_to_others(paths.home)
     tell_lacks(paths)
-    life = Life(will.started_by, spare, will.http)
+    life = Life(will.started_by, WrittenWill(endpoint.will), spare, will.http)
     try:
         async with (
             first_signal() as signalled,
@@ -345,7 +356,8 @@ async def run(
 
             tasks.start_soon(end_on_signal)
             if will.http is not None:
-                await _listen(machine, will.http, is_replacement=bool(before))
+                life.not_listening = await _listen(machine, will.http, is_replacement=bool(before))
+            machine.tell_next()
             await life.ending.wait()
             endpoint.withdraw()
             # The clients of the next one need not wait for what is in flight here.
@@ -361,14 +373,17 @@ async def run(
         os.close(life_lock)
 
 
-async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> None:
+async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> str | None:
+    """Serve over HTTP as well; why a replacement cannot."""
     try:
         await machine.listen(http)
-    except GatewayError as error:
+    except (GatewayError, ValueError) as error:
         if not is_replacement:
             raise
         # The clients of bridges are served all the same.
         logger.error("nothing is served over HTTP any more: %s", error)
+        return str(error)
+    return None
 
 
 async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:

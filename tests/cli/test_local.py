@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -337,6 +338,49 @@ def test_while_one_that_ends_has_calls_of_one_client_the_others_are_served_by_th
         second = answer("status")["machine"]["pid"]
         assert f"a client has another one by now: process {second}" in errors
     answer("down")
+
+
+def kill_with_spare(home: Path) -> None:
+    """Kill the gateway together with what would take its place."""
+    machine = answer("status")["machine"]
+    for pid in (machine["spare"], machine["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: Endpoint.of(home, home / "config.yaml").living() is None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a_kill(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_waiting(home)
+    monkeypatch.setenv("MY_TOKEN", "of-my-shell")
+    first = answer("up", "--http", "--port", "0")
+    [written] = (home / "run").glob("*.will")
+    assert (written.stat().st_mode & 0o777, "of-my-shell" in written.read_text()) == (0o600, False)
+    kill_with_spare(home)
+    with attached(home):
+        assert wait_until(lambda: answer("status")["machine"]["url"] == first["url"])
+        second = answer("status")["machine"]
+        assert (second["started_by"], second["not_listening"]) == ("up", None)
+    kill_with_spare(home)
+    with socket.create_server(("127.0.0.1", urlsplit(first["url"]).port)), attached(home) as client:
+        client.call(1, "up__hello")
+        assert text_of(client, 1) == "done"
+        assert wait_until(lambda: answer("status")["machine"]["not_listening"])
+        assert "nothing over HTTP: cannot listen on" in " ".join(pml("status").stdout.split())
+    assert answer("restart")["url"] == first["url"]
+    answer("down")
+    assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_down_forgets_what_up_asked_for_also_where_the_gateway_was_killed(home: Path) -> None:
+    answer("up")
+    kill_with_spare(home)
+    assert not answer("down")["ended"]
+    assert not [*(home / "run").iterdir()]
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:

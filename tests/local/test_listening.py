@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pml_gateway import __version__
+from pml_gateway.local.spare import Will, written_will
 from tests.support.machine import TestMachine, open_machine
 from tests.support.scripted_server import ScriptedServer, tool
 
@@ -40,6 +42,25 @@ async def test_where_it_listens_already_another_place_is_refused_and_the_same_on
         for other, named in (({"port": 1}, "port 1"), ({"host": "::1", "port": port}, f"::1 port {port}")):
             error = (await opened.command("http", owner=owner(opened), **other))["error"]
             assert all(each in error for each in (url, f"not on {named} ", "pml down"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_left"), [("replaced", True), ("restart", False), ("down", False), ("idle", False)]
+)
+async def test_what_it_is_stays_written_down_without_secrets_for_an_upgrade_and_after_no_other_end(
+    tmp_path: Path, reason: str, is_left: bool
+) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        asks = owner(opened)
+        asks["environ"] |= {"TOKEN": "secret", "HTTPS_PROXY": "http://me:secret@127.0.0.1:1"}
+        url = (await opened.command("http", port=0, owner=asks))["url"]
+        left = written_will(str(opened.will))
+        opened.life.end(reason)
+        assert (written_will(str(opened.will)) == left) == is_left
+        await opened.command("keep")
+        assert (written_will(str(opened.will)) == left) == is_left, "the next one has it by now"
+    del asks["environ"]["TOKEN"], asks["environ"]["HTTPS_PROXY"]
+    assert left == (Will("up", http={"owner": asks, "host": None, "port": urlsplit(url).port}), os.getpid())
 
 
 async def test_whoever_restarts_it_gets_what_the_next_one_needs_to_listen(tmp_path: Path) -> None:
