@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, wait_for_end
+from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, tidy, wait_for_end
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
@@ -98,18 +99,24 @@ class _Machine:
         """
         self.ask("http", http, LISTEN_SECONDS)
 
-    def first_status(self) -> JsonObject:
-        """What one says that is being started, as soon as it listens.
+    def status_of_service(self) -> JsonObject:
+        """What the gateway says that the service is starting, as soon as it listens.
 
         Raises:
             GatewayError: it does not listen in time.
         """
         until = time.monotonic() + START_SECONDS
-        while (status := ask(self.endpoint, "status", ANSWER_SECONDS)) is None:
+        while True:
+            status = ask(self.endpoint, "status", ANSWER_SECONDS)
+            # A client may have another one until then.
+            if status is not None and status["started_by"] == "service":
+                return status
             if time.monotonic() >= until:
-                raise GatewayError(f"no gateway listens after {START_SECONDS:g} s", hint=f"look at {self.endpoint.log}")
+                raise GatewayError(
+                    f"no gateway of the service listens after {START_SECONDS:g} s",
+                    hint=f"look at {manager_here(os.environ).where_logged}",
+                )
             time.sleep(POLL_SECONDS)
-        return status
 
     def end(self, command: str) -> JsonObject | None:
         """Have it end once its calls are done, and wait for that; None where none runs.
@@ -118,16 +125,15 @@ class _Machine:
             StuckGatewayError: it does not answer, or does not end.
             GatewayError: it cannot be reached.
         """
-        with messages().status("") as shown:
+        with self.endpoint.watch() as gateway, messages().status("") as shown:
 
             def tell(left: float) -> None:
                 # The last seconds are for its answer.
                 shown.update(f"waiting for running calls, {max(0, left - ANSWER_SECONDS):.0f} s at most")
 
             answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
-            if answer is not None and not wait_for_end(self.endpoint, END_SECONDS):
-                living = self.endpoint.living() or 0
-                raise StuckGatewayError(self.endpoint, living, f"has not ended in {END_SECONDS:g} s")
+            if answer is not None and not wait_for_end(gateway, END_SECONDS):
+                raise StuckGatewayError(self.endpoint, gateway.process or 0, f"has not ended in {END_SECONDS:g} s")
         return answer
 
 
@@ -259,20 +265,24 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
 def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
 
-    Clients stay: the next message of one of them starts the gateway again. One that hangs is killed after that time.
+    Clients stay: the next message of one of them starts another one, also while calls of others still run in this one.
+    One that hangs is killed after that time.
 
     Example: pml down
     """
     machine = _Machine(Command(config, as_json=as_json))
     killed: int | None = None
-    try:
-        answer = machine.end("down")
-    except StuckGatewayError as error:
-        if not (error.process and kill(machine.endpoint, error.process)):
-            fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
-        killed, answer = error.process, {}
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    with machine.endpoint.watch() as gateway:
+        try:
+            answer = machine.end("down")
+        except StuckGatewayError as error:
+            if not kill(machine.endpoint, gateway):
+                fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
+            killed, answer = gateway.process, {}
+        except GatewayError as error:
+            fail(error, as_json=as_json)
+    if answer is None and Path(machine.endpoint.will).exists():
+        tidy(machine.endpoint)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:
         print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})
@@ -283,6 +293,8 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     else:
         say("the gateway of this machine has ended")
         _tell_unfinished(unfinished)
+        if next_one := machine.endpoint.living():
+            note(f"a client has another one by now: process {next_one}")
 
 
 def _tell_unfinished(unfinished: int) -> None:
@@ -308,7 +320,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             manager_here(os.environ).start(is_changed=True)
             ended: JsonObject | None = None
-            status = machine.first_status()
+            status = machine.status_of_service()
         else:
             ended = machine.end("restart")
             machine.start(stays=before.get("started_by") != "client")

@@ -57,6 +57,7 @@ def _in_words(machine: JsonObject) -> str:
         f"gateway of this machine {machine['pid']}",
         version_of(machine, "pml restart"),
         *([machine["url"]] if machine.get("url") else []),
+        *([f"nothing over HTTP: {machine['not_listening']}"] if machine.get("not_listening") else []),
         whole(f"for {span(machine['age_seconds'])}"),
         _STARTED.get(machine["started_by"], machine["started_by"]),
         *([whole(_size(machine["memory_bytes"]))] if machine.get("memory_bytes") else []),

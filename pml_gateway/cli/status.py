@@ -204,6 +204,8 @@ def _gateway(report: JsonObject) -> str:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
         age, clients = f"for {span(report['age_seconds'])}", counted(report["clients"], "client")
         parts += [report["url"] or how, whole(age), whole(clients)]
+    if report.get("is_ending"):
+        parts.append("it ends once its calls are done")
     mode = [f"mode {report['mode']}"] if report["mode"] else []
     return ", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))])
 
@@ -253,7 +255,7 @@ def _stuck(error: StuckGatewayError) -> JsonObject:
 def _as_json(found: _Found) -> JsonObject:
     from pml_gateway.reports.status import need_of
 
-    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "clients")
+    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "clients", "is_ending")
     running = [report for report in found.reports if report["pid"] is not None]
     return {
         "machine": found.machine if found.stuck is None else _stuck(found.stuck),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, NobodyListensError, UnsafeEndpointError, remove
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, Living, NobodyListensError, UnsafeEndpointError, remove
 from pml_gateway.local.spare import spare_of
 from pml_gateway.types import JsonObject
 
@@ -113,33 +113,31 @@ def _is_starting(endpoint: Endpoint) -> bool:
     return age is not None and 0 <= age < START_SECONDS
 
 
-def wait_for_end(endpoint: Endpoint, seconds: float) -> bool:
-    """Whether the gateway is gone, with all that it started, within so many seconds."""
+def wait_for_end(gateway: Living, seconds: float) -> bool:
+    """Whether a gateway is gone, with all that it started, within so many seconds; another one may live by then."""
     until = time.monotonic() + seconds
-    while endpoint.living() is not None:
+    while not gateway.has_ended:
         if time.monotonic() >= until:
             return False
         time.sleep(POLL_SECONDS)
     return True
 
 
-def kill(endpoint: Endpoint, process: int) -> bool:
+def kill(endpoint: Endpoint, gateway: Living) -> bool:
     """Whether a gateway that hangs could be ended; its servers end with it.
 
     Its spare goes first, which would take its place.
     """
+    process = gateway.process
+    if not process:
+        return False
     spare = spare_of(process)
     if spare is not None:
         _send(spare, signal.SIGKILL)
     for number in (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGKILL):
         _send(process, number)
-        until = time.monotonic() + KILL_SECONDS
-        while endpoint.living() == process:
-            if time.monotonic() >= until:
-                break
-            time.sleep(POLL_SECONDS)
-        else:
-            _tidy(endpoint)
+        if wait_for_end(gateway, KILL_SECONDS):
+            tidy(endpoint)
             return True
     return False
 
@@ -149,9 +147,11 @@ def _send(process: int, number: signal.Signals) -> None:
         os.kill(process, number)
 
 
-def _tidy(endpoint: Endpoint) -> None:
-    """Leave nothing of a gateway that was killed, unless another one lives by now."""
+def tidy(endpoint: Endpoint) -> None:
+    """Leave nothing of a gateway that was killed, also not what it was to be, unless another one lives by now."""
     life = endpoint.take_life()
     if life is not None:
         remove(endpoint.socket)
+        remove(endpoint.will)
         endpoint.leave(life)
+        os.close(life)

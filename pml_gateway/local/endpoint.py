@@ -67,6 +67,8 @@ class Endpoint:
         """Held by the gateway for as long as it lives: there is never a second."""
         self.failure = f"{self._base}.failure"
         """Why the last start failed, for those that waited beside."""
+        self.will = f"{self._base}.will"
+        """What a gateway was to be that was killed together with its spare, for the next one."""
         self.log = os.path.join(home, "logs", f"{name}.log")
         """What the detached gateway prints."""
         self._over_tcp = over_tcp
@@ -194,8 +196,14 @@ class Endpoint:
         return held
 
     def leave(self, life: int) -> None:
-        """Give back the life lock that this process holds, and leave nothing in the folder."""
-        drop_lock(self.life_lock, life)
+        """Have the next gateway live, and leave nothing in the folder.
+
+        Until `life` is closed, whoever watches this one sees that it has not ended.
+        """
+        if sys.platform == "win32":
+            _unlock(life)
+        elif _is_named(life, self.life_lock):
+            remove(self.life_lock)
         remove(self.failure)
         starting = take_lock(self.start_lock)
         if starting is not None:
@@ -214,9 +222,13 @@ class Endpoint:
             return None
         try:
             with open(self.life_lock, "rb") as file:
-                return int(file.read())
-        except (OSError, ValueError):
+                return _process_in(file.fileno())
+        except OSError:
             return 0
+
+    def watch(self) -> Living:
+        """The gateway that lives here now, to be watched until its end."""
+        return Living(self.life_lock, self.living())
 
     def age(self) -> float | None:
         """How many seconds ago, by the clock, the gateway began that lives here; None where none does."""
@@ -300,6 +312,52 @@ class Endpoint:
         with open(self.socket, "rb") as file:
             port, _, token = file.read().partition(b" ")
         return int(port), token.strip()
+
+
+class Living:
+    """A gateway, watched until its end; by then another one may live in its place. Nobody has ended already.
+
+    Args:
+        path: of the life lock.
+        process: what held it; None for nobody.
+    """
+
+    def __init__(self, path: str, process: int | None) -> None:
+        self.process = process
+        self._lock: int | None = None
+        if process is not None:
+            try:
+                self._lock = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            except FileNotFoundError:
+                # It has ended since.
+                return
+
+    def __enter__(self) -> Living:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, with all that it started."""
+        if self._lock is None:
+            return True
+        if _locked(self._lock):
+            _unlock(self._lock)
+            return True
+        # A spare takes the same file.
+        return bool(self.process) and _process_in(self._lock) != self.process
+
+
+def _process_in(lock: int) -> int:
+    """Who says in a life lock that it lives; 0 where the system does not show it."""
+    try:
+        os.lseek(lock, 0, os.SEEK_SET)
+        return int(os.read(lock, 20))
+    except (OSError, ValueError):
+        return 0
 
 
 def _short_hash(text: str) -> str:
@@ -406,6 +464,14 @@ def _locked(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _unlock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _is_named(descriptor: int, path: str) -> bool:

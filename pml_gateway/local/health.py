@@ -157,9 +157,10 @@ def _is_starting(endpoint: Endpoint) -> bool:
 
 
 def _files(endpoint: Endpoint) -> Sequence[Path]:
-    """What a gateway that does not live has left; a failed start is told for itself."""
+    """What a gateway that does not live has left; a failed start is told for itself, and the will is for the next."""
     name = Path(endpoint.life_lock).stem
-    return sorted(path for path in Path(endpoint.folder).glob(f"{name}.*") if path.suffix != ".failure")
+    found = Path(endpoint.folder).glob(f"{name}.*")
+    return sorted(path for path in found if path.suffix not in (".failure", ".will"))
 
 
 def _clear(endpoint: Endpoint) -> None:
@@ -169,6 +170,7 @@ def _clear(endpoint: Endpoint) -> None:
     for path in _files(endpoint):
         path.unlink(missing_ok=True)
     endpoint.leave(life)
+    os.close(life)
 
 
 def _logged(log: Path) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import BROKEN, MAX_HELLO, LineStream, Member, open_lines, restored, serve_session
-from pml_gateway.local.spare import Spare, Will
+from pml_gateway.local.spare import Spare, Will, WrittenWill
 from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
@@ -54,9 +54,6 @@ DRAIN_SECONDS = 60.0
 STARTS = "the gateway of this machine starts"
 """Where the log of one begins, among those of others before it."""
 
-SUCCEEDED = frozenset({"replaced", "restart"})
-"""Ends after which another gateway is to come at once."""
-
 ADMITTED_AT_ONCE = 8
 """Connections that prove themselves side by side, each with a thread and `ADMIT_SECONDS` at most."""
 
@@ -75,12 +72,14 @@ tries once more within it need not start another one."""
 class Life:
     """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself.
 
-    And what the next one is to be, if it is killed: its spare is told.
+    And what the next one is to be, if it is killed: its spare is told, and it is written down.
     """
 
     started_by: str
+    written: WrittenWill
     spare: Spare | None = None
     http: Mapping[str, Any] | None = None
+    not_listening: str | None = None
     started: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     has_served: bool = False
@@ -92,12 +91,19 @@ class Life:
         self.reason = self.reason or reason
         if self.spare is not None:
             self.spare.dismiss()
+        # Who restarts it tells the next one more than what is written.
+        if self.reason != "replaced":
+            self.written.forget()
         self.ending.set()
 
-    def tell_spare(self, *, is_used: bool) -> None:
-        """Have the next gateway be as this one."""
+    def tell_next(self, *, is_used: bool) -> None:
+        """Have the next gateway be as this one, unless there is another one by now."""
+        if self.ending.is_set():
+            return
+        will = Will(self.started_by, is_used, self.http)
+        self.written.tell(will)
         if self.spare is not None:
-            self.spare.tell(Will(self.started_by, is_used, self.http))
+            self.spare.tell(will)
 
 
 class Machine:
@@ -152,7 +158,7 @@ class Machine:
                     lines.tell({"alone": True})
                     return
                 self._life.has_served = True
-                self._tell_spare()
+                self.tell_next()
                 runtime, notes = entered.runtime, [*entered.notes, *attachment.without_effect]
                 if is_older:
                     # What it started in the place of another one is this: what is installed was set back since.
@@ -172,7 +178,7 @@ class Machine:
             lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
-            self._tell_spare()
+            self.tell_next()
 
     async def _execute(self, line: bytes) -> JsonObject:
         try:
@@ -211,7 +217,7 @@ class Machine:
         url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
         # A port that the system chose is kept: clients have the URL.
         self._life.http = {"owner": wanted["owner"], "host": wanted.get("host"), "port": urlsplit(url).port}
-        self._tell_spare()
+        self.tell_next()
         return url
 
     async def _listen(self, request: JsonObject) -> JsonObject:
@@ -228,10 +234,11 @@ class Machine:
         """Live until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
-        self._tell_spare()
+        self.tell_next()
 
-    def _tell_spare(self) -> None:
-        self._life.tell_spare(is_used=bool(self._profiles.members))
+    def tell_next(self) -> None:
+        """Have the next gateway be as this one."""
+        self._life.tell_next(is_used=bool(self._profiles.members))
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -242,6 +249,7 @@ class Machine:
             "started_by": self._life.started_by,
             "url": self._listening.url,
             "http_clients": self._listening.clients,
+            "not_listening": self._life.not_listening if self._listening.url is None else None,
             "memory_bytes": memory_of(os.getpid()),
             "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
@@ -262,6 +270,9 @@ class Machine:
         async def send(member: Member) -> None:
             outcomes.append(await member.send_away(reason, seconds))
 
+        for profile in self._profiles.all:
+            if profile.runtime is not None:
+                profile.runtime.presence.is_ending = True
         async with anyio.create_task_group() as tasks:
             for member in self._profiles.members:
                 tasks.start_soon(send, member)
@@ -315,7 +326,7 @@ async def run(
         paths: where state lives.
         will: what it is to be.
         spare: what takes its place where it is killed.
-        before: the process in whose place it is, which was killed.
+        before: the process in whose place it is, which has gone.
 
     Raises:
         GatewayError: it cannot listen there.
@@ -326,10 +337,10 @@ async def run(
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     if before:
-        logger.warning("in the place of process %d, which was killed", before)
+        logger.warning("in the place of process %d, which has gone", before)
     close_to_others(paths.home)
     tell_lacks(paths)
-    life = Life(will.started_by, spare, will.http)
+    life = Life(will.started_by, WrittenWill(endpoint.will), spare, will.http)
     try:
         async with (
             first_signal() as signalled,
@@ -349,30 +360,34 @@ async def run(
 
             tasks.start_soon(end_on_signal)
             if will.http is not None:
-                await _listen(machine, will.http, is_replacement=bool(before))
+                life.not_listening = await _listen(machine, will.http, is_replacement=bool(before))
+            machine.tell_next()
             await life.ending.wait()
             endpoint.withdraw()
-            if life.reason in SUCCEEDED:
-                # The next one need not wait for what is in flight here.
-                endpoint.leave(life_lock)
+            # The clients of the next one need not wait for what is in flight here.
+            endpoint.leave(life_lock)
             await machine.end()
             tasks.cancel_scope.cancel()
     finally:
         listener.close()
         endpoint.withdraw()
-        if life.reason not in SUCCEEDED:
-            # Held to the very end: whoever comes next starts once nothing of this one is left.
+        if not life.ending.is_set():
             endpoint.leave(life_lock)
+        # Held to the very end, which commands wait for: nothing of this one is left then.
+        os.close(life_lock)
 
 
-async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> None:
+async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> str | None:
+    """Serve over HTTP as well; why a replacement cannot."""
     try:
         await machine.listen(http)
-    except GatewayError as error:
+    except (GatewayError, ValueError) as error:
         if not is_replacement:
             raise
         # The clients of bridges are served all the same.
         logger.error("nothing is served over HTTP any more: %s", error)
+        return str(error)
+    return None
 
 
 async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.local.spare import Spare, Will, fork_spare
+from pml_gateway.local.spare import Spare, Will, fork_spare, written_will
 from pml_gateway.paths import Paths
 from pml_gateway.workplace import Workplace
 
@@ -44,6 +44,8 @@ def serve(
     endpoint.prepare()
     will, before = Will(started_by, http=http), 0
     while (life_lock := endpoint.take_life()) is not None:
+        if not before and started_by == "client":
+            will, before = written_will(endpoint.will) or (will, 0)
         listener = endpoint.listen()
         spare: Spare | Will | None = None
         try:

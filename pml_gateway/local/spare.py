@@ -15,12 +15,18 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pml_gateway.local.endpoint import remove, write_owned
+from pml_gateway.local.starting import own_environ
+from pml_gateway.log import get_logger
+
 if sys.platform == "linux":
     import fcntl
+
+logger = get_logger(__name__)
 
 SHORT_LIFE_SECONDS = 1.0
 """A gateway that is killed sooner after its start may be killed by what it starts with: clients decide then."""
@@ -55,6 +61,55 @@ class Will:
     def is_wanted(self) -> bool:
         """Whether anybody would miss the gateway."""
         return self.is_used or self.started_by != "client"
+
+    @property
+    def lasting(self) -> Will | None:
+        """What is written down of it: what `pml up` asked for, without the variables that may hold secrets."""
+        if self.started_by != "up":
+            return None
+        http = self.http
+        if http is not None:
+            environ = own_environ(http["owner"]["environ"])
+            # The address of a proxy may hold a password.
+            kept = {name: value for name, value in environ.items() if "@" not in value}
+            http = {**http, "owner": {**http["owner"], "environ": kept}}
+        return replace(self, is_used=False, http=http)
+
+
+class WrittenWill:
+    """What the next gateway is to be, in a file: its spare may be killed together with a gateway."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._said: Will | None = None
+
+    def tell(self, will: Will) -> None:
+        """Have it known from now on."""
+        lasting = will.lasting
+        if lasting is None:
+            self.forget()
+        elif lasting != self._said:
+            try:
+                write_owned(self._path, json.dumps({"process": os.getpid(), **asdict(lasting)}).encode())
+            except OSError as error:
+                logger.warning("%s: %s; after a kill, a client starts a gateway as if for itself", self._path, error)
+            self._said = lasting
+
+    def forget(self) -> None:
+        """Leave nothing to the next one."""
+        remove(self._path)
+        self._said = None
+
+
+def written_will(path: str) -> tuple[Will, int] | None:
+    """What a gateway left that was killed, and its process id; None where none was to last."""
+    try:
+        told = json.loads(Path(path).read_bytes())
+        process = int(told.pop("process"))
+        will = Will(**told).lasting
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return None if will is None else (will, process)
 
 
 class Spare:

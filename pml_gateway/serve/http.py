@@ -428,6 +428,7 @@ async def _serve(
 
     async def shut_down() -> None:
         await stop.wait()
+        runtime.presence.is_ending = True
         app.begin_shutdown()
         seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)
         runtime.gateway.tell_in_flight(seconds)

@@ -43,6 +43,7 @@ class Presence:
     url: str | None = None
     count_clients: Callable[[], int] = lambda: 1
     attached: Callable[[], Sequence[JsonObject]] = tuple
+    is_ending: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def as_json(self) -> JsonObject:
@@ -53,4 +54,5 @@ class Presence:
             "age_seconds": round(time.monotonic() - self.started, 3),
             "clients": self.count_clients(),
             "attached": [*self.attached()],
+            "is_ending": self.is_ending,
         }

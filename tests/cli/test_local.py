@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,9 +32,10 @@ from pml_gateway.local.starting import reach
 from pml_gateway.local.status import OTHERS
 from pml_gateway.serve.reload import APPLIED
 from pml_gateway.types import JsonObject
+from tests.local.bridged import Bridged
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
-from tests.support.process import is_alive
+from tests.support.process import SERVE, environment, is_alive
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
 
@@ -194,6 +196,21 @@ def test_one_of_the_service_is_started_anew_by_the_service(
     assert told["log"] == "journalctl --user -u pml-gateway.service"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd is asked")
+def test_one_of_the_service_is_waited_for_where_a_client_has_another_one_meanwhile(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", managers_in(tmp_path / "managers"))
+    said = iter([("service", 1), ("client", 2), ("service", 3)])
+
+    def status() -> JsonObject:
+        started_by, pid = next(said)
+        return {**STATUS, "started_by": started_by, "pid": pid}
+
+    with scripted_machine(home, {"status": status}):
+        assert answer("restart")["pid"] == 3
+
+
 @pytest.mark.slow
 def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home: Path) -> None:
     command = [sys.executable, "-m", "pml_gateway", "up", "--foreground", "--http", "--port", "0"]
@@ -219,6 +236,156 @@ def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Pa
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
     answer("down")
+
+
+WAITING = """
+import json, pathlib, sys, time
+
+notes = pathlib.Path(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = {}
+    match asked["method"]:
+        case "initialize":
+            version = asked["params"]["protocolVersion"]
+            info = {"name": "waiting", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("wait", "hello")]}
+        case "tools/call":
+            if asked["params"]["name"] == "wait":
+                (notes / "waits").touch()
+                while not (notes / "done").exists():
+                    time.sleep(0.01)
+            result = {"content": [{"type": "text", "text": "done"}]}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def serve_waiting(home: Path) -> None:
+    """Have a server with a tool that answers at once, and one that waits until the test has it end."""
+    server = {"command": sys.executable, "args": ["-c", WAITING, str(home)]}
+    settings = {"servers": {"up": server}, "gateway": {"tools_exposure": "full_proxy"}}
+    (home / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+
+
+@contextmanager
+def attached(home: Path) -> Iterator[Bridged]:
+    """A client over stdio that has introduced itself."""
+    with subprocess.Popen(
+        SERVE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(home), cwd=home
+    ) as process:
+        try:
+            client = Bridged(home, process)
+            client.handshake()
+            yield client
+        finally:
+            process.kill()
+
+
+def text_of(client: Bridged, number: int) -> str:
+    """The answer to a call, whatever else was announced before it."""
+    while (message := client.next()).get("id") != number:
+        continue
+    return str(message["result"]["content"][0]["text"])
+
+
+def begin(home: Path, *words: str) -> subprocess.Popen[str]:
+    """A command that takes longer than what is done beside it."""
+    command = [sys.executable, "-m", "pml_gateway", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home), cwd=home
+    )
+
+
+@pytest.mark.slow
+def test_a_restart_ends_the_gateway_that_ran_and_not_the_one_that_a_client_has_meanwhile(home: Path) -> None:
+    serve_waiting(home)
+    first = answer("up", "--http", "--port", "0")
+    with attached(home) as busy, attached(home) as other:
+        busy.call(1, "up__wait")
+        assert wait_until((home / "waits").exists)
+        with begin(home, "restart", "--json") as restart:
+            assert wait_until(lambda: (answer("status")["machine"] or first)["pid"] != first["pid"])
+            other.call(1, "up__hello")
+            assert text_of(other, 1) == "done"
+            assert restart.poll() is None, "it waits for the call"
+            (home / "done").touch()
+            told, errors = restart.communicate(timeout=30)
+        assert text_of(busy, 1) == "done"
+        assert restart.returncode == 0, told + errors
+        machine = answer("status")["machine"]
+        assert (json.loads(told)["pid"], machine["started_by"], machine["url"]) == (machine["pid"], "up", first["url"])
+    answer("down")
+
+
+@pytest.mark.slow
+def test_while_one_that_ends_has_calls_of_one_client_the_others_are_served_by_the_next(home: Path) -> None:
+    serve_waiting(home)
+    first = answer("up")
+    with attached(home) as busy, attached(home) as other:
+        busy.call(1, "up__wait")
+        assert wait_until((home / "waits").exists)
+        with begin(home, "down") as down:
+            assert wait_until(lambda: answer("status")["machine"] is None)
+            [ending] = answer("status")["gateways"]
+            assert (ending["pid"], ending["is_ending"]) == (first["pid"], True)
+            assert "it ends once its calls are done" in " ".join(pml("status").stdout.split())
+            other.call(1, "up__hello")
+            assert text_of(other, 1) == "done"
+            assert down.poll() is None, "it waits for the call"
+            (home / "done").touch()
+            told, errors = down.communicate(timeout=30)
+        assert text_of(busy, 1) == "done"
+        assert (down.returncode, "has ended" in told) == (0, True)
+        assert not is_alive(first["pid"])
+        second = answer("status")["machine"]["pid"]
+        assert f"a client has another one by now: process {second}" in errors
+    answer("down")
+
+
+def kill_with_spare(home: Path) -> None:
+    """Kill the gateway together with what would take its place."""
+    machine = answer("status")["machine"]
+    for pid in (machine["spare"], machine["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: Endpoint.of(home, home / "config.yaml").living() is None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a_kill(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_waiting(home)
+    monkeypatch.setenv("MY_TOKEN", "of-my-shell")
+    first = answer("up", "--http", "--port", "0")
+    [written] = (home / "run").glob("*.will")
+    assert (written.stat().st_mode & 0o777, "of-my-shell" in written.read_text()) == (0o600, False)
+    kill_with_spare(home)
+    with attached(home):
+        assert wait_until(lambda: answer("status")["machine"]["url"] == first["url"])
+        second = answer("status")["machine"]
+        assert (second["started_by"], second["not_listening"]) == ("up", None)
+    kill_with_spare(home)
+    with socket.create_server(("127.0.0.1", urlsplit(first["url"]).port)), attached(home) as client:
+        client.call(1, "up__hello")
+        assert text_of(client, 1) == "done"
+        assert wait_until(lambda: answer("status")["machine"]["not_listening"])
+        assert "nothing over HTTP: cannot listen on" in " ".join(pml("status").stdout.split())
+    assert answer("restart")["url"] == first["url"]
+    answer("down")
+    assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
+def test_down_forgets_what_up_asked_for_also_where_the_gateway_was_killed(home: Path) -> None:
+    answer("up")
+    kill_with_spare(home)
+    assert not answer("down")["ended"]
+    assert not [*(home / "run").iterdir()]
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> bool:

@@ -90,6 +90,7 @@ def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
             with pytest.raises(GatewayError, match=r"no answer in 0\.03 s"):
                 ask(endpoint, "status", 0.03, waiting=tell)
     endpoint.leave(life)
+    os.close(life)
 
 
 def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +113,23 @@ def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch:
 
 
 def test_the_end_is_waited_for_within_a_limit(tmp_path: Path) -> None:
-    with scripted_machine(tmp_path, {}) as machine:
-        assert not wait_for_end(machine.endpoint, 0.01)
-    assert wait_for_end(machine.endpoint, 0.01)
+    with scripted_machine(tmp_path, {}) as machine, machine.endpoint.watch() as gateway:
+        assert not wait_for_end(gateway, 0.01)
+    with machine.endpoint.watch() as gateway:
+        assert wait_for_end(gateway, 0.01)
+
+
+def test_the_end_that_is_waited_for_is_that_of_the_one_that_lived_and_not_of_the_next(tmp_path: Path) -> None:
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    first = endpoint.take_life()
+    assert first is not None
+    with endpoint.watch() as gateway:
+        endpoint.leave(first)
+        second = endpoint.take_life()
+        assert second is not None
+        assert not wait_for_end(gateway, 0.01), "it has what it started yet to end"
+        os.close(first)
+        assert wait_for_end(gateway, 0.01)
+        assert endpoint.living() == os.getpid()
+    os.close(second)

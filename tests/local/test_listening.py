@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway import __version__
+from pml_gateway.local.spare import Will, written_will
 from tests.support.machine import TestMachine, open_machine
 from tests.support.raw import HandshakeSession
 from tests.support.scripted_server import ScriptedServer, tool
@@ -54,6 +56,25 @@ async def test_clients_over_http_are_counted(tmp_path: Path) -> None:
         assert opened.machine.status()["http_clients"] == 1
         await anyio.to_thread.run_sync(session.__exit__)
         await until(lambda: opened.machine.status()["http_clients"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_left"), [("replaced", True), ("restart", False), ("down", False), ("idle", False)]
+)
+async def test_what_it_is_stays_written_down_without_secrets_for_an_upgrade_and_after_no_other_end(
+    tmp_path: Path, reason: str, is_left: bool
+) -> None:
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        asks = owner(opened)
+        asks["environ"] |= {"TOKEN": "secret", "HTTPS_PROXY": "http://me:secret@127.0.0.1:1"}
+        url = (await opened.command("http", port=0, owner=asks))["url"]
+        left = written_will(str(opened.will))
+        opened.life.end(reason)
+        assert (written_will(str(opened.will)) == left) == is_left
+        await opened.command("keep")
+        assert (written_will(str(opened.will)) == left) == is_left, "the next one has it by now"
+    del asks["environ"]["TOKEN"], asks["environ"]["HTTPS_PROXY"]
+    assert left == (Will("up", http={"owner": asks, "host": None, "port": urlsplit(url).port}), os.getpid())
 
 
 async def test_whoever_restarts_it_gets_what_the_next_one_needs_to_listen(tmp_path: Path) -> None:

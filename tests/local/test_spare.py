@@ -21,7 +21,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.entry import gateway_command
-from pml_gateway.local.spare import SHORT_LIFE_SECONDS
+from pml_gateway.local.spare import SHORT_LIFE_SECONDS, written_will
 from pml_gateway.local.starting import reach
 from pml_gateway.types import JsonObject
 from tests.support.process import is_alive
@@ -124,6 +124,15 @@ def test_a_spare_that_was_killed_is_done_without() -> None:
         wait_for(is_given_up, "the spare is given up")
         process.stdin.close()
         assert process.stdout.read() == ""
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"process": 1, "started_by": "up", "http": 5}', '{"process": 1, "started_by": "client"}'],
+)
+def test_what_is_written_in_the_place_of_a_will_and_is_none_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "will").write_text(content)
+    assert written_will(str(tmp_path / "will")) is None
 
 
 def names(pid: int) -> str:

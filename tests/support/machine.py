@@ -19,6 +19,7 @@ from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.machine import Life, Machine
 from pml_gateway.local.profiles import Profiles
+from pml_gateway.local.spare import WrittenWill
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer
@@ -122,6 +123,7 @@ class TestMachine:
     home: Path
     tasks: anyio.abc.TaskGroup
     listening: Listening
+    will: Path
 
     __test__ = False
 
@@ -188,7 +190,8 @@ async def open_machine(
     servers = {name: {"command": f"in-memory-{name}"} for name in upstreams}
     content = {**sections, "servers": {**servers, **sections.get("servers", {})}}
     (home / "config.yaml").write_text(json.dumps(content), encoding="utf-8")
-    paths, life = paths_in(home), Life("client")
+    paths, will = paths_in(home), home / "gateway.will"
+    life = Life("client", WrittenWill(str(will)))
     async with (
         open_shared(paths, open_streams=streams or MemoryStreams(upstreams), local=LocalClients()) as shared,
         anyio.create_task_group() as tasks,
@@ -196,5 +199,5 @@ async def open_machine(
         profiles = Profiles(tasks, shared, paths)
         listening = Listening(tasks, shared, life.ending)
         machine = Machine(profiles, shared, listening, paths, life)
-        yield TestMachine(machine, profiles, shared, life, home, tasks, listening)
+        yield TestMachine(machine, profiles, shared, life, home, tasks, listening, will)
         tasks.cancel_scope.cancel()
