@@ -116,9 +116,17 @@ class Spare:
     """The second process, as the gateway has it."""
 
     def __init__(self, pid: int, pipe: int) -> None:
-        self.pid: int | None = pid
+        self._pid: int | None = pid
         self._pipe = pipe
         self._said: Will | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, for as long as it lives."""
+        if self._pid is not None and os.waitpid(self._pid, os.WNOHANG)[0]:
+            self._pid = None
+            os.close(self._pipe)
+        return self._pid
 
     def tell(self, will: Will) -> None:
         """Have it know what it is to be from now on."""
@@ -137,13 +145,11 @@ class Spare:
 
     def dismiss(self) -> None:
         """End it."""
-        if self.pid is None:
+        pid, self._pid = self.pid, None
+        if pid is None:
             return
-        pid, self.pid = self.pid, None
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(OSError):
-            os.waitpid(pid, 0)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         os.close(self._pipe)
 
 

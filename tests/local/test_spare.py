@@ -194,3 +194,15 @@ def test_a_gateway_without_clients_that_is_killed_leaves_no_process(endpoint: En
     kill(endpoint, first["pid"])
     wait_for(lambda: not any(map(is_alive, (first["pid"], first["spare"]))), "both have ended")
     assert ask(endpoint, "status", PATIENCE) is None
+
+
+def test_a_spare_that_was_killed_is_no_spare_any_more() -> None:
+    with gateway() as process:
+        _, _, spare = json.loads(process.stdout.readline())
+        will = {"started_by": "client", "is_used": True}
+        assert told(process, will) == ["told", spare]
+        os.kill(spare, signal.SIGKILL)
+        # Nothing is said to it that it does not know.
+        wait_for(lambda: told(process, will) == ["told", None], "it is missed")
+        assert not is_alive(spare)
+        process.stdin.close()
