@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -133,15 +133,28 @@ class _Turn:
         self.decided = anyio.Event()
 
 
+MAX_KEPT = 2
+"""Places that are kept for clients which have none: each costs the others one, and one alone is soon taken for long."""
+
+
 class FairPlaces:
     """Places to work in, and who waits for one: the next is given to the client that has fewest."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, clients: Callable[[], int] = lambda: 0) -> None:
+        """All of them are free; the last ones are kept for those of so many `clients` that have none."""
         self._count = count
+        self._clients = clients
         self.free = count
         self.waiting: Holdings[_Turn] = Holdings()
         self._running: Counter[str] = Counter()
         self._turns: dict[str, deque[_Turn]] = {}
+
+    def has_one_for(self, share: str) -> bool:
+        """Whether a place is free that this client may take."""
+        if share not in self._running:
+            return self.free > 0
+        without = max(self._clients() - len(self._running), 0)
+        return self.free > min(without, MAX_KEPT, self._count // 2)
 
     def take(self, share: str) -> None:
         """Take a free place."""
@@ -154,14 +167,14 @@ class FairPlaces:
         self._running[share] -= 1
         if not self._running[share]:
             del self._running[share]
-        self._hand_out()
+        self.hand_out()
 
     async def wait(self, share: str, *, had_place: bool = False) -> bool:
         """Wait for a place; False where another client needed the room to wait more.
 
         What had a place before is the next of its client, and is not refused.
         """
-        if self.free:
+        if self.has_one_for(share):
             self.take(share)
             return True
         turn = _Turn(share)
@@ -196,12 +209,13 @@ class FairPlaces:
         turn.decided.set()
         return True
 
-    def _hand_out(self) -> None:
+    def hand_out(self) -> None:
+        """Let those who wait have the places that they may take."""
         running = self._running
-        while self.free and self._turns:
+        while able := [share for share in self._turns if self.has_one_for(share)]:
             # Those without a key have half of the places together where others wait.
             is_half = 2 * sum(running[share] for share in running if is_anonymous(share)) >= self._count
-            share = min(self._turns, key=lambda one: (is_half and is_anonymous(one), running.get(one, 0)))
+            share = min(able, key=lambda one: (is_half and is_anonymous(one), running.get(one, 0)))
             turn = self._turns[share][0]
             self._leave(turn)
             if share in self._turns:

@@ -27,7 +27,7 @@ from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
 from pml_gateway.mcp.network import Network
-from pml_gateway.mcp.session import OnNotice, PassthroughSession
+from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, too_many
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -51,7 +51,7 @@ class CallStream:
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._call = call
-        self._asked: dict[object, anyio.CancelScope] = {}
+        self._asked: dict[anyio.CancelScope, str | int] = {}
         self._tasks: list[anyio.abc.TaskGroup] = []
 
     async def __aenter__(self) -> Self:
@@ -73,10 +73,13 @@ class CallStream:
             case {"method": "notifications/progress", "params": dict(progress)}:
                 await self._report(progress)
             case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as request_id}}:
-                if (scope := self._asked.get(request_id)) is not None:
-                    scope.cancel()
+                for scope, asked in self._asked.items():
+                    if asked == request_id:
+                        scope.cancel()
             case {"method": "ping", "id": request_id}:
                 await self._respond({"id": request_id, "result": {}})
+            case {"method": str(), "id": str() | int() as request_id} if len(self._asked) >= MAX_OPEN_REQUESTS:
+                await self._respond({"id": request_id, "error": too_many().model_dump(exclude_none=True)})
             case {"method": str(method), "id": str() | int() as request_id}:
                 params = message.get("params")
                 question = (request_id, method, params if isinstance(params, dict) else {})
@@ -106,18 +109,18 @@ class CallStream:
 
     async def _answer(self, request_id: str | int, method: str, params: JsonObject) -> None:
         with anyio.CancelScope() as scope:
-            self._asked[request_id] = scope
+            self._asked[scope] = request_id
             try:
-                body: JsonObject = {"result": await self._questions.answer(method, params, self._call)}
-            except MCPError as error:
-                body = {"error": error.error.model_dump(exclude_none=True)}
-            finally:
-                del self._asked[request_id]
-            try:
+                try:
+                    body: JsonObject = {"result": await self._questions.answer(method, params, self._call)}
+                except MCPError as error:
+                    body = {"error": error.error.model_dump(exclude_none=True)}
                 await self._respond({"id": request_id, **body})
             except (aiohttp.ClientError, OSError) as error:
                 # The call's own stream ends as well, or its deadline does.
                 logger.warning("an answer did not reach its server: %s", type(error).__name__)
+            finally:
+                del self._asked[scope]
 
 
 MAX_RESUMPTIONS = 20

@@ -20,7 +20,7 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import ClientCapabilities, JSONRPCError, JSONRPCResponse, RequestId
+from mcp_types import ClientCapabilities, JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
 
 from pml_gateway.foreign_json import LARGE, TooManyListedError
@@ -135,14 +135,36 @@ class TappedSend(ContextSendStream[SessionMessage]):
 
 
 class OpenDispatcher(JSONRPCDispatcher[TransportContext]):
-    """A dispatcher that can hold up what arrives, before the SDK begins a task for it."""
+    """A dispatcher that can hold up what arrives, or refuse it, before the SDK begins a task for it.
+
+    `open_requests` are those of the peer of which the answer is not written yet.
+    """
+
+    open_requests = 0
 
     async def arrived(self, item: SessionMessage | Exception) -> None:
         """Called with each item of the connection; the next one waits for it."""
 
+    def refusal(self) -> ErrorData | None:
+        """Why one more request of the peer is not taken, if it is not."""
+
     async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
         await self.arrived(item)
         await super()._dispatch(item, *rest)
+
+    async def _dispatch_request(self, req: JSONRPCRequest, *rest: Any) -> None:
+        if (refusal := self.refusal()) is None:
+            await super()._dispatch_request(req, *rest)
+        else:
+            # Whoever does not read what it is answered is not read any further.
+            await self._write_error(req.id, refusal)
+
+    async def _handle_request(self, *request: Any) -> None:
+        self.open_requests += 1
+        try:
+            await super()._handle_request(*request)
+        finally:
+            self.open_requests -= 1
 
 
 class OpenSession(ClientSession):

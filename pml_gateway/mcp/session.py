@@ -21,8 +21,10 @@ from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
     LOG_LEVEL_META_KEY,
     ClientCapabilities,
+    ErrorData,
     JSONRPCNotification,
     JSONRPCRequest,
 )
@@ -36,6 +38,9 @@ from pml_gateway.types import JsonObject
 
 MESSAGES_A_SECOND = 1000
 """Notifications and requests of one connection; the rest wait in its pipe, and a full pipe holds up who fills it."""
+
+MAX_OPEN_REQUESTS = 100
+"""Requests of one connection that wait for their answers: no person is asked more at a time, and each takes memory."""
 
 _TENTH = 0.1
 
@@ -58,6 +63,13 @@ class RateLimiter:
             await anyio.sleep(self._since + _TENTH - now)
 
 
+def too_many() -> ErrorData:
+    """The refusal of a request of a peer that has as many open as it may."""
+    return ErrorData(
+        code=INTERNAL_ERROR, message=f"{MAX_OPEN_REQUESTS} of your requests wait for their answers already"
+    )
+
+
 OnNotice = Callable[[str, JsonObject], None]
 """Takes a notification of the upstream: its method and params."""
 
@@ -68,7 +80,8 @@ HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
 class WatchedDispatcher(OpenDispatcher):
     """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself.
 
-    What the peer sends unasked is taken at a bounded pace: the SDK begins a task for each.
+    What the peer sends unasked is taken at a bounded pace, and its requests up to a bounded number: the SDK begins a
+    task for each.
     """
 
     lost: anyio.Event
@@ -78,6 +91,10 @@ class WatchedDispatcher(OpenDispatcher):
         """Wait where the peer sends too much."""
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
             await self.pace.keep()
+
+    def refusal(self) -> ErrorData | None:
+        """Refuse what is asked beside too much."""
+        return too_many() if self.open_requests >= MAX_OPEN_REQUESTS else None
 
     async def run(
         self,

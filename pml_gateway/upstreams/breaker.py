@@ -18,6 +18,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.log import get_logger
+from pml_gateway.shares import OWN
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -38,9 +39,12 @@ class BreakerState(StrEnum):
 class Ticket:
     """The leave to make one call, with what is known of it so far.
 
-    `incident` is what a failure belongs to where one fault ends many calls.
+    `share` is whose it is, `pause` the end of the pause in which or after which it is made, if there is one, and
+    `incident` what a failure belongs to where one fault ends many calls.
     """
 
+    share: str = OWN
+    pause: float | None = None
     incident: object = None
     sent: bool = False
 
@@ -55,6 +59,9 @@ class Breaker:
 
     The connection loop holds calls back as well, through `hold`: there is one answer to "may a call be made now". Where
     no connection stands, the next attempt to connect is the probe; where one does, the next call is.
+
+    One client's calls may fail where others are answered. While calls of one alone have failed, only its calls are
+    refused: the first answer to another one ends the pause, and the first failure makes it everybody's.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Breaker:
         self._probe: Ticket | None = None
         self._reason: GatewayError | None = None
         self._incident: object = None
+        self._failed_for: set[str] = set()
 
     @property
     def state(self) -> BreakerState:
@@ -94,37 +102,40 @@ class Breaker:
         waiting = {"retry_after_seconds": _tenths(self.retry_after)} if self.retry_after else {}
         return {"state": self.state.value, "failures": self.failures, **waiting}
 
-    def check_pause(self) -> None:
-        """Refuse a call during a pause.
+    def check_hold(self) -> None:
+        """Refuse a call until the connection loop tries again.
 
         Raises:
             GatewayError: why, and in how many seconds to try again; nothing was sent.
         """
-        if (seconds := self.retry_after) > 0:
+        if (seconds := self._held_until - self._clock()) > 0:
             raise self._refusal(seconds)
 
-    def check(self) -> None:
-        """Refuse a call during a pause, and beside the probe that follows it.
+    def check(self, share: str = OWN) -> None:
+        """Refuse a client's call during a pause, and beside the probe that follows it.
 
         Raises:
-            GatewayError: as `check_pause`.
+            GatewayError: as `check_hold`.
         """
+        if self._spares(share):
+            self.check_hold()
+            return
         seconds = self.retry_after
         if seconds > 0 or self._probe is not None:
             raise self._refusal(seconds or PROBE_SECONDS)
 
     @contextmanager
-    def call(self, *, impatient: bool) -> Iterator[Ticket]:
-        """Make one call in this context, which takes note of how it ends; the first after a pause is the probe.
+    def call(self, share: str = OWN, *, impatient: bool) -> Iterator[Ticket]:
+        """Make a client's call in this context, which takes note of how it ends; the first after a pause is the probe.
 
         An `impatient` call is given less time than the upstream may take, so that its deadline says nothing of it.
 
         Raises:
             GatewayError: as `check`.
         """
-        self.check()
-        ticket = Ticket()
-        if self._open:
+        self.check(share)
+        ticket = Ticket(share, self._paused_until if self._open else None)
+        if self._open and not self._spares(share):
             self._probe = ticket
         try:
             yield ticket
@@ -150,8 +161,6 @@ class Breaker:
     def heard(self, ticket: Ticket) -> None:
         """The upstream asked something during a call: it is alive, and nobody has to wait for a person's answer."""
         self._succeeded(ticket)
-        if self._probe is ticket:
-            self._probe = None
 
     def hold(self, error: GatewayError, seconds: float) -> None:
         """Refuse calls until the connection loop tries again."""
@@ -162,22 +171,31 @@ class Breaker:
         """End what `hold` began: calls wait for the attempt to connect. A pause that failed calls began goes on."""
         self._held_until = 0.0
 
+    def _spares(self, share: str) -> bool:
+        """Whether it is the calls of one other client alone that failed."""
+        return self._open and len(self._failed_for) == 1 and share not in self._failed_for
+
     def _succeeded(self, ticket: Ticket) -> None:
-        if self._open and self._probe is not ticket:
+        if self._open and ticket.pause != self._paused_until:
             # A call from before the pause says nothing of now.
             return
         if self._open:
             logger.info("%s: a call was answered; calls are let through again", self._upstream_id)
-        self.failures, self._open = 0, False
+        self.failures, self._open, self._paused_until, self._probe = 0, False, 0.0, None
+        self._failed_for.clear()
 
     def _failed(self, ticket: Ticket, error: GatewayError, incident: object) -> None:
-        if self._open:
-            if self._probe is ticket:
-                self._trip(error)
-            return
         if incident is not None and incident is self._incident:
             return
         self._incident = incident
+        was_spared = self._spares(ticket.share)
+        if len(self._failed_for) < 2:
+            # Whether there are several is all that matters.
+            self._failed_for.add(ticket.share)
+        if self._open:
+            if self._probe is ticket or was_spared:
+                self._trip(error)
+            return
         self.failures += 1
         if 0 < self._settings.failures <= self.failures:
             self._trip(error)

@@ -73,7 +73,8 @@ class Calls:
         Raises:
             GatewayError: what became of it.
         """
-        async with self._activity.limit.taken(request.deadline, self._breaker.check, request.share):
+        check = partial(self._breaker.check, request.share)
+        async with self._activity.limit.taken(request.deadline, check, request.share):
             if self.is_repeatable(request):
                 return await repeated(partial(self.attempt, request), request.deadline)
             return await self.attempt(request)
@@ -98,7 +99,7 @@ class Calls:
             SessionExpiredError: the server forgot the borrowed session.
             GatewayError: what became of the request.
         """
-        with self._breaker.call(impatient=request.limit < self._call_timeout) as ticket:
+        with self._breaker.call(request.share, impatient=request.limit < self._call_timeout) as ticket:
             with (
                 anyio.move_on_at(request.deadline)
                 if call is None

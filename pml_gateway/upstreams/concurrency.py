@@ -54,12 +54,15 @@ class CallLimit:
     """Lets a number of calls run, a number of them wait, and refuses the rest at once.
 
     A client that is alone may take every place and the whole queue. Of several, the one with the fewest running calls
-    is served next; where the queue is full, it gives up the latest call of the one of which most wait.
+    is served next; where the queue is full, it gives up the latest call of the one of which most wait. While others are
+    there that have no running calls, the last places are kept for them.
     """
 
-    def __init__(self, upstream_id: str, max_concurrent: int, max_queue: int) -> None:
+    def __init__(
+        self, upstream_id: str, max_concurrent: int, max_queue: int, clients: Callable[[], int] = lambda: 0
+    ) -> None:
         self._upstream_id = upstream_id
-        self._places = FairPlaces(max_concurrent)
+        self._places = FairPlaces(max_concurrent, clients)
         self._max_concurrent = max_concurrent
         self._max_queue = max_queue
         self._changed = Signal()
@@ -70,9 +73,14 @@ class CallLimit:
         return len(self._places.waiting)
 
     @property
+    def running(self) -> int:
+        """Calls that have a place."""
+        return self._max_concurrent - self._places.free
+
+    @property
     def calls(self) -> int:
         """Calls that run or wait."""
-        return self.waiting + self._max_concurrent - self._places.free
+        return self.waiting + self.running
 
     @property
     def is_unused(self) -> bool:
@@ -87,14 +95,14 @@ class CallLimit:
 
         Args:
             deadline: ends the wait for it (`anyio.current_time`).
-            before_waiting: is called where no place is free, and raises where the wait would be in vain.
+            before_waiting: is called where no place is free for it, and raises where the wait would be in vain.
             share: whose call it is.
 
         Raises:
             UpstreamBusyError: as many calls wait as may; nothing was sent.
             UpstreamTimeoutError: no place was free in time; nothing was sent.
         """
-        if self._places.free and anyio.current_time() < deadline:
+        if self._places.has_one_for(share) and anyio.current_time() < deadline:
             self._places.take(share)
         else:
             before_waiting()
@@ -106,6 +114,10 @@ class CallLimit:
             permit.give_up()
             self._changed.set()
 
+    def hand_out(self) -> None:
+        """A client left: let calls that wait have the places that were kept for it."""
+        self._places.hand_out()
+
     async def until_unused(self, timeout: float) -> None:
         """Wait until no call runs or waits, at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
@@ -114,7 +126,7 @@ class CallLimit:
     async def _wait(self, deadline: float, share: str) -> None:
         waiting = self.waiting
         late = UpstreamTimeoutError(
-            f"{self._upstream_id}: the call waited for {self._max_concurrent} others until its deadline",
+            f"{self._upstream_id}: the call waited for {self.running} others until its deadline",
             hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
             details={"executed": "no"},
         )
@@ -135,10 +147,10 @@ class CallLimit:
 
     def _busy(self, waiting: int) -> UpstreamBusyError:
         return UpstreamBusyError(
-            f"{self._upstream_id}: {self._max_concurrent} calls run and {waiting} wait already",
+            f"{self._upstream_id}: {self.running} calls run and {waiting} wait already",
             hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent or max_queue",
             details={
-                "running": self._max_concurrent,
+                "running": self.running,
                 "waiting": waiting,
                 "max_queue": self._max_queue,
                 "executed": "no",

@@ -358,7 +358,7 @@ class Lifecycle:
                     details={"executed": "no"},
                 )
             if self.state is UpstreamState.FAILED:
-                self._breaker.check_pause()
+                self._breaker.check_hold()
             if (progress := self.installing) is not None:
                 raise progress
             self.request_connect()

@@ -15,6 +15,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -92,7 +93,7 @@ class Relay:
         Raises:
             GatewayError: what became of the request, or of a question.
         """
-        self._breaker.check()
+        self._breaker.check(audience.share)
         era, why_own = await self._choice.choose(audience, limit)
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
@@ -129,6 +130,7 @@ class Relay:
         It takes a session of the client's own where there is a reason for that.
         """
         calls: list[OpenCall] = []
+        check = partial(self._breaker.check, request.share)
         # A suspended call is given up as a whole when its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self._question_timeout
 
@@ -145,9 +147,9 @@ class Relay:
                 if is_tried:
                     why = await self._why_apart(request, call, era, stack)
                 if why:
-                    self._breaker.check()
+                    check()
                     borrowed = await self._own(request, call, era, why, stack)
-                place = self._limit.taken(request.deadline, self._breaker.check, request.share)
+                place = self._limit.taken(request.deadline, check, request.share)
                 permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
                 result = await self._calls.attempt(request, call, borrowed)

@@ -91,7 +91,9 @@ class Upstream:
         self.connect_timeout = effective.connect_timeout
         self.authorization = opener.authorization
         self.breaker = Breaker(self.upstream_id, self.defaults.breaker, on_open=self._check_up)
-        limit = CallLimit(self.upstream_id, effective.max_concurrent, effective.max_queue)
+        limit = CallLimit(
+            self.upstream_id, effective.max_concurrent, effective.max_queue, lambda: 0 if local is None else local.count
+        )
         self._activity = Activity(limit)
         self._subscriptions = ResourceSubscriptions(self.upstream_id)
         self._background = Background()
@@ -364,6 +366,7 @@ class Upstream:
         if (questions := self._lifecycle.shared_questions) is not None:
             questions.withdraw(client_id)
         self._relay.end_client(client_id)
+        self._activity.limit.hand_out()
 
     def sessions(self) -> list[Session]:
         """The sessions that are open, or are being opened, with the reason of each that is one client's."""

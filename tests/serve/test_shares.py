@@ -9,14 +9,16 @@ import anyio
 import pytest
 
 from pml_gateway.upstreams.concurrency import CallLimit
+from tests.support.local import machine
 from tests.support.memory import settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT, until
 
 pytestmark = pytest.mark.anyio
 
 KEY_A, KEY_B = "key-of-client-a-0123456789", "key-of-client-b-0123456789"
+EVERYTHING = {"tools_exposure": "full_proxy"}
 CLIENTS = {"a": {"key": "${env:PML_TEST_KEY_A}"}, "b": {"key": "${env:PML_TEST_KEY_B}"}}
 
 
@@ -79,3 +81,45 @@ async def test_a_lone_client_has_all_places_and_the_whole_queue() -> None:
         assert running == [0, 1]
         tasks.cancel_scope.cancel()
     assert limit.is_unused
+
+
+async def test_local_clients_have_a_place_however_long_the_calls_of_another_take(tmp_path: Path) -> None:
+    upstream, go_on = held_up()
+    settings = settings_for({"up": upstream}, gateway=EVERYTHING, upstreams={"max_concurrent": 4})
+    async with (
+        machine(tmp_path, {"up": upstream}, settings) as served,
+        served.unable("a") as first,
+        anyio.create_task_group() as tasks,
+    ):
+        assert await served.gateway.refresh(LIMIT)
+
+        def sent() -> str:
+            return "".join(each["arguments"]["n"] for each in upstream.calls)
+
+        async with served.unable("b") as second, served.unable("c") as third:
+            for _ in range(5):
+                tasks.start_soon(first.call_tool, "up__wait", {"n": "a"})
+            await until(lambda: served.up.waiting == 3 and sent() == "aa")
+            tasks.start_soon(second.call_tool, "up__wait", {"n": "b"})
+            await until(lambda: sent() == "aab")
+            tasks.start_soon(third.call_tool, "up__wait", {"n": "c"})
+            await until(lambda: sent() == "aabc")
+            go_on.set()
+            await until(lambda: len(upstream.calls) == 7 and not served.up.in_flight)
+
+
+async def test_places_that_were_kept_for_a_client_are_handed_out_when_it_leaves(tmp_path: Path) -> None:
+    upstream, go_on = held_up()
+    settings = settings_for({"up": upstream}, gateway=EVERYTHING, upstreams={"max_concurrent": 2})
+    async with (
+        machine(tmp_path, {"up": upstream}, settings) as served,
+        served.unable("a") as first,
+        anyio.create_task_group() as tasks,
+    ):
+        assert await served.gateway.refresh(LIMIT)
+        async with served.unable("b"):
+            for _ in range(2):
+                tasks.start_soon(first.call_tool, "up__wait", {"n": "a"})
+            await until(lambda: served.up.waiting == 1 and len(upstream.calls) == 1)
+        await until(lambda: len(upstream.calls) == 2)
+        go_on.set()

@@ -8,17 +8,21 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp.client.client import Client
 
 from pml_gateway.config.settings import BreakerSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.serve.control import gateway_status
+from pml_gateway.shares import OWN
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.retries import repeated
 from tests.support.asking import Person, asking
+from tests.support.local import machine
 from tests.support.memory import settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
+from tests.support.waiting import LIMIT
 
 pytestmark = pytest.mark.anyio
 
@@ -58,15 +62,15 @@ class Trial:
     def _on_open(self) -> None:
         self.opened += 1
 
-    def fail(self) -> None:
+    def fail(self, share: str = OWN) -> None:
         """One call that ends without an answer."""
-        with pytest.raises(UpstreamTimeoutError), self.breaker.call(impatient=False) as ticket:
+        with pytest.raises(UpstreamTimeoutError), self.breaker.call(share, impatient=False) as ticket:
             ticket.sent = True
             raise UpstreamTimeoutError("up: no answer")
 
-    def answer(self) -> None:
+    def answer(self, share: str = OWN) -> None:
         """One call that is answered."""
-        with self.breaker.call(impatient=False):
+        with self.breaker.call(share, impatient=False):
             pass
 
 
@@ -122,6 +126,80 @@ def test_a_breaker_of_zero_failures_never_opens() -> None:
     for _ in range(50):
         trial.fail()
     assert trial.breaker.state is BreakerState.CLOSED
+
+
+def test_an_answer_to_another_client_lets_calls_through_again() -> None:
+    trial = Trial()
+    trial.fail("a")
+    trial.fail("a")
+    with pytest.raises(UpstreamUnavailableError):
+        trial.answer("a")
+    trial.answer("b")
+    assert trial.breaker.report() == {"state": "closed", "failures": 0}
+    trial.answer("a")
+
+
+def test_once_the_calls_of_another_client_fail_as_well_everybodys_are_refused() -> None:
+    trial = Trial()
+    trial.fail("a")
+    trial.fail("a")
+    trial.now += 10
+    trial.fail("b")
+    assert trial.breaker.retry_after == 30, "the pause begins anew"
+    for share in ("a", "b", "c"):
+        with pytest.raises(UpstreamUnavailableError):
+            trial.answer(share)
+    trial.now += 30
+    trial.answer("c")
+    assert trial.breaker.state is BreakerState.CLOSED
+
+
+def test_a_client_that_is_spared_makes_calls_side_by_side_which_decide_nothing_after_their_pause() -> None:
+    trial = Trial(failures=1)
+    trial.fail("a")
+    with trial.breaker.call("b", impatient=False):
+        trial.answer("b")
+        trial.now += 1
+        trial.fail("a")
+    assert trial.breaker.state is BreakerState.OPEN
+
+
+def test_the_crash_that_ends_the_calls_of_two_clients_counts_for_one() -> None:
+    trial, crash = Trial(failures=1), object()
+    with pytest.raises(UpstreamUnavailableError), trial.breaker.call("b", impatient=False) as beside:
+        with pytest.raises(UpstreamUnavailableError), trial.breaker.call("a", impatient=False) as ticket:
+            ticket.incident = crash
+            raise UpstreamUnavailableError("up: gone")
+        beside.incident = crash
+        raise UpstreamUnavailableError("up: gone")
+    trial.answer("b")
+
+
+async def test_the_timeouts_of_one_client_have_nobody_elses_calls_refused(tmp_path: Path) -> None:
+    async def hang_if_told(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if call["arguments"].get("hangs"):
+            await anyio.sleep_forever()
+        return text_result("alive")
+
+    upstream = ScriptedServer([tool("t")], hang_if_told)
+    limits = {"call_timeout": 0.2, "breaker": {"failures": 2}}
+    settings = settings_for({"up": upstream}, gateway={"tools_exposure": "full_proxy"}, upstreams=limits)
+    async with (
+        machine(tmp_path, {"up": upstream}, settings) as served,
+        served.unable("a") as first,
+        served.unable("b") as second,
+    ):
+        assert await served.gateway.refresh(LIMIT)
+
+        async def said(client: Client, **arguments: Any) -> str:
+            result = await client.call_tool("up__t", arguments)
+            return str(result.content[0].text)  # type: ignore[union-attr]
+
+        for _ in range(2):
+            assert ErrorCode.TIMEOUT in await said(first, hangs=True)
+        assert ErrorCode.UPSTREAM_UNAVAILABLE in await said(first)
+        assert await said(second) == "alive"
+        assert await said(first) == "alive"
 
 
 async def test_calls_that_are_never_answered_are_refused_while_others_work_on(tmp_path: Path) -> None:

@@ -81,6 +81,11 @@ class LocalClients:
         self._present.pop(client_id, None)
         self._apart.pop(client_id, None)
 
+    @property
+    def count(self) -> int:
+        """How many are there now."""
+        return len(self._present)
+
     def find(self, client_id: str) -> LocalClient | None:
         """The client of this id, if it is a local one that is there."""
         return self._present.get(client_id)

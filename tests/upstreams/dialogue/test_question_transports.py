@@ -11,14 +11,18 @@ from typing import Any
 import anyio
 import pytest
 from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.session import MAX_OPEN_REQUESTS
 from pml_gateway.mcp.transport import open_streams
 from tests.conformance import server as conformance_server
 from tests.support import asking as asking_module
-from tests.support.asking import Person, asking
+from tests.support.asking import Person, asking, question_of
 from tests.support.listening import listening, sse_app
+from tests.support.scripted_server import text_result
 from tests.support.serving import Serving, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -125,3 +129,45 @@ async def test_a_slow_server_is_asked_for_its_era_once_though_clients_give_up(tm
     assert "ada" in result.content[0].text  # type: ignore[union-attr]
     # One for the trial, and one that is used from now on.
     assert starts.stat().st_size - before == 2
+
+
+@pytest.mark.parametrize("transport", ["memory", "http", "sse"])
+async def test_what_a_server_asks_beside_all_that_may_be_open_is_refused_at_once(
+    tmp_path: Path, transport: str
+) -> None:
+    ada, fake, refused = Person("ada"), asking(), list[str]()
+    ada.answers, excess = anyio.Event(), 50
+
+    async def ask_much(ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        question, answered = question_of("ask", "who"), list[Any]()
+
+        async def ask() -> None:
+            try:
+                answered.append(await ctx.session._request_outbound.send_raw_request(*question.values()))
+            except MCPError as error:
+                refused.append(error.message)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MAX_OPEN_REQUESTS + excess):
+                tasks.start_soon(ask)
+        return text_result(str(len(answered)))
+
+    fake.handler = ask_much
+    async with AsyncExitStack() as stack:
+        if transport == "memory":
+            served = await stack.enter_async_context(serving(tmp_path, {"up": fake}))
+        else:
+            app, path = (fake.http_app(), "mcp") if transport == "http" else (sse_app(fake.server()), "sse")
+            url = f"http://127.0.0.1:{await stack.enter_async_context(listening(app))}/{path}"
+            served = await stack.enter_async_context(gateway_to(tmp_path, {"url": url}))
+        client = await stack.enter_async_context(ada.client(served.url, modern=False))
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                result = await client.call_tool("up__ask", {"text": "who"})
+                assert result.content[0].text == str(MAX_OPEN_REQUESTS)  # type: ignore[union-attr]
+
+            tasks.start_soon(call)
+            await until(lambda: len(refused) == excess and len(ada.asked) == MAX_OPEN_REQUESTS)
+            ada.answers.set()
+    assert set(refused) == {f"{MAX_OPEN_REQUESTS} of your requests wait for their answers already"}
