@@ -69,7 +69,7 @@ async def test_a_loop_that_stops_itself_says_why_and_which_items_were_not_called
 async def test_a_step_that_still_waits_for_a_place_when_time_runs_out_was_not_begun() -> None:
     stand = Stand(TOOLS)
     steps = [{"id": "hung", "tool": "never"}, {"id": "queued", "tool": "echo"}]
-    run = await run_of(steps, stand, ONE_AT_A_TIME, budget={"max_seconds": 0.02})
+    run = await run_of(steps, stand, ONE_AT_A_TIME, budget={"max_seconds": 0.5})
     assert stand.called == ["never"]
     assert [run.outcomes[n].status for n in (0, 1)] == [StepStatus.ERROR, StepStatus.SKIPPED]
     assert run.outcomes[1].reason is SkipReason.BUDGET
@@ -80,7 +80,7 @@ async def test_what_a_loop_had_done_when_time_ran_out_is_answered() -> None:
         return await (never if invocation.arguments["n"] == 2 else echo)(invocation)
 
     steps = [{"id": "each", "tool": "some", "for_each": [1, 2, 3], "arguments": {"n": "$item"}}]
-    run = await run_of(steps, Stand({"some": some}), budget={"max_seconds": 0.02})
+    run = await run_of(steps, Stand({"some": some}), budget={"max_seconds": 0.5})
     answer = await workflow_answer(run, Stand(), [])
     [entry] = answer["steps"]
     assert answer["status"] == "partial"
