@@ -124,7 +124,7 @@ async def test_a_hung_step_ends_at_its_deadline_and_its_dependants_are_blocked()
 
 async def test_the_time_of_a_run_ends_what_runs_and_skips_what_has_not_begun() -> None:
     steps = [{"id": "hung", "tool": "never"}, {"id": "after", "tool": "one", "depends_on": ["hung"]}]
-    run = await run_of(steps, Stand(TOOLS), budget={"max_seconds": 0.02})
+    run = await run_of(steps, Stand(TOOLS), budget={"max_seconds": 0.5})
     assert statuses(run) == ["error", "skipped"]
     assert {(run.outcomes[index].error or {})["code"] for index in (0, 1)} == {"BUDGET_EXCEEDED"}
     answer = await workflow_answer(run, Stand(), [])
