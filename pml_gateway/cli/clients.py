@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.local.commands import ask
 from pml_gateway.paths import Paths
-from pml_gateway.text import counted
+from pml_gateway.text import counted, some_of
 from pml_gateway.types import ExposureMode
 
 ANSWER_SECONDS = 3.0
@@ -96,7 +97,8 @@ def clients(
     sharing = _Sharing.found(Command(as_json=as_json), settings)
     if as_json:
         rows = [_status_object(status, known, sharing) for status, known in found]
-        print_json({"gateway": sharing.pid, "clients": rows})
+        without = sharing.without_file([status for status, _ in found])
+        print_json({"gateway": sharing.pid, "clients": rows, "without_file": without})
     else:
         _show(found, sharing, show_all=show_all)
         for status, _ in found:
@@ -135,6 +137,12 @@ class _Sharing:
     def sessions(self, status: ClientStatus) -> int:
         """How many of a client's are attached now."""
         return sum(map(status.file.client.is_called, self.attached)) if self.shares(status) else 0
+
+    def without_file(self, found: Sequence[ClientStatus]) -> Mapping[str, int]:
+        """How many sessions are attached of those that are no client of these files, by their names."""
+        named = [status.file.client for status in found if self.shares(status)]
+        others = (name for name in self.attached if not any(client.is_called(name) for client in named))
+        return Counter(name or "not known yet" for name in others)
 
 
 def connect(
@@ -527,8 +535,10 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _
     ]
     # What is wrong with a file is wrong with all of its blocks.
     listed = [each for each in listed if not (each[0].file.problem and each[0].file.project)]
+    others = sharing.without_file([status for status, _ in found])
     if not listed:
         note("no client has a file here; pml clients --all lists the places")
+        _say_without_file(others, sharing)
         return
     print_table(
         ("CLIENT", "SCOPE", "STATE", "NOW", "SERVERS", "FILE"),
@@ -545,9 +555,18 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _
         ],
     )
     _say_shared([status for status, _ in listed if status.kind == "stdio"], sharing)
+    _say_without_file(others, sharing)
     for status, _ in listed:
         if status.problem:
             warn(f"{status.file.path}: {status.problem}")
+
+
+def _say_without_file(others: Mapping[str, int], sharing: _Sharing) -> None:
+    """Who is there besides: one that was connected by hand, or whose file is in another project."""
+    if others:
+        names = some_of([name if number == 1 else f"{name} ({number})" for name, number in others.items()])
+        sessions = counted(sum(others.values()), "session shares", "sessions share")
+        note(f"{sessions} the gateway of this machine (process {sharing.pid}) without a file here: {names}")
 
 
 def _say_shared(over_stdio: Sequence[ClientStatus], sharing: _Sharing) -> None:

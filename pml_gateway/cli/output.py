@@ -194,15 +194,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     show_table(answers(), columns, [tuple(Text(printable(str(cell))) for cell in row) for row in rows])
 
 
-def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: str) -> None:
-    """Print rows under headings, each on one line: the column `shorten` gets the room that is left, and is cut."""
+def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: str, lines: int = 1) -> None:
+    """Print rows under headings, each on so many lines: the column `shorten` gets the room that is left, and is cut."""
     cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
     at = columns.index(shorten)
     others = sum(
         max(map(len, (name, *(row[place] for row in cells)))) + GAP for place, name in enumerate(columns) if place != at
     )
     room = max(answers().width - others, READABLE_COLUMNS)
-    print_table(columns, [[*row[:at], first_sentence(row[at], room), *row[at + 1 :]] for row in cells])
+    print_table(columns, [[*row[:at], first_sentence(row[at], room * lines), *row[at + 1 :]] for row in cells])
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:

@@ -225,7 +225,8 @@ def _show_servers(reports: list[JsonObject]) -> None:
         )
         for row, need, named in servers
     ]
-    print_lines(columns, rows, shorten="state")
+    # Beside for whom it is so, one line would have no room for what is wrong.
+    print_lines(columns, rows, shorten="state", lines=2 if are_told_apart else 1)
 
 
 def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, str]]:
@@ -243,7 +244,8 @@ def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, s
             found.setdefault((row["server"], need_of(row)), (row, []))[1].extend(named)
     said = [server for server, _ in found]
     listed = [
-        (row, need, some_of(named) if said.count(server) > 1 else "") for (server, need), (row, named) in found.items()
+        (row, need, some_of(named, 1) if said.count(server) > 1 else "")
+        for (server, need), (row, named) in found.items()
     ]
     return sorted(listed, key=lambda each: each[1] is None)
 

@@ -60,6 +60,9 @@ class CallsInFlight:
         self._calls = 0
         self._drained: anyio.Event | None = None
 
+    def __bool__(self) -> bool:
+        return self._calls > 0
+
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count one call for the length of this context."""
@@ -172,9 +175,9 @@ class Gateway:
             self.differs,
             self._rebuild,
         )
-        calls = CallsInFlight()
-        self.call_in_flight = calls.counted
-        self.drain = calls.drain
+        self._in_flight = CallsInFlight()
+        self.call_in_flight = self._in_flight.counted
+        self.drain = self._in_flight.drain
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
         self.linker = Linker(
             lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog, shared.links
@@ -424,7 +427,9 @@ class Gateway:
             self.events.publish(event)
 
     def tell_in_flight(self, seconds: float) -> None:
-        """Say for whose calls an end is put off, and for how long at most."""
+        """Say for whose calls an end is put off, and for how long at most; those of other gateways have their own."""
+        if not self._in_flight:
+            return
         calls = {name: upstream.in_flight for name, upstream in self.pool.upstreams.items() if upstream.in_flight}
         if calls:
             shown = ", ".join(f"{name} ({counted(number, 'call')})" for name, number in calls.items())

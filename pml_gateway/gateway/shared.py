@@ -19,6 +19,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
+from pml_gateway.telemetry.observe import DecisionsLog
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
 
@@ -41,6 +42,7 @@ class Shared:
     catalogs: MadeOnce[Catalog]
     links: SharedLinks
     file_changes: FileChanges
+    decisions: DecisionsLog = field(default_factory=DecisionsLog)
     began: float = field(default_factory=time.monotonic)
 
 

@@ -36,8 +36,11 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
         set_up_logs(after.settings)
 
 
-async def advise(gateway: Gateway) -> None:
-    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs."""
+async def advise(gateway: Gateway, whose: str = "") -> None:
+    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs.
+
+    Among several gateways it is said `whose` this one is.
+    """
     state = await gateway.known()
     await gateway.first_asked()
     waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
@@ -45,7 +48,7 @@ async def advise(gateway: Gateway) -> None:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
         logger.warning("%s: pml trust list", held)
     if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
-        await _warn_of_cost(state)
+        await _warn_of_cost(state, whose)
     for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
@@ -73,11 +76,12 @@ async def _whole(gateway: Gateway) -> GatewayState:
     return gateway.state
 
 
-async def _warn_of_cost(state: GatewayState) -> None:
+async def _warn_of_cost(state: GatewayState, whose: str) -> None:
     cost = await anyio.to_thread.run_sync(list_tokens, state, ExposureMode.FULL_PROXY)
     logger.warning(
-        "full_proxy lists %d tools: %s tokens in every conversation; meta_only needs %s",
-        cost.tools,
+        "%sfull_proxy lists %s: %s tokens in every conversation; meta_only needs %s",
+        f"for {whose}, " if whose else "",
+        counted(cost.tools, "tool"),
         f"{cost.tokens:,}",
         f"{list_tokens(state, ExposureMode.META_ONLY).tokens:,}",
     )

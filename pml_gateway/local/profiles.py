@@ -90,7 +90,11 @@ class Profile:
                 first.paths,
                 identity=first.identity,
                 load=first.load,
-                on_open=partial(_begin, on_swap=lambda: on_swap(self)),
+                on_open=partial(
+                    _begin,
+                    whose=f"the client of process {first.pid} in {first.workplace.folder}",
+                    on_swap=lambda: on_swap(self),
+                ),
                 shared=shared,
                 workplace=first.workplace,
                 wanted=self._upstreams,
@@ -115,13 +119,13 @@ class Profile:
             self.closed.set()
 
 
-async def _begin(gateway: Gateway, on_swap: Callable[[], None]) -> None:
+async def _begin(gateway: Gateway, whose: str, on_swap: Callable[[], None]) -> None:
     def look(before: GatewayState, after: GatewayState) -> None:
         if before.settings is not after.settings:
             on_swap()
 
     gateway.on_swap(look)
-    await advise(gateway)
+    await advise(gateway, whose)
 
 
 class Profiles:

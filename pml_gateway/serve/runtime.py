@@ -91,7 +91,7 @@ async def open_runtime(
     workplace = workplace or Workplace.here()
     local = local if shared is None else shared.upstreams.local
     async with (
-        open_watching(loaded.settings, workplace.environ) as watching,
+        open_watching(loaded.settings, workplace.environ, shared.decisions if shared else None) as watching,
         open_gateway(
             loaded.settings,
             paths,

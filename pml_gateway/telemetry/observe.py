@@ -36,11 +36,14 @@ _WORTH_A_WARNING = frozenset(
 )
 
 
-def logged_events() -> Events:
-    """A stream of which the log tells how upstreams answered."""
+def logged_events(decisions: DecisionsLog | None = None) -> Events:
+    """A stream of which the log tells how upstreams answered, and what became of definitions.
+
+    Gateways of one process have their `decisions` in common.
+    """
     events = Events()
     events.subscribe(UpstreamAnswered, _log_answer)
-    events.subscribe(DefinitionsDecided, _log_definitions)
+    events.subscribe(DefinitionsDecided, (decisions or DecisionsLog()).decided)
     return events
 
 
@@ -69,7 +72,26 @@ _SAID = {
     "approved": "approved",
     "rejected": "rejected",
 }
+_WAITING, _BY_THE_OWNER = ("held_back", "quarantined"), ("approved", "rejected")
+_OVERTAKEN = {**dict.fromkeys(_WAITING, _BY_THE_OWNER), **dict.fromkeys(_BY_THE_OWNER, _WAITING)}
+"""What may come to be said again after an outcome."""
+
 _FOR_THE_OWNER = frozenset({"held_back", "quarantined", "flagged"})
+
+
+class DecisionsLog:
+    """What became of definitions, for the log: what several gateways decide alike is written once."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], DefinitionsDecided] = {}
+
+    def decided(self, event: DefinitionsDecided) -> None:
+        """Write it, unless the same was written last of that server, and nothing has overtaken it."""
+        if self._last.get((event.upstream_id, event.outcome)) != event:
+            self._last[event.upstream_id, event.outcome] = event
+            for outcome in _OVERTAKEN.get(event.outcome, ()):
+                self._last.pop((event.upstream_id, outcome), None)
+            _log_definitions(event)
 
 
 def _log_definitions(event: DefinitionsDecided) -> None:

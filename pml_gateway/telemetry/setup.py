@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pml_gateway.config.environment import otlp_target
 from pml_gateway.config.settings import Settings
 from pml_gateway.telemetry.events import Events, UpstreamAnswered
-from pml_gateway.telemetry.observe import logged_events
+from pml_gateway.telemetry.observe import DecisionsLog, logged_events
 from pml_gateway.telemetry.spans import Spans
 
 if TYPE_CHECKING:
@@ -28,14 +28,18 @@ class Watching:
 
 
 @asynccontextmanager
-async def open_watching(settings: Settings, environ: Mapping[str, str] = os.environ) -> AsyncIterator[Watching]:
+async def open_watching(
+    settings: Settings, environ: Mapping[str, str] = os.environ, decisions: DecisionsLog | None = None
+) -> AsyncIterator[Watching]:
     """Whatever the settings ask for; spans and measurements still in memory are sent when this context ends.
+
+    Gateways of one process have the log of their `decisions` in common.
 
     Raises:
         ConfigurationError: OpenTelemetry is configured and not installed.
     """
     target = otlp_target(settings.telemetry, environ)
-    events = logged_events()
+    events = logged_events(decisions)
     spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None
     async with AsyncExitStack() as stack:

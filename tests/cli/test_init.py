@@ -126,9 +126,19 @@ def test_clients_say_which_gateway_they_have_and_who_is_there_now(home: Path) ->
     (row,) = (row for row in told["clients"] if row["state"] == "connected")
     assert (told["gateway"], row["shares_gateway"], row["sessions"]) == (4711, True, 2)
 
+    assert told["without_file"] == {"claude-ai 0.1.0": 1, "not known yet": 1}
+
     file = home / ".claude.json"
     file.write_text(file.read_text().replace('"serve"', '"serve", "--alone"'))
     assert "claude-code (user) starts a gateway of its own (--alone)" in pml("clients").stderr
+
+
+def test_clients_without_a_file_that_share_the_gateway_are_named(home: Path) -> None:
+    there = [{"name": name} for name in ("own-agent 1", "cursor 1.10", "own-agent 1")]
+    with scripted_machine(home / ".pml", {"status": {**STATUS, "clients": there}}):
+        told = pml("clients").stderr
+    assert "no client has a file here" in told
+    assert "share the gateway of this machine (process 4711) without a file here: own-agent 1 (2), cursor 1.10" in told
 
 
 def test_a_client_that_defers_the_gateways_tools_is_told_unless_somebody_wrote_its_entry_to_be_alone(

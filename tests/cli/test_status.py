@@ -229,6 +229,7 @@ async def test_where_a_server_fails_for_some_clients_it_is_said_for_which(tmp_pa
     }
     needing = [re.split("  +", line) for line in shown.splitlines() if line.endswith("pml doctor")]
     assert [line[:2] for line in needing] == [["per_folder", "…/project of beta"], ["token", "gamma 1 (1)"]]
+    assert re.search(r"environment variable TOKEN is +pml doctor\n +not set", shown)
     assert "alpha 1 (1), beta 1 (1)" in table
     assert "gamma 1 (1)" in table
 

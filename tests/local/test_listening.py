@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 import pytest
 
@@ -45,6 +46,23 @@ async def test_where_it_listens_already_another_place_is_refused_and_the_same_on
         for other, named in (({"port": 1}, "port 1"), ({"host": "::1", "port": port}, f"::1 port {port}")):
             error = (await opened.command("http", owner=owner(opened), **other))["error"]
             assert all(each in error for each in (url, f"not on {named} ", "pml down"))
+
+
+async def test_calls_of_the_other_clients_are_not_said_to_end_with_http(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def never(_ctx: Any, _params: Any) -> Any:
+        await anyio.sleep_forever()
+
+    upstream = ScriptedServer([tool("hello")], never)
+    async with open_machine(tmp_path, {"up": upstream}) as opened, opened.attached() as client:
+        await opened.command("http", port=0, owner=owner(opened))
+        await client.begin("tools/call", {"name": "up__hello"})
+        await until(lambda: upstream.calls)
+        opened.life.end("down")
+        with anyio.fail_after(20):
+            await opened.listening.closed.wait()
+    assert "finishing calls in flight" not in capsys.readouterr().err
 
 
 async def test_clients_over_http_are_counted(tmp_path: Path) -> None:
