@@ -59,6 +59,11 @@ class _Machine:
     def endpoint(self) -> Endpoint:
         return endpoint_of(self.command)
 
+    def close_to_others(self) -> None:
+        """See that nobody else has come near it, as clients do."""
+        if closed := self.endpoint.close_to_others():
+            warn(closed)
+
     def start(self, *, stays: bool = True) -> bool:
         """Have it run, until it is told to end if it `stays`; whether it was started for that.
 
@@ -88,7 +93,7 @@ class _Machine:
         """
         answer = ask(self.endpoint, command, seconds, arguments)
         if answer is None:
-            raise GatewayError("the gateway of this machine has just ended", hint=f"look at {self.endpoint.log}")
+            raise GatewayError("the gateway of this machine has just ended", hint=self.endpoint.where_logged)
         return answer
 
     def listen(self, http: Mapping[str, object]) -> None:
@@ -166,6 +171,7 @@ def up(
     machine = _Machine(command)
     try:
         settings = command.load().settings
+        machine.close_to_others()
         owned = {"host": host, "port": port, "owner": _owner(command)} if http else None
         if foreground:
             if http:
@@ -271,6 +277,7 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Example: pml down
     """
     machine = _Machine(Command(config, as_json=as_json))
+    machine.close_to_others()
     killed: int | None = None
     with machine.endpoint.watch() as gateway:
         try:
@@ -315,6 +322,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     try:
         # A configuration that cannot be read would leave nothing running.
         command.load()
+        machine.close_to_others()
         before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
         if before.get("started_by") == "service":
             # Whoever ended it here would have it stay away: its exit code says that all is well.

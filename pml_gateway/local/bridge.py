@@ -319,6 +319,8 @@ class Bridge:
         until = time.monotonic() + LISTEN_SECONDS
         gives_way, lost = False, 0
         while True:
+            if closed := self._endpoint.close_to_others():
+                _tell(closed)
             try:
                 link = Link(reach(self._endpoint, self._command, until))
             except FailedStartError as error:
@@ -350,7 +352,7 @@ class Bridge:
                 gives_way = True
                 until = time.monotonic() + REPLACED_SECONDS
             if lost >= LOST_AT_ONCE or time.monotonic() > until:
-                raise RefusedError("the gateway ends again and again before it answers", f"see {self._endpoint.log}")
+                raise RefusedError("the gateway ends again and again before it answers", self._endpoint.where_logged)
             time.sleep(0.05)
 
     def _lose(self, why: str) -> None:

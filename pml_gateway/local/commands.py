@@ -36,7 +36,8 @@ class StuckGatewayError(GatewayError):
     def __init__(self, endpoint: Endpoint, process: int, what: str) -> None:
         who = f" (process {process})" if process else ""
         super().__init__(
-            f"the gateway of this machine{who} runs and {what}", hint=f"`pml down` ends it; its log is {endpoint.log}"
+            f"the gateway of this machine{who} runs and {what}",
+            hint="; ".join(filter(None, ("`pml down` ends it", endpoint.where_logged))),
         )
         self.process = process
 
@@ -75,7 +76,7 @@ def ask(
         living = None if isinstance(error, UnsafeEndpointError) else endpoint.living()
         if living is not None:
             raise StuckGatewayError(endpoint, living, f"does not answer: {what}") from error
-        raise GatewayError(f"the gateway of this machine: {what}", hint=f"look at {endpoint.log}") from error
+        raise GatewayError(f"the gateway of this machine: {what}", hint=endpoint.where_logged) from error
     if "error" in answer:
         raise GatewayError(f"the gateway of this machine: {answer['error']}")
     return answer

@@ -93,11 +93,26 @@ class Endpoint:
                 os.mkdir(folder, 0o700)
             except FileExistsError:
                 continue
-        if sys.platform != "win32":
+        self.close_to_others()
+        self._check_folder()
+
+    def close_to_others(self) -> str:
+        """Close the folder of sockets, where it is ours, to others; says so where it was open to them."""
+        if sys.platform == "win32":
+            return ""
+        try:
             found = os.stat(self.folder)
-            if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-                os.chmod(self.folder, 0o700)
-            self._check_folder()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or not found.st_mode & 0o077:
+                return ""
+            os.chmod(self.folder, 0o700)
+        except OSError:
+            return ""
+        return f"{self.folder} was open to others (mode {stat.S_IMODE(found.st_mode):03o}), and is closed to them now"
+
+    @property
+    def where_logged(self) -> str:
+        """Where its log is, if there is one: that of the service, or of one in the foreground, is elsewhere."""
+        return f"its log is {self.log}" if os.path.exists(self.log) else ""
 
     def connect(self, timeout: float) -> socket.socket:
         """A connection to the gateway, whose other end is this user's. It blocks, without a timeout of its own.

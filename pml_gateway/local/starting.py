@@ -338,11 +338,11 @@ def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> Fai
 def _late(endpoint: Endpoint) -> FailedStartError:
     living = endpoint.living()
     if living is None:
-        return FailedStartError("no gateway listens in time", f"its log is {endpoint.log}")
+        return FailedStartError("no gateway listens in time", endpoint.where_logged)
     who = f"process {living}" if living else "a process"
     return FailedStartError(
         f"a gateway is running ({who}) that does not listen",
-        f"end it with `pml down`, or by its process id; its log is {endpoint.log}",
+        "; ".join(filter(None, ("end it with `pml down`, or by its process id", endpoint.where_logged))),
     )
 
 

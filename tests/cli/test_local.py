@@ -120,6 +120,16 @@ def test_up_says_where_one_runs_and_keeps_it_from_ending_by_itself(home: Path) -
         assert machine.endpoint.log in shown.stderr
 
 
+@pytest.mark.parametrize("word", ["up", "restart", "down"])
+def test_a_folder_of_sockets_that_is_open_to_others_is_closed_and_that_is_said(home: Path, word: str) -> None:
+    status = STATUS if word == "up" else {"error": "not now"}
+    with scripted_machine(home, {"status": status, "keep": {}, "down": {"ended": True}}):
+        (home / "run").chmod(0o750)
+        shown = pml(word, code=1 if word == "restart" else 0)
+        assert f"{home / 'run'} was open to others (mode 750)" in " ".join(shown.stderr.split())
+        assert (home / "run").stat().st_mode & 0o777 == 0o700
+
+
 def test_up_leaves_one_of_the_service_to_the_service(home: Path) -> None:
     with scripted_machine(home, {"status": {**STATUS, "started_by": "service"}}) as machine:
         pml("up")

@@ -319,6 +319,17 @@ def test_where_nobody_can_listen_the_client_gets_its_own_gateway(tmp_path: Path)
         assert client.process.wait(30) == 42
 
 
+def test_a_folder_of_sockets_that_is_open_to_others_is_closed_and_the_client_told(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with bridged(tmp_path) as client:
+        client.handshake()
+        assert "was open to others (mode 777)" in (tmp_path / "bridge.stderr").read_text()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert client.leave() == 0
+
+
 def test_large_messages_pass_both_ways_and_nothing_stands_still_where_nobody_reads(tmp_path: Path) -> None:
     size = 64 * 1024 * 1024
     with bridged(tmp_path) as client:

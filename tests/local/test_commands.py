@@ -56,9 +56,19 @@ def test_what_is_no_answer_is_an_error(tmp_path: Path, said: bytes, error: str) 
 def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path) -> None:
     endpoint = Endpoint.of(tmp_path, "config.yaml")
     endpoint.prepare()
+    Path(endpoint.log).touch()
     with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in 0\.05 s") as caught:
         ask(endpoint, "status", 0.05)
-    assert endpoint.log in caught.value.hint
+    assert endpoint.log in str(caught.value)
+
+
+def test_a_log_that_is_not_there_is_not_named(tmp_path: Path) -> None:
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    Path(endpoint.socket).touch(0o600)
+    with pytest.raises(GatewayError, match="something else is in this place") as caught:
+        ask(endpoint, "status", 5)
+    assert endpoint.log not in str(caught.value)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
