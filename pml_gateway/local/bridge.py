@@ -320,7 +320,7 @@ class Bridge:
         gives_way, lost = False, 0
         while True:
             if closed := self._endpoint.close_to_others():
-                _tell(closed)
+                tell(closed)
             try:
                 link = Link(reach(self._endpoint, self._command, until))
             except FailedStartError as error:
