@@ -53,7 +53,7 @@ from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
-from pml_gateway.local.commands import ask
+from pml_gateway.local.commands import StuckGatewayError, ask
 from pml_gateway.paths import Paths
 from pml_gateway.text import counted, some_of
 from pml_gateway.types import ExposureMode
@@ -117,12 +117,15 @@ class _Sharing:
     is_wanted: bool
     pid: int | None = None
     attached: tuple[str, ...] = ()
+    is_stuck: bool = False
 
     @classmethod
     def found(cls, command: Command, settings: Settings) -> _Sharing:
         """As it is now."""
         try:
-            machine = ask(endpoint_of(command), "status", ANSWER_SECONDS)
+            machine = ask(endpoint_of(command), "status", ANSWER_SECONDS, awaits_start=False)
+        except StuckGatewayError as error:
+            return cls(settings.local.attach, error.process or None, is_stuck=True)
         except GatewayError:
             # pml status and pml doctor say why.
             machine = None
@@ -573,7 +576,8 @@ def _say_shared(over_stdio: Sequence[ClientStatus], sharing: _Sharing) -> None:
     """Which gateway they have."""
     if any(map(sharing.shares, over_stdio)):
         which = f"process {sharing.pid}" if sharing.pid is not None else "which the first of them starts"
-        note(f"over stdio they share the gateway of this machine ({which}); NOW are its sessions: pml status")
+        now = ", which does not answer" if sharing.is_stuck else "; NOW are its sessions"
+        note(f"over stdio they share the gateway of this machine ({which}){now}: pml status")
     for status in over_stdio:
         if not sharing.shares(status):
             why = "--alone" if status.is_alone else "local.attach is false"

@@ -107,7 +107,7 @@ def _look(command: Command) -> _Found:
     stuck: StuckGatewayError | None = None
     broken: ConfigurationError | None = None
     try:
-        machine = ask(endpoint_of(command), "status", ANSWER_SECONDS)
+        machine = ask(endpoint_of(command), "status", ANSWER_SECONDS, awaits_start=False)
     except StuckGatewayError as error:
         stuck = error
     except GatewayError as error:

@@ -31,8 +31,12 @@ LISTEN_SECONDS = 20.0
 """How long a gateway that runs may take until it listens, which it does before it loads anything. One that ends instead
 is reported at once."""
 
-ATTACH_SECONDS = 60.0
-"""How long it may take to read the settings of this client, beside those of many others, and to answer."""
+SILENT_SECONDS = 5.0
+"""After which a client that waits is told, in its log, that the gateway has not answered."""
+
+ATTACH_SECONDS = 90.0
+"""How long it may take to read the settings of this client, beside those of many others, and to answer; one that hangs
+is ended by `pml down` within 75."""
 
 REPLACED_SECONDS = 75.0
 """How long an older gateway that gives way may take to finish its calls."""
@@ -111,6 +115,8 @@ class Link:
         self.socket.settimeout(ATTACH_SECONDS)
         try:
             self.socket.sendall(json.dumps(hello).encode() + b"\n")
+            if not _ready([self.socket.fileno()], [], SILENT_SECONDS)[0]:
+                _tell(f"the gateway has not answered for {SILENT_SECONDS:g} s", "`pml down` ends one that hangs")
             while not self.early:
                 chunk = self.socket.recv(CHUNK)
                 if not chunk:
@@ -332,6 +338,8 @@ class Bridge:
                 answer = link.greet(hello)
             except LostError:
                 answer, lost = {}, lost + 1
+                # It may have hung until it was ended; the next one has its own time.
+                until = max(until, time.monotonic() + LISTEN_SECONDS)
             if "attached" in answer:
                 for note in answer["attached"].get("notes", ()):
                     if note not in self._told:

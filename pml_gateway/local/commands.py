@@ -48,15 +48,18 @@ def ask(
     seconds: float,
     arguments: Mapping[str, object] = MappingProxyType({}),
     waiting: Callable[[float], None] = lambda _: None,
+    *,
+    awaits_start: bool = True,
 ) -> JsonObject | None:
     """The answer of the gateway; None where there is none.
 
     Args:
         endpoint: where it listens.
         command: what it is to do.
-        seconds: what it may take. One that has just been started is waited for until it should have.
+        seconds: what it may take.
         arguments: of the command.
         waiting: told every second how many are left.
+        awaits_start: whether one that has just been started is waited for until it should have answered.
 
     Raises:
         StuckGatewayError: it does not answer in time.
@@ -64,7 +67,7 @@ def ask(
     """
     began = time.monotonic()
     try:
-        answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting)
+        answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting, awaits_start)
     except NobodyListensError:
         return None
     except OSError as error:
@@ -73,6 +76,8 @@ def ask(
         what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         if error.filename is not None:
             what = f"{error.filename}: {what}"
+        if isinstance(error, TimeoutError) and not awaits_start and _is_starting(endpoint):
+            what += "; it has just begun, and may be starting"
         living = None if isinstance(error, UnsafeEndpointError) else endpoint.living()
         if living is not None:
             raise StuckGatewayError(endpoint, living, f"does not answer: {what}") from error
@@ -82,7 +87,9 @@ def ask(
     return answer
 
 
-def _asked(endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[float], None]) -> JsonObject:
+def _asked(
+    endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[float], None], awaits_start: bool
+) -> JsonObject:
     until = time.monotonic() + seconds
     with endpoint.connect(min(seconds, CONNECT_SECONDS)) as connection:
         connection.settimeout(min(seconds, BREATH_SECONDS))
@@ -93,7 +100,7 @@ def _asked(endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[flo
                 part = connection.recv(65_536)
             except TimeoutError:
                 left = until - time.monotonic()
-                if left <= 0 and not _is_starting(endpoint):
+                if left <= 0 and not (awaits_start and _is_starting(endpoint)):
                     raise
                 waiting(max(left, 0))
                 continue

@@ -453,9 +453,23 @@ def test_one_that_does_not_answer_is_named_and_ended_by_force(home: Path, monkey
         assert "no gateway runs" not in said
         told = answer("status", code=1)["machine"]
         assert (told["pid"], "does not answer" in told["error"]) == (process.pid, True)
+        assert answer("clients")["gateway"] == process.pid
         assert f"process {process.pid} did not end by itself and was killed" in pml("down").stderr
         assert process.wait(10) == -signal.SIGKILL
     assert not [*(home / "run").iterdir()]
+
+
+def test_status_does_not_wait_for_one_that_has_just_begun_and_says_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_command, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(commands, "START_SECONDS", 3600.0)
+    command = [sys.executable, "-c", STUCK, str(home), str(home / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ending(process):
+        assert process.stdout
+        process.stdout.readline()
+        said = " ".join(pml("status", code=1).stdout.split())
+        assert "no answer in 0.2 s; it has just begun, and may be starting" in said
 
 
 @pytest.mark.slow

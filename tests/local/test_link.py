@@ -15,6 +15,7 @@ from pml_gateway.local import bridge
 from pml_gateway.local.bridge import Link
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.lines import FINISHING
+from tests.support.waiting import wait_for
 
 
 def test_a_gateway_that_takes_nothing_just_now_still_learns_that_the_client_sends_no_more() -> None:
@@ -60,4 +61,43 @@ def test_a_gateway_that_says_nothing_after_the_client_has_left_is_given_up(
     os.close(stdout)
     assert "there is no gateway" in json.loads(os.read(answers, 65_536))["error"]["message"]
     os.close(answers)
+    os.close(reading)
+
+
+def test_a_client_is_told_of_a_gateway_that_hangs_and_served_once_that_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bridge, "LISTEN_SECONDS", 0.5)
+    # By then the next one would be too late, if both had the same limit.
+    monkeypatch.setattr(bridge, "SILENT_SECONDS", 0.6)
+    endpoint = Endpoint.of(tmp_path, tmp_path / "config.yaml")
+    reading, stdin = os.pipe()
+    answers, stdout = os.pipe()
+    said: list[str] = []
+
+    def is_told() -> bool:
+        said.append(capsys.readouterr().err)
+        return "has not answered for 0.6 s (`pml down` ends one that hangs)" in "".join(said)
+
+    with endpoint.listen() as listener:
+
+        def hang_and_serve() -> None:
+            with listener.accept()[0]:
+                wait_for(is_told, "the client is told")
+            served = listener.accept()[0]
+            with served, served.makefile("rb") as lines:
+                served.sendall(b'!{"attached": {"pid": 2}}\n')
+                while b"tools/list" not in lines.readline():
+                    continue
+                served.sendall(b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
+
+        gateway = threading.Thread(target=hang_and_serve, daemon=True)
+        gateway.start()
+        os.write(stdin, b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n')
+        os.close(stdin)
+        assert bridge.Bridge(endpoint, [], {}, reading, stdout).run() == 0
+        gateway.join(5)
+    os.close(stdout)
+    with os.fdopen(answers) as told:
+        assert json.loads(told.readline()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
     os.close(reading)
