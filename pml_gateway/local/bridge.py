@@ -116,7 +116,7 @@ class Link:
         try:
             self.socket.sendall(json.dumps(hello).encode() + b"\n")
             if not _ready([self.socket.fileno()], [], SILENT_SECONDS)[0]:
-                _tell(f"the gateway has not answered for {SILENT_SECONDS:g} s", "`pml down` ends one that hangs")
+                tell(f"the gateway has not answered for {SILENT_SECONDS:g} s", "`pml down` ends one that hangs")
             while not self.early:
                 chunk = self.socket.recv(CHUNK)
                 if not chunk:
