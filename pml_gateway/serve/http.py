@@ -57,8 +57,9 @@ VERSION_HEADER = b"mcp-protocol-version"
 BLANKS = b" \t"
 """No part of a header's value, but the HTTP parser leaves those at its end."""
 
-KEEP_ALIVE_SECONDS = 5
-"""How long a connection without a request stays open."""
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection without a request stays open: longer than clients keep theirs, which are 4 or 5 seconds in most
+libraries. One that ends while a client sends on it loses that request."""
 
 _TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
