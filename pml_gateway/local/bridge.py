@@ -324,9 +324,9 @@ class Bridge:
         """
         until = time.monotonic() + LISTEN_SECONDS
         gives_way, lost = False, 0
+        if closed := self._endpoint.close_to_others():
+            tell(closed)
         while True:
-            if closed := self._endpoint.close_to_others():
-                tell(closed)
             try:
                 link = Link(reach(self._endpoint, self._command, until))
             except FailedStartError as error:
